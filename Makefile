@@ -1,9 +1,9 @@
-# make run    a broker on localhost:9092 and its console on localhost:9080, with nothing to install or configure before
-# make test   everything that is checked, with all the set-up that it needs
-# make help   the rest
+# make run    install and start a broker on localhost:9092 and the console on localhost:9080
+# make test   install everything the tests need and run all checks and tests
+# make help   all targets
 
 SHELL := /bin/sh
-# Compiled modules are kept, whatever the machine says: a broker starts in half the time.
+# Write bytecode even if the environment forbids it: a broker starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
@@ -13,32 +13,32 @@ BASE   := $(VENV)/.installed
 DEV    := $(VENV)/.installed-dev
 PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet --editable
 
-# The first Python on the PATH that is new enough; `make PYTHON=/path/to/python` takes another.
+# The first suitable Python on the PATH; override with `make PYTHON=/path/to/python`.
 PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo "$$name"; break; fi; done)
 
 .PHONY: help setup run test test-fast check audit compile bench demo chaos fuzz gen docs clean
 
 help:
-	@echo 'make run        start a broker on localhost:9092, data in ./kavka-data (ARGS="--override num.partitions=3"),'
-	@echo '                and the console on http://localhost:9080 (ARGS=--no-console: without it)'
+	@echo 'make run        start a broker on localhost:9092 with data in ./kavka-data and the console on'
+	@echo '                http://localhost:9080 (ARGS="--override num.partitions=3", ARGS=--no-console)'
 	@echo 'make setup      install everything for development into $(VENV)'
 	@echo 'make test       all checks and all tests'
-	@echo 'make test-fast  the tests that take no Java and no patience'
-	@echo 'make check      ruff, mypy, the layers, generated code'
-	@echo 'make audit      look up known vulnerabilities of the dependencies (asks PyPI)'
-	@echo 'make compile    compile the hot parts of the clients in place (after each change of them again)'
+	@echo 'make test-fast  the tests that are fast and need no Java'
+	@echo 'make check      ruff, mypy, layers, language, generated code'
+	@echo 'make audit      look up known vulnerabilities of the dependencies'
+	@echo 'make compile    compile the hot modules of the clients in place (repeat after each change)'
 	@echo 'make bench      compare with Apache Kafka'
-	@echo 'make demo       a broker, the word count on Spark and a feeder of text; the counts move'
-	@echo 'make chaos      faults against a cluster under load (ARGS="--faults kill,pause --rounds 20")'
-	@echo 'make fuzz       mutated inputs for every decoder, ten minutes (ARGS="batches --coverage --seconds 3600")'
-	@echo 'make gen        write the protocol code again from schemas/'
-	@echo 'make docs       write the references of settings and tools again'
-	@echo 'make clean      remove what was built; data of a broker stays'
+	@echo 'make demo       a broker, a producer of text and a live word count on Spark'
+	@echo 'make chaos      inject faults into a cluster under load (ARGS="--faults kill,pause --rounds 20")'
+	@echo 'make fuzz       fuzz every decoder for ten minutes (ARGS="batches --coverage --seconds 3600")'
+	@echo 'make gen        regenerate code from schemas/ and the configuration tables'
+	@echo 'make docs       regenerate the references of settings and tools'
+	@echo 'make clean      remove build products; data of a broker stays'
 
 $(PY):
-	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed, and none is on the PATH' >&2; exit 1; }
-	@echo "Making $(VENV) with $(PYTHON)"
+	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is required, and none is on the PATH' >&2; exit 1; }
+	@echo "Creating $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo '(on Debian: apt install python3-venv)' >&2; exit 1; }
 
 $(BASE): pyproject.toml | $(PY)
@@ -46,7 +46,7 @@ $(BASE): pyproject.toml | $(PY)
 	@$(PIP) '.[console]' && touch $@
 
 $(DEV): pyproject.toml | $(PY)
-	@echo "Installing Kavka and what its development needs into $(VENV)"
+	@echo "Installing Kavka and its development dependencies into $(VENV)"
 	@$(PIP) '.[dev]' && touch $@ $(BASE)
 
 setup: $(DEV)
@@ -58,8 +58,8 @@ test: check
 	@$(PY) -m tests.support.jars || test "$$CI" != true
 	@$(PY) -m tests.support.postgres || test "$$CI" != true
 	$(PY) -m pytest --numprocesses auto tests/unit
-	$(PY) -m tests.support.once_more --numprocesses 2 --dist loadfile tests/integration
-	KAVKA_FORM=compiled $(PY) -m tests.support.once_more tests/unit/client tests/integration/test_our_producer.py \
+	$(PY) -m tests.support.retry --numprocesses 2 --dist loadfile tests/integration
+	KAVKA_FORM=compiled $(PY) -m tests.support.retry tests/unit/client tests/integration/test_our_producer.py \
 		tests/integration/test_our_consumer.py
 
 test-fast: $(DEV)
@@ -67,13 +67,17 @@ test-fast: $(DEV)
 
 check: $(DEV)
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
 	$(PY) -m mypy
 	$(PY) tools/check_layers.py
+	$(PY) tools/check_language.py
 	$(PY) tools/generate_protocol.py --check
 	$(PY) tools/generate_blocking_admin.py --check
+	$(PY) tools/generate_client_settings.py --check
 	$(PY) tools/make_config_reference.py --check
 	$(PY) tools/make_tool_reference.py --check
 	$(PY) tools/make_connect_reference.py --check
+	@$(PY) tools/count_lines.py
 
 audit: $(DEV)
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install --quiet pip-audit
@@ -98,6 +102,7 @@ fuzz: $(DEV)
 gen: $(DEV)
 	$(PY) tools/generate_protocol.py
 	$(PY) tools/generate_blocking_admin.py
+	$(PY) tools/generate_client_settings.py
 
 docs: $(DEV)
 	$(PY) tools/make_config_reference.py

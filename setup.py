@@ -1,8 +1,8 @@
-"""Compiles the modules that have a .pxd with C types beside them; all else is in pyproject.toml.
+"""Compiles the modules that have a .pxd file; everything else is in pyproject.toml.
 
-They are plain Python and work uncompiled, only slower: so where there is no compiler the install goes on without. An
-editable install leaves them plain, since what is edited would be older in its compiled form; `make compile` compiles
-them in place. `KAVKA_COMPILE=0` or `1` decides otherwise.
+The modules also work uncompiled, but slower, so a missing compiler does not fail the installation.
+An editable install does not compile them, because compiled modules would hide later edits; `make
+compile` compiles them in place. `KAVKA_COMPILE=0` or `1` overrides this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SOURCE = Path("src")
 DIRECTIVES = {"language_level": 3, "annotation_typing": False, "boundscheck": False, "wraparound": False}
 
 
-def wanted() -> bool:
+def is_enabled() -> bool:
     choice = os.environ.get("KAVKA_COMPILE")
     if choice is not None:
         return choice not in ("", "0", "false", "no")
@@ -25,27 +25,27 @@ def wanted() -> bool:
 
 
 def extensions() -> list[Extension]:
-    if not wanted():
+    if not is_enabled():
         return []
     try:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    found = [
+    modules = [
         Extension(
             ".".join(types.relative_to(SOURCE).with_suffix("").parts),
             [str(types.with_suffix(".py"))],
             depends=[str(types)],
             extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-g0"],
-            # A compiler that is missing or fails is no reason not to install.
+            # Ignore a missing compiler and compiler errors.
             optional=True,
         )
         for types in sorted(SOURCE.rglob("*.pxd"))
     ]
     try:
-        return list(cythonize(found, compiler_directives=DIRECTIVES, build_dir="build/cython", quiet=True))
+        return list(cythonize(modules, compiler_directives=DIRECTIVES, build_dir="build/cython", quiet=True))
     except Exception as error:
-        print(f"not compiled: {error}", file=sys.stderr)
+        print(f"modules are not compiled: {error}", file=sys.stderr)
         return []
 
 

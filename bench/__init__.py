@@ -1,1 +1,1 @@
-"""Kavka beside Apache Kafka on the same machine: `python -m bench --help`."""
+"""Benchmarks of Kavka and Apache Kafka on the same machine: `python -m bench --help`."""

@@ -14,7 +14,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         side.new_topic("benchmark")
         consumer = clients.Consumer(side, "benchmark", options.records, "end")
         if not consumer.ready.wait(60):
-            raise RuntimeError("the consumer did not get ready")
+            raise RuntimeError("the consumer did not become ready")
         written = clients.produce(side, "benchmark", options.records)
         read[side.name, index] = consumer.result()
         side.drop_topic("benchmark")

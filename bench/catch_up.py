@@ -1,4 +1,4 @@
-"""A reader catches up on data that has left the page cache while a producer goes on on another topic."""
+"""A consumer that reads data outside the page cache, while a producer writes to another topic."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         return rate
 
     def beside_reader(side: Side, *extra: str) -> tuple[float, float]:
-        """(records/s of the producer, MB/s of the reader)."""
+        """Return the producer's records/s and the reader's MB/s."""
         folder = side.log_dir / f"{OLD}-0"
         argv = [sys.executable, "-m", "bench.cold_reader", side.bootstrap, OLD, str(folder), *extra]
         reader = clients.Client(argv)
         if not reader.ready.wait(30):
             raise RuntimeError("the reader did not get ready")
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             rate = producer_rate(side)
         finally:
             reader.process.terminate()
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         return rate, int(reader.output(60).splitlines()[-1]) / seconds / 1e6
 
     def once(side: Side, index: int) -> float:

@@ -1,4 +1,4 @@
-"""The clients of the benchmark, each a process of its own, and what they report."""
+"""The clients of the benchmarks, each in a separate process, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.processes import dying_with_parent
 VERSION = "4.3.0"
 RECORD_SIZE = 1000
 FETCH_SIZE = 1_048_576
-# What Kafka's perf scripts start their tools with.
+# The JVM options of Kafka's perf scripts.
 TOOL_JVM = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:MaxInlineLevel=15")
 
 _PRODUCED = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\)", re.MULTILINE)
@@ -38,7 +38,7 @@ class Latencies(NamedTuple):
 
 
 class Client:
-    """A running tool; `result` waits for it and parses its last words."""
+    """A running tool. `result` of a subclass waits for it and parses its output."""
 
     def __init__(self, argv: list[str]) -> None:
         self.process = subprocess.Popen(
@@ -71,8 +71,10 @@ class Client:
 
 
 class Producer(Client):
-    """Apache's ProducerPerformance with the settings of the requirement: acks=1, batches of 16 KB, no limit; a rate and
-    records that do not count for latency where asked for."""
+    """Apache's ProducerPerformance with acks=1, batches of 16 KB and no rate limit by default.
+
+    `warm_up` records are excluded from the latencies.
+    """
 
     def __init__(
         self, side: HasBootstrap, topic: str, records: int, *, acks: str = "1", rate: int = -1, warm_up: int = 0
@@ -89,23 +91,23 @@ class Producer(Client):
         )
 
     def result(self, timeout: float = 1800.0) -> float:
-        """Records per second."""
-        found = _PRODUCED.findall(self.output(timeout))
-        if not found:
+        """Return the records per second."""
+        summaries = _PRODUCED.findall(self.output(timeout))
+        if not summaries:
             raise RuntimeError("ProducerPerformance reported nothing")
-        return float(found[-1][1])
+        return float(summaries[-1][1])
 
     def latencies(self, timeout: float = 1800.0) -> Latencies:
-        """Of the records after the warm-up."""
+        """Return the latencies of the records after the warm-up."""
         output = self.output(timeout)
-        found = _LATENCIES.findall(output)
-        if not found:
+        summaries = _LATENCIES.findall(output)
+        if not summaries:
             raise RuntimeError(f"ProducerPerformance reported no latencies: {output[-500:]}")
-        return Latencies(*map(float, found[-1]))
+        return Latencies(*map(float, summaries[-1]))
 
 
 class Consumer(Client):
-    """Apache's Java consumer with an assigned partition, in KavkaProbe: like ConsumerPerformance, without a group."""
+    """Apache's Java consumer with an assigned partition instead of a group, in KavkaProbe."""
 
     def __init__(self, side: Side, topic: str, records: int, start: str = "begin") -> None:
         command = ("consume-perf", side.bootstrap, topic, str(records), str(FETCH_SIZE), start)
@@ -113,11 +115,11 @@ class Consumer(Client):
         self._records = records
 
     def result(self, timeout: float = 1800.0) -> float:
-        """Records per second."""
-        answer: dict[str, Any] = json.loads(self.output(timeout).splitlines()[-1])
-        if answer["records"] < self._records:
-            raise RuntimeError(f"{answer['records']} of {self._records} records were read")
-        return float(answer["records"] / answer["seconds"])
+        """Return the records per second."""
+        report: dict[str, Any] = json.loads(self.output(timeout).splitlines()[-1])
+        if report["records"] < self._records:
+            raise RuntimeError(f"only {report['records']} of {self._records} records were read")
+        return float(report["records"] / report["seconds"])
 
 
 class GroupConsumer(Client):
@@ -135,7 +137,7 @@ class GroupConsumer(Client):
         )
 
     def result(self, timeout: float = 1800.0) -> float:
-        """Records per second of fetching, the time to join the group left out."""
+        """Return the records per second of fetching, without the time to join the group."""
         lines = [line.split(",") for line in self.output(timeout).splitlines() if line.count(",") >= 9]
         return float(lines[-1][9])
 

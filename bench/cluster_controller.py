@@ -1,4 +1,4 @@
-"""Many partitions: the controller killed, its broker started again, and a broker stopped and started cleanly."""
+"""Many partitions: kill and restart of the controller, and a clean restart of a broker."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ PREFIX = "many-"
 def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
     each = max(options.cluster_partitions // TOPICS, 1)
     total = each * TOPICS
-    found: dict[str, dict[tuple[str, int], float]] = {name: {} for name in ("rejoin", "stop", "start", "rss")}
+    values: dict[str, dict[tuple[str, int], float]] = {name: {} for name in ("rejoin", "stop", "start", "rss")}
     for side in sides.values():
-        began = time.monotonic()
+        started = time.monotonic()
         for number in range(TOPICS):
             side.new_topic(f"{PREFIX}{number}", each)
         side.wait_in_sync(PREFIX, total)
-        print(f"  {side.title}: {total} partitions made in {time.monotonic() - began:.1f} s", flush=True)
+        print(f"  {side.title}: {total} partitions created in {time.monotonic() - started:.1f} s", flush=True)
 
     def once(side: ClusterSide, index: int) -> float:
         victim, ready = _controller_killed(side, total)
-        found["rss"][side.name, index] = side.rss_mib() / 2 * 3
-        found["rejoin"][side.name, index] = _start(side, victim, total)
+        values["rss"][side.name, index] = side.rss_mib() / 2 * 3
+        values["rejoin"][side.name, index] = _start(side, victim, total)
         other = next(number for number in side.cluster.alive() if number not in (victim, side.controller()))
-        began = time.monotonic()
+        started = time.monotonic()
         side.cluster.stop(other)
-        found["stop"][side.name, index] = time.monotonic() - began
-        found["start"][side.name, index] = _start(side, other, total)
+        values["stop"][side.name, index] = time.monotonic() - started
+        values["start"][side.name, index] = _start(side, other, total)
         return ready
 
     ready = in_pairs(sides, options.pairs, once, say="new controller ready, s after the old one's session")
 
     def pairs(name: str) -> list[tuple[float, float]]:
-        return paired(found[name], options.pairs)
+        return paired(values[name], options.pairs)
 
     many = f"{total:,} partitions × 3 replicas"
     return [
@@ -53,34 +53,34 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
 
 
 def _controller_killed(side: ClusterSide, total: int) -> tuple[int, float]:
-    """Who it was, and the seconds from when ZooKeeper dropped it until each broker left says that all partitions are
-    led by one that lives."""
+    """Kill the controller. Return its id, and the seconds from the end of its session until the
+    metadata of all live brokers has a live leader for every partition."""
     victim = side.controller()
     if victim is None:
         raise RuntimeError(f"{side.title} has no controller")
-    gone = side.when_gone("/controller")
+    wait_until_deleted = side.watch_deletion("/controller")
     side.cluster.kill(victim)
-    dropped = gone()
+    session_end = wait_until_deleted()
     admins = [
         AdminClient({"bootstrap.servers": side.cluster.brokers[number].bootstrap_servers, "log_level": 0})
         for number in side.cluster.alive()
     ]
 
-    def led(admin: AdminClient) -> bool:
+    def has_all_leaders(admin: AdminClient) -> bool:
         try:
             topics = admin.list_topics(timeout=10).topics
         except KafkaException:
             return False
-        many = [about for name, about in topics.items() if name.startswith(PREFIX)]
-        leaders = [partition.leader for about in many for partition in about.partitions.values()]
+        metadata = [topic for name, topic in topics.items() if name.startswith(PREFIX)]
+        leaders = [partition.leader for topic in metadata for partition in topic.partitions.values()]
         return len(leaders) == total and all(leader >= 0 and leader != victim for leader in leaders)
 
-    wait_until(lambda: all(map(led, admins)), timeout=300, what="every partition led again", interval=0.01)
-    return victim, time.monotonic() - dropped
+    wait_until(lambda: all(map(has_all_leaders, admins)), timeout=300, what="leaders of all partitions", interval=0.01)
+    return victim, time.monotonic() - session_end
 
 
 def _start(side: ClusterSide, number: int, total: int) -> float:
-    began = time.monotonic()
+    started = time.monotonic()
     side.cluster.start(number, timeout=300)
     side.wait_in_sync(PREFIX, total)
-    return time.monotonic() - began
+    return time.monotonic() - started

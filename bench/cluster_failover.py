@@ -1,4 +1,4 @@
-"""A leader killed with -9: how long until a record is acknowledged again."""
+"""The time from SIGKILL of a leader to the next acknowledged record."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from bench.measure import Options, Row, in_pairs, paired
 
 TOPIC = "failover"
 REPEATS = 3
-"""Of which the mean is taken: how long ago a broker's last heartbeat was when it is killed is chance, up to a third of
-the session's timeout."""
+"""Failovers per value, of which the mean is taken: the time since the broker's last heartbeat is
+random, up to a third of the session timeout."""
 
 
 class Seconds(NamedTuple):
-    """From the kill to the first acknowledgement of a record that was sent after it; and from when ZooKeeper dropped
-    the broker, to that, and until every living broker names the new leader."""
+    """`total`: from the kill to the first acknowledgement of a record sent after it. The others
+    start at the end of the broker's session: to that acknowledgement, and until the metadata of
+    every live broker has the new leader."""
 
-    whole: float
+    total: float
     after_session: float
-    known: float
+    propagated: float
 
 
 def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
     after_session: dict[tuple[str, int], float] = {}
-    known: dict[tuple[str, int], float] = {}
+    propagated: dict[tuple[str, int], float] = {}
     for side in sides.values():
         side.new_topic(TOPIC, 1)
 
     def once(side: ClusterSide, index: int) -> float:
-        found = [_failover(side) for _ in range(REPEATS)]
-        after_session[side.name, index] = statistics.mean(one.after_session for one in found)
-        known[side.name, index] = statistics.mean(one.known for one in found)
-        return statistics.mean(one.whole for one in found)
+        failovers = [_failover(side) for _ in range(REPEATS)]
+        after_session[side.name, index] = statistics.mean(seconds.after_session for seconds in failovers)
+        propagated[side.name, index] = statistics.mean(seconds.propagated for seconds in failovers)
+        return statistics.mean(seconds.total for seconds in failovers)
 
     for side in sides.values():
         _failover(side)
-    whole = in_pairs(sides, options.pairs, once, say="leader killed to the next acknowledgement, s")
+    total = in_pairs(sides, options.pairs, once, say="leader killed to the next acknowledgement, s")
     what = f"leader killed -9 to the first record acknowledged again, session timeout {SESSION_MS // 1000} s"
     return [
-        ClusterRow(what, "s", whole, "≤ 1.0 ×", at_most=1.0),
-        ClusterRow("of that, after ZooKeeper has dropped the broker", "s", paired(after_session, options.pairs)),
-        ClusterRow("of that, until every broker names the new leader", "s", paired(known, options.pairs)),
+        ClusterRow(what, "s", total, "≤ 1.0 ×", at_most=1.0),
+        ClusterRow("of that, after the end of the broker's session", "s", paired(after_session, options.pairs)),
+        ClusterRow("of that, until every broker has the new leader", "s", paired(propagated, options.pairs)),
     ]
 
 
@@ -79,32 +80,32 @@ def _failover(side: ClusterSide) -> Seconds:
     while len(acked) < 50:
         send()
     victim = side.leader(TOPIC)
-    gone = side.when_gone(f"/brokers/ids/{victim}")
-    led = _when_led_by_another(side, victim, gone)
+    wait_until_deleted = side.watch_deletion(f"/brokers/ids/{victim}")
+    wait_until_propagated = _watch_new_leader(side, victim, wait_until_deleted)
     killed = time.monotonic()
     side.cluster.kill(victim)
     down = time.monotonic()
     deadline = down + 60
     while not any(sent > down for sent, _ in acked):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{side.title}: nothing was acknowledged for 60 s after broker {victim} was killed")
+            raise RuntimeError(f"{side.title}: no record was acknowledged for 60 s after broker {victim} was killed")
         send()
-    back = next(when for sent, when in acked if sent > down)
-    dropped = gone()
-    found = Seconds(back - killed, back - dropped, led() - dropped)
+    acknowledged = next(when for sent, when in acked if sent > down)
+    session_end = wait_until_deleted()
+    seconds = Seconds(acknowledged - killed, acknowledged - session_end, wait_until_propagated() - session_end)
     producer.flush(30)
     side.cluster.start(victim)
     side.wait_in_sync(TOPIC, 1)
-    return found
+    return seconds
 
 
-def _when_led_by_another(side: ClusterSide, victim: int, gone: Callable[[], float]) -> Callable[[], float]:
-    """A function that waits until every broker but the victim names another leader, and says when that was. They are
-    asked from when the victim is gone."""
+def _watch_new_leader(side: ClusterSide, victim: int, wait_until_deleted: Callable[[], float]) -> Callable[[], float]:
+    """Return a function that waits until every other broker's metadata has a new leader, and
+    returns the time. The metadata is queried after the victim's registration is deleted."""
     times: list[float] = []
 
-    def ask(broker: AdminClient) -> None:
-        gone()
+    def poll(broker: AdminClient) -> None:
+        wait_until_deleted()
         while True:
             try:
                 leader = broker.list_topics(TOPIC, timeout=5).topics[TOPIC].partitions[0].leader
@@ -115,12 +116,12 @@ def _when_led_by_another(side: ClusterSide, victim: int, gone: Callable[[], floa
                 return
             time.sleep(0.005)
 
-    living = [broker for number, broker in side.cluster.brokers.items() if number != victim]
-    clients = [AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}) for broker in living]
+    others = [broker for number, broker in side.cluster.brokers.items() if number != victim]
+    clients = [AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}) for broker in others]
     for client in clients:
-        # So that they are connected.
+        # Connect now.
         client.list_topics(TOPIC, timeout=5)
-    threads = [threading.Thread(target=ask, args=(client,), daemon=True) for client in clients]
+    threads = [threading.Thread(target=poll, args=(client,), daemon=True) for client in clients]
     for thread in threads:
         thread.start()
 
@@ -128,7 +129,7 @@ def _when_led_by_another(side: ClusterSide, victim: int, gone: Callable[[], floa
         for thread in threads:
             thread.join(60)
         if len(times) < len(threads):
-            raise RuntimeError(f"{side.title}: no new leader was named for 60 s after broker {victim} was killed")
+            raise RuntimeError(f"{side.title}: no new leader for 60 s after broker {victim} was killed")
         return max(times)
 
     return wait

@@ -1,4 +1,5 @@
-"""Three brokers: one producer as fast as it can with acks=all, and the latency at a thousand records a second."""
+"""Three brokers: the throughput of a producer with acks=all, and the latency at a thousand records
+per second."""
 
 from __future__ import annotations
 
@@ -33,26 +34,26 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
     what = "produce: 3 partitions × 3 replicas, min ISR 2, acks=all, 1000-byte records"
     return [
         ClusterRow(what, "records/s", rates, "≥ 1.5 ×", 1.5),
-        ClusterRow("processor time of the three brokers for it", "s", paired(cpu, options.pairs)),
-        ClusterRow("memory of the three brokers after it (RSS)", "MiB", memory, "≤ 0.3 ×", at_most=0.3),
+        ClusterRow("CPU time of the three brokers", "s", paired(cpu, options.pairs)),
+        ClusterRow("memory of the three brokers afterwards (RSS)", "MiB", memory, "≤ 0.3 ×", at_most=0.3),
     ]
 
 
 def run_latency(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
-    found: dict[tuple[str, int], Latencies] = {}
+    latencies: dict[tuple[str, int], Latencies] = {}
 
     def once(side: ClusterSide, index: int) -> float:
         side.new_topic("latency", PARTITIONS)
         records, warm_up = RATE * (SECONDS + WARM_UP_SECONDS), RATE * WARM_UP_SECONDS
-        latencies = Producer(side, "latency", records, acks="all", rate=RATE, warm_up=warm_up).latencies()
+        result = Producer(side, "latency", records, acks="all", rate=RATE, warm_up=warm_up).latencies()
         side.drop_topic("latency")
-        found[side.name, index] = latencies
-        return latencies.p99
+        latencies[side.name, index] = result
+        return result.p99
 
     for side in sides.values():
         once(side, -1)
     p99 = in_pairs(sides, options.pairs, once, say="99th percentile of latency at 1000 records/s, ms")
-    p50 = [(found["kavka", index].p50, found["apache", index].p50) for index in range(options.pairs)]
+    p50 = [(latencies["kavka", index].p50, latencies["apache", index].p50) for index in range(options.pairs)]
     return [
         ClusterRow("latency at 1000 records/s, acks=all, 99th percentile", "ms", p99, "≤ 1.0 ×", at_most=1.0),
         ClusterRow("the same, median", "ms", p50),

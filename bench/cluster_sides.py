@@ -1,4 +1,5 @@
-"""The two clusters that are compared: three brokers each on a ZooKeeper of its own, with the same settings."""
+"""The two clusters that are compared: three brokers and a ZooKeeper server each, with the same
+settings."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.support.zookeeper import ZooKeeper
 
 SESSION_MS = 6000
 
-# What is not a default, and the same for both.
+# Settings of both clusters that are not defaults.
 SETTINGS: dict[str, object] = {
     "zookeeper.session.timeout.ms": SESSION_MS,
     "min.insync.replicas": 2,
@@ -37,10 +38,12 @@ class _DefaultHeap(ApacheCluster):
 
 
 class ClusterRow(Row):
-    """A line of the table of clusters."""
+    """A row of the table of clusters."""
 
 
 class ClusterSide:
+    """A cluster with its ZooKeeper server, and the topics that a benchmark creates."""
+
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.folder = folder
@@ -78,7 +81,7 @@ class ClusterSide:
         self.wait_in_sync(topic, partitions, replicas)
 
     def drop_topic(self, topic: str) -> None:
-        """Deletes a topic and waits until its files are gone from all brokers."""
+        """Delete a topic and wait until all brokers have deleted its files."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
         folders = [path for paths in self.cluster.log_dirs.values() for path in paths]
@@ -87,51 +90,52 @@ class ClusterSide:
         )
 
     def wait_in_sync(self, prefix: str, partitions: int, replicas: int = 3, timeout: float = 300.0) -> float:
-        """Seconds until every partition of the topics with this prefix has all its replicas in sync, as the brokers'
-        metadata say."""
+        """Wait until all replicas of the topics with this prefix are in sync, and return the
+        seconds."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
         def done() -> bool:
             with contextlib.suppress(KafkaException):
                 topics = admin.list_topics(timeout=10).topics
-                chosen = [about for name, about in topics.items() if name.startswith(prefix)]
-                found = [p for about in chosen for p in about.partitions.values()]
-                return len(found) == partitions and all(len(p.isrs) == replicas and p.leader >= 0 for p in found)
+                matching = [topic for name, topic in topics.items() if name.startswith(prefix)]
+                metadata = [p for topic in matching for p in topic.partitions.values()]
+                return len(metadata) == partitions and all(len(p.isrs) == replicas and p.leader >= 0 for p in metadata)
             return False
 
         return wait_until(done, timeout=timeout, what=f"{prefix} in sync", interval=0.05)
 
-    # --- ZooKeeper's view
+    # --- znodes
 
     def controller(self) -> int | None:
-        found = self._read("/controller")
-        return None if found is None else int(found["brokerid"])
+        node = self._read("/controller")
+        return None if node is None else int(node["brokerid"])
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        found = self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
-        return -1 if found is None else int(found["leader"])
+        node = self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
+        return -1 if node is None else int(node["leader"])
 
-    def when_gone(self, path: str) -> Callable[[], float]:
-        """A function that waits until a node is gone, and says when that was heard of (`time.monotonic`)."""
+    def watch_deletion(self, path: str) -> Callable[[], float]:
+        """Return a function that waits until a znode is deleted, and returns the time of the
+        notification (`time.monotonic`)."""
         times: list[float] = []
         watched = self._zk.exists(path, watch=lambda event: times.append(time.monotonic()))
         if watched is None:
-            raise RuntimeError(f"{path} is not there")
+            raise RuntimeError(f"{path} does not exist")
 
         def wait() -> float:
-            wait_until(lambda: bool(times), timeout=60, what=f"{path} gone", interval=0.002)
+            wait_until(lambda: bool(times), timeout=60, what=f"{path} deleted", interval=0.002)
             return times[0]
 
         return wait
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(self._zk.get(path)[0])
+            node: dict[str, Any] = json.loads(self._zk.get(path)[0])
         except NoNodeError:
             return None
-        return found
+        return node
 
-    # --- what it costs
+    # --- resources
 
     def cpu_seconds(self) -> float:
         return sum(self.cluster.brokers[number].process.cpu_seconds() for number in self.cluster.alive())

@@ -1,8 +1,10 @@
-"""A reader that reads a partition over and over, each time from the disk: the page cache is emptied before each pass.
+"""A consumer that reads a partition repeatedly from the disk: it evicts the partition from the page
+cache before each pass.
 
-It takes whole fetches from the socket and looks at nothing but the last offset, so that it costs the machine little:
-what it disturbs, it disturbs through the broker. `python -m bench.cold_reader HOST:PORT TOPIC FOLDER [warm]` goes on
-until it is ended and then prints the bytes that it has read.
+    python -m bench.cold_reader HOST:PORT TOPIC FOLDER [warm]
+
+It only decodes the last offset of a fetch, so that its own CPU time is small. At SIGTERM it prints
+the number of bytes that it has read.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tests.support.wire import FETCH, Wire
 
 
 def evict(folder: Path) -> None:
-    """Drops the log files of a partition from the page cache; only what is on the disk already can be dropped."""
+    """Evict the log files of a partition from the page cache. Only data on the disk is evicted."""
     for path in folder.glob("*.log"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -27,7 +29,7 @@ def evict(folder: Path) -> None:
             os.close(descriptor)
 
 
-def one_pass(connection: Wire, topic: str) -> int:
+def read_partition(connection: Wire, topic: str) -> int:
     offset = read = 0
     while True:
         body = wire.fetch_request(topic, 0, offset, version=4, max_bytes=1 << 20)
@@ -56,7 +58,7 @@ def main() -> int:
             while True:
                 if not warm:
                     evict(Path(folder))
-                total += one_pass(connection, topic)
+                total += read_partition(connection, topic)
     except KeyboardInterrupt:
         pass
     print(total, flush=True)

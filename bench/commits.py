@@ -1,4 +1,5 @@
-"""Offsets committed by members of a group, one partition in each request, one request at a time on each connection."""
+"""Offset commits of group members: one partition per request, one request at a time per
+connection."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ from typing import cast
 from bench import light
 from bench.measure import Options, Row, in_pairs, paired
 from bench.sides import Side
-from kavka.protocol.frames import SIZE_LENGTH
 from kavka.protocol.headers import decode_response_header
 from kavka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -21,11 +21,13 @@ from kavka.protocol.messages.offset_commit import (
 
 CONNECTIONS = 8
 SECONDS = 4.0
-# As long as Java's compiler needs to have seen it all.
+# The warm-up time of Java's compiler.
 WARM_UP = 15.0
 VERSION = 9
+# The length of the size in front of a frame.
+SIZE_LENGTH = 4
 
-# A mark for where the offset is in the encoded request.
+# Marks the position of the offset in the encoded request.
 _MARK = 0x1122334455667788
 _OFFSET = Struct(">q")
 
@@ -54,24 +56,24 @@ def _rows(sides: dict[str, Side], options: Options, connections: int) -> list[Ro
     used = paired(cpu, options.pairs)
     return [
         Row(f"offset commits of {members}, one request at a time each", "/s", rates, "≥ 1.0 ×", 1.0),
-        Row("processor time of the broker for one of them", "µs", used),
+        Row("broker CPU time per commit", "µs", used),
     ]
 
 
 async def _commits(side: Side, connections: int, seconds: float) -> int:
-    """How many were answered in the time."""
+    """Return the number of commits in `seconds`."""
     opened = [await light.Connection.open(side.broker.address) for _ in range(connections)]
     try:
         name = f"benchmark-{next(_numbers)}"
         await light.wait_for_coordinator(opened[0], name)
         group = light.Group(name, "benchmark", CONNECTIONS, connections)
         members = [light.Member(connection, group) for connection in opened]
-        await light.settle(members)
+        await light.complete_rebalance(members)
         committers = [await Committer.open(side.broker.address, member) for member in members]
         for committer in committers:
             committer.commit()
         await asyncio.sleep(seconds)
-        count = sum(committer.answered for committer in committers)
+        count = sum(committer.committed for committer in committers)
         for committer in committers:
             await committer.stop()
         await light.leave(members)
@@ -82,7 +84,10 @@ async def _commits(side: Side, connections: int, seconds: float) -> int:
 
 
 class Committer(asyncio.Protocol):
-    """Commits the next offset as soon as the last one is answered. All answers must be alike, and the first is read."""
+    """Commits the next offset when the response to the last commit arrives.
+
+    Only the first response is decoded; the others must be equal to it.
+    """
 
     def __init__(self, member: light.Member) -> None:
         partition = OffsetCommitRequestPartition(
@@ -98,9 +103,9 @@ class Committer(asyncio.Protocol):
         self._position = self._request.index(_OFFSET.pack(_MARK))
         self._transport: asyncio.Transport
         self._received = b""
-        self._good = b""
+        self._expected = b""
         self._stopped: asyncio.Future[None] | None = None
-        self.answered = 0
+        self.committed = 0
         self.error: Exception | None = None
 
     @classmethod
@@ -112,19 +117,19 @@ class Committer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def commit(self) -> None:
-        _OFFSET.pack_into(self._request, self._position, self.answered)
+        _OFFSET.pack_into(self._request, self._position, self.committed)
         self._transport.write(bytes(self._request))
 
     def data_received(self, data: bytes) -> None:
         if self._received:
             data = self._received + data
-        if data != self._good:
+        if data != self._expected:
             if len(data) < SIZE_LENGTH or len(data) < SIZE_LENGTH + int.from_bytes(data[:SIZE_LENGTH], "big"):
                 self._received = data
                 return
             self._read(data)
         self._received = b""
-        self.answered += 1
+        self.committed += 1
         if self._stopped is not None:
             self._transport.close()
         else:
@@ -133,12 +138,12 @@ class Committer(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         assert OffsetCommitRequest.API_KEY is not None
         _, position = decode_response_header(data, SIZE_LENGTH, OffsetCommitRequest.API_KEY, VERSION)
-        answer, _ = OffsetCommitResponse.decode(data, position, VERSION)
-        code = answer.topics[0].partitions[0].error_code
+        response, _ = OffsetCommitResponse.decode(data, position, VERSION)
+        code = response.topics[0].partitions[0].error_code
         if code != 0:
             self.error = RuntimeError(f"an offset was not committed: error {code}")
             self._transport.close()
-        self._good = data
+        self._expected = data
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._stopped is None:
@@ -148,7 +153,7 @@ class Committer(asyncio.Protocol):
             self._stopped.set_result(None)
 
     async def stop(self) -> None:
-        """After the answer that is still to come."""
+        """Stop after the pending response."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
         await self._stopped

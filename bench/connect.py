@@ -1,10 +1,11 @@
-"""Connectors beside the same written by hand in PySpark with our source and sink, or with Spark's own JDBC writer.
+"""Connectors, compared with the same job in PySpark with Kavka's source and sink, or with Spark's
+JDBC writer.
 
-    python -m bench --only connect-file --only connect-parquet --only connect-jdbc [--records 2000000] [--pairs 5]
+    python -m bench --only connect-file --only connect-parquet --only connect-jdbc [--pairs 5]
 
-A pair is measured in one process of Spark, in turn, after a round that does not count. `connect-file` reads a file of
-500 bytes a line (1 GB for 2,000,000), `connect-parquet` records of 1000 bytes; rows of `connect-jdbc` have a number,
-100 bytes of text, a double and a time.
+Both jobs of a pair run in the same Spark process, after a warm-up round. `connect-file` reads lines
+of 500 bytes (1 GB for 2,000,000), `connect-parquet` records of 1000 bytes; rows of `connect-jdbc`
+have a number, 100 bytes of text, a double and a timestamp.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ def run_jdbc(options: Options) -> list[Row]:
 def _pairs(job: str, options: Options, *arguments: str) -> list[tuple[float, float]]:
     argv = [sys.executable, "-m", "bench.connect_jobs", job, str(options.records), str(options.pairs), *arguments]
     env = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"{' '.join(argv)}: {done.stderr[-3000:]}")
-    found = [(ours, theirs) for ours, theirs in json.loads(lines[0][7:])]
-    for ours, theirs in found:
+    process = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
+    if process.returncode or not lines:
+        raise RuntimeError(f"{' '.join(argv)}: {process.stderr[-3000:]}")
+    pairs = [(ours, theirs) for ours, theirs in json.loads(lines[0][7:])]
+    for ours, theirs in pairs:
         print(f"  {job} {arguments[1] if job == 'jdbc' else ''}: ours {ours:,.0f}, by hand {theirs:,.0f}", flush=True)
-    return found
+    return pairs

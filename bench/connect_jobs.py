@@ -1,6 +1,8 @@
-"""What `bench.connect` measures in one process of Spark:  python -m bench.connect_jobs JOB RECORDS PAIRS ARGUMENT…
+"""A job of bench.connect, run in a Spark process.
 
-prints RESULT and a JSON list of pairs: the connector's rate, and that of the same by hand.
+    python -m bench.connect_jobs JOB RECORDS PAIRS ARGUMENT…
+
+It prints RESULT and a JSON list of pairs: the rates of the connector and of PySpark.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ def session(jars: str = "") -> Any:
 
 
 def pairs(count: int, records: int, ours: Callable[[int], None], theirs: Callable[[int], None]) -> list[list[float]]:
-    found = []
+    rate_pairs = []
     for number in range(count + 1):
         rates = []
         for work in (ours, theirs):
@@ -48,12 +50,12 @@ def pairs(count: int, records: int, ours: Callable[[int], None], theirs: Callabl
             work(number)
             rates.append(records / (time.perf_counter() - began))
         if number:
-            found.append(rates)
-    return found
+            rate_pairs.append(rates)
+    return rate_pairs
 
 
 def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dict[str, str]) -> None:
-    """From its start to its end, in a worker of its own."""
+    """Run a connector to its end in a new worker."""
     from kavka.pipeline.connect.loading import Declared
     from kavka.pipeline.connect.plugins import load
     from kavka.pipeline.connect.stores import MemoryTable, OffsetStore
@@ -63,7 +65,7 @@ def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dic
     properties = {"bootstrap.servers": servers, "key.converter": STRINGS, "value.converter": STRINGS}
 
     def active() -> Any:
-        """The session, known to the thread of the task, as a worker has it."""
+        """Return the session, activated in the thread of the task as in a worker."""
         activate(spark)
         return spark
 
@@ -76,8 +78,8 @@ def run_connector(spark: Any, servers: str, folder: Path, name: str, config: dic
         ended.append(outcome)
         done.set()
 
-    given = {"name": name, "trigger": "available-now", **config}
-    Task(worker, name, load(config["connector.class"], declared), given, on_end).start()
+    settings = {"name": name, "trigger": "available-now", **config}
+    Task(worker, name, load(config["connector.class"], declared), settings, on_end).start()
     done.wait()
     if ended[0].kind != DONE:
         raise RuntimeError(f"{name}: {ended[0].trace}")
@@ -144,12 +146,12 @@ def jdbc(records: int, count: int, url: str, mode: str, user: str, password: str
     )
     login = {"url": url, "user": user, "password": password, "driver": "org.postgresql.Driver"}
     keyed = {"insert.mode": "upsert", "pk.mode": "record_key"} if mode == "upsert" else {}
-    given = {"connection.url": url, "connection.user": user, "connection.password": password, "auto.create": "true"}
+    settings = {"connection.url": url, "connection.user": user, "connection.password": password, "auto.create": "true"}
     folder = Path(tempfile.mkdtemp())
 
     def ours(number: int) -> None:
         connector, context = context_of(
-            spark, "JdbcSink", {**given, **keyed, "topics": "t", "table.name.format": f"ours{number}"}, folder,
+            spark, "JdbcSink", {**settings, **keyed, "topics": "t", "table.name.format": f"ours{number}"}, folder,
             exactly_once=True,
         )  # fmt: skip
         connector.write(context, batch, 0 if mode == "upsert" else number)

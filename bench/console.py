@@ -1,5 +1,5 @@
-"""The console on a broker with 2,000 partitions and 200 groups: how soon pages come once they are warm, what it weighs,
-and what it costs the broker while nobody looks."""
+"""The console on a broker with 2,000 partitions and 200 groups: the load time of warm pages, the
+memory, and the CPU time of the broker while no page is open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.processes import wait_until
 TOPICS, PARTITIONS, GROUPS = 200, 10, 200
 LOADS = 15
 QUIET_S = 15.0
-"""So long after the last look the console counts as not looked at."""
+"""Time after the last request until the console is idle."""
 IDLE_S = 90.0
 PAGES = (
     "overview",
@@ -39,18 +39,18 @@ PAGES = (
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
-    found = {name: _measure(side) for name, side in sides.items()}
-    pairs = {what: [(found["kavka"][what], found["apache"][what])] for what in found["kavka"]}
+    values = {name: _measure(side) for name, side in sides.items()}
+    pairs = {what: [(values["kavka"][what], values["apache"][what])] for what in values["kavka"]}
     return [
-        Pages("the slowest page of the console, 2,000 partitions and 200 groups, warm", "ms", pairs["slowest"]),
-        Memory("memory of the console with them", "MiB", pairs["memory"]),
-        Idle("what it costs the broker while nobody looks, of a core", "%", pairs["idle"]),
-        Row("what it costs itself meanwhile, of a core", "%", pairs["own"]),
+        Pages("slowest page of the console, 2,000 partitions and 200 groups, warm", "ms", pairs["slowest"]),
+        Memory("memory of the console", "MiB", pairs["memory"]),
+        Idle("broker CPU time for an idle console, of a core", "%", pairs["idle"]),
+        Row("CPU time of the idle console, of a core", "%", pairs["own"]),
     ]
 
 
 class Bar(OwnShare):
-    """The bar is for the console on Kavka itself."""
+    """The bar applies to the value of Kavka, not to the ratio."""
 
     LIMIT = 0.0
     WORDS = ""
@@ -83,17 +83,17 @@ def _measure(side: Side) -> dict[str, float]:
         slowest = 0.0
         for page in PAGES:
             path = "/c/default/" + page.format(broker=broker)
-            took = []
+            times = []
             for _ in range(LOADS):
-                began = time.perf_counter()
-                answer = console.get(path, Accept="text/html")
-                took.append((time.perf_counter() - began) * 1000)
-                if answer.status != 200:
-                    raise RuntimeError(f"{path}: {answer.status}")
+                started = time.perf_counter()
+                response = console.get(path, Accept="text/html")
+                times.append((time.perf_counter() - started) * 1000)
+                if response.status != 200:
+                    raise RuntimeError(f"{path}: {response.status}")
                 time.sleep(0.2)
-            middle = statistics.median(took)
-            slowest = max(slowest, middle)
-            print(f"  {side.title}: {page}: {middle:.0f} ms, at most {max(took):.0f} ms", flush=True)
+            median = statistics.median(times)
+            slowest = max(slowest, median)
+            print(f"  {side.title}: {page}: {median:.0f} ms, at most {max(times):.0f} ms", flush=True)
         memory = console.process.rss_bytes() / (1 << 20)
         time.sleep(QUIET_S)
         before = console.process.cpu_seconds()
@@ -104,14 +104,14 @@ def _measure(side: Side) -> dict[str, float]:
 
 
 def _share(cpu_seconds: object, seconds: float) -> float:
-    """Of a core, in percent."""
+    """Return the CPU time as a percentage of a core."""
     before = cpu_seconds()  # type: ignore[operator]
     time.sleep(seconds)
     return (cpu_seconds() - before) / seconds * 100  # type: ignore[operator, no-any-return]
 
 
 def _fill(side: Side) -> int:
-    """The topics, some records, the groups. Returns the broker's id."""
+    """Create topics with some records, and groups. Return the broker's id."""
     names = [f"topic-{number}" for number in range(TOPICS)]
     with Admin(bootstrap_servers=side.bootstrap, default_api_timeout_ms=300_000, request_timeout_ms=120_000) as admin:
         for first in range(0, TOPICS, 20):

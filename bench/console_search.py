@@ -1,5 +1,5 @@
-"""A search over a million messages in the console: how soon a hit is on its way to the page after it could be found,
-how long the whole search takes, what the console weighs meanwhile, and how soon a stopped one has ended."""
+"""A search over a million messages in the console: the time to the first hit, the total time, the
+memory of the console, and the time to stop a search."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Memory(Bar):
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
-    found = {name: _measure(side) for name, side in sides.items()}
-    pairs = {what: [(found["kavka"][what], found["apache"][what])] for what in found["kavka"]}
+    values = {name: _measure(side) for name, side in sides.items()}
+    pairs = {what: [(values["kavka"][what], values["apache"][what])] for what in values["kavka"]}
     rows: list[Row] = []
-    for words in SEARCHES:
-        title = f"a search for {words} in 1,000,000 messages"
-        rows.append(FirstHit(f"{title}: its first hit, which is the first message", "ms", pairs[f"{words} first"]))
-        rows.append(Row(f"{title}: all of it", "s", pairs[f"{words} all"]))
+    for search in SEARCHES:
+        title = f"a search for {search} in 1,000,000 messages"
+        rows.append(FirstHit(f"{title}: its first hit, which is the first message", "ms", pairs[f"{search} first"]))
+        rows.append(Row(f"{title}: all of it", "s", pairs[f"{search} all"]))
     rows.append(Memory("memory of the console after these searches", "MiB", pairs["memory"]))
-    rows.append(Row("until a search that its reader left has ended", "ms", pairs["stop"]))
+    rows.append(Row("stop of a search after its client disconnected", "ms", pairs["stop"]))
     return rows
 
 
@@ -61,47 +61,47 @@ def _measure(side: Side) -> dict[str, float]:
         ConsoleProcess(Path(folder), side.bootstrap) as console,
     ):
         wait_until(lambda: console.answers("/api/clusters/default/overview"), timeout=120, what="the console")
-        found = {}
-        for words, wanted in SEARCHES.items():
-            first, whole, hits = _search(console.port, wanted)
+        values = {}
+        for search, query in SEARCHES.items():
+            first, whole, hits = _search(console.port, query)
             if hits != 3:
                 raise RuntimeError(f"{hits} hits, not 3")
-            found |= {f"{words} first": first * 1000, f"{words} all": whole}
-            print(f"  {side.title}: {words}: first hit {first * 1000:.0f} ms, all {whole:.1f} s", flush=True)
-        found["memory"] = console.process.rss_bytes() / (1 << 20)
-        found["stop"] = _stopped(console) * 1000
-        return found
+            values |= {f"{search} first": first * 1000, f"{search} all": whole}
+            print(f"  {side.title}: {search}: first hit {first * 1000:.0f} ms, all {whole:.1f} s", flush=True)
+        values["memory"] = console.process.rss_bytes() / (1 << 20)
+        values["stop"] = _stopped(console) * 1000
+        return values
 
 
-def _open(port: int, wanted: dict[str, str]) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+def _open(port: int, query: dict[str, str]) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
-    connection.request("GET", f"/c/default/messages/stream?{urlencode({'topic': TOPIC, 'start': 'oldest', **wanted})}")
+    connection.request("GET", f"/c/default/messages/stream?{urlencode({'topic': TOPIC, 'start': 'oldest', **query})}")
     return connection, connection.getresponse()
 
 
-def _search(port: int, wanted: dict[str, str]) -> tuple[float, float, int]:
-    """Seconds until the first hit was here, and until the end; and the number of hits."""
-    began = time.perf_counter()
-    connection, answer = _open(port, wanted)
+def _search(port: int, query: dict[str, str]) -> tuple[float, float, int]:
+    """Return the seconds to the first hit and to the end, and the number of hits."""
+    started = time.perf_counter()
+    connection, response = _open(port, query)
     first, name = 0.0, b""
     try:
-        for line in answer:
+        for line in response:
             if line.startswith(b"event: "):
                 name = line[7:].strip()
             elif line.startswith(b"data: ") and name == b"hits" and not first:
-                first = time.perf_counter() - began
+                first = time.perf_counter() - started
             elif line.startswith(b"data: ") and name == b"end":
-                return first, time.perf_counter() - began, json.loads(line[6:])["hits"]
+                return first, time.perf_counter() - started, json.loads(line[6:])["hits"]
     finally:
         connection.close()
-    raise RuntimeError("the search has no end")
+    raise RuntimeError("the search did not end")
 
 
 def _stopped(console: ConsoleProcess) -> float:
-    connection, answer = _open(console.port, {"path": "$.nothing == 1"})
+    connection, response = _open(console.port, {"path": "$.nothing == 1"})
     wait_until(lambda: console.searches() == 1, timeout=60, what="the search")
-    began = time.perf_counter()
-    answer.close()
+    started = time.perf_counter()
+    response.close()
     connection.close()
     wait_until(lambda: console.searches() == 0, timeout=60, what="its end")
-    return time.perf_counter() - began
+    return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""One consumer as fast as it can, from the beginning of a partition that is in the page cache."""
+"""The throughput of a consumer of a partition in the page cache."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     who = "ConsumerPerformance" if options.groups else "an assigned consumer"
     return [
         Row(f"consume: {who}, fetches of 1 MB", "records/s", rates, "≥ 1.0 ×", 1.0),
-        Row("processor time of the broker for it", "s", used),
+        Row("broker CPU time", "s", used),
     ]

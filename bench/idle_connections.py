@@ -1,4 +1,4 @@
-"""Thousands of connections that do nothing, and one busy producer."""
+"""Thousands of idle connections and one busy producer."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from tests.support.wire import API_VERSIONS, Wire
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = options.connections + 500
-    if hard < wanted:
-        raise RuntimeError(f"{options.connections} connections need {wanted} open files; the limit is {hard}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    needed = options.connections + 500
+    if hard < needed:
+        raise RuntimeError(f"{options.connections} connections need {needed} open files; the limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
     rss: dict[tuple[str, int], float] = {}
 
     def rate(side: Side) -> float:
         side.new_topic("benchmark")
-        found = clients.produce(side, "benchmark", options.records)
+        records_per_second = clients.produce(side, "benchmark", options.records)
         side.drop_topic("benchmark")
-        return found
+        return records_per_second
 
     def once(side: Side, index: int) -> float:
         alone = rate(side)
         before = side.rss_mib()
-        held: list[Wire] = []
+        idle: list[Wire] = []
         try:
             for _ in range(options.connections):
                 connection = Wire(side.broker.address, 30.0)
-                held.append(connection)
+                idle.append(connection)
                 connection.call(API_VERSIONS, 0, b"")
             rss[side.name, index] = side.rss_mib() - before
             return rate(side) / alone
         finally:
-            for connection in held:
+            for connection in idle:
                 connection.close()
 
     for side in sides.values():

@@ -1,4 +1,4 @@
-"""One node at a thousand records a second, acks=1: the tail of the latency that a producer sees."""
+"""The tail latency of a producer at a thousand records per second, acks=1, on a single node."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A client that weighs little: raw connections in one event loop, and members of classic groups on them.
+"""A lightweight client: raw connections in one event loop, and members of classic groups.
 
-It is the same for both brokers, so what differs is theirs. Frames are encoded and decoded by the protocol classes.
+Both brokers are measured with it, so that differences are those of the brokers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import uvloop
 
 from kavka.common.errors import ErrorCode
 from kavka.protocol.api_keys import APIS
-from kavka.protocol.frames import FrameReader, frame_size
 from kavka.protocol.headers import RequestHeader, decode_response_header
 from kavka.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -28,16 +27,16 @@ from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentit
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kavka.protocol.primitives import TopMessage
 
-# What Apache's Java client of 4.3 takes.
+# The versions that Apache's Java client 4.3 uses.
 JOIN, SYNC, HEARTBEAT, LEAVE, FIND = 9, 5, 4, 5, 4
 ASSIGNOR = "range"
 SESSION_MS = 45_000
 REBALANCE_MS = 300_000
-# Short beside the 3 s of real clients: how soon a member hears of a rebalance is to be the broker's doing.
+# Much shorter than the 3 s of real clients, so that the heartbeat interval does not determine the
+# time of a rebalance.
 HEARTBEAT_S = 0.01
-MAX_ANSWER = 1 << 24
 
-_AGAIN = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+_RETRIABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 _PROTOCOL_VERSION = b"\x00\x00"
 
 T = TypeVar("T")
@@ -52,11 +51,11 @@ def run(main: Callable[[], Awaitable[T]]) -> T:
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A connection with one request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
-        self._frames = FrameReader(MAX_ANSWER)
+        self._received = bytearray()
         self._answer: asyncio.Future[memoryview] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -69,9 +68,12 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        for frame in self._frames.feed(data):
-            if self._answer is not None and not self._answer.done():
-                self._answer.set_result(frame)
+        self._received += data
+        if len(self._received) < 4 or len(self._received) < 4 + int.from_bytes(self._received[:4], "big"):
+            return
+        frame, self._received = memoryview(self._received)[4:], bytearray()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(frame)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -96,45 +98,48 @@ def framed(request: TopMessage, version: int) -> bytes:
     RequestHeader(api_key=request.API_KEY, api_version=version, client_id="light").encode(out)
     request.encode(out, version)
     payload = b"".join(out)
-    return frame_size(len(payload)) + payload
+    return len(payload).to_bytes(4, "big") + payload
 
 
 class Group:
-    """A group that is to have `size` members over all partitions of a topic."""
+    """A group with `size` members that consumes a topic. `stable` is set when the rebalance of all
+    members is complete."""
 
     def __init__(self, name: str, topic: str, partitions: int, size: int) -> None:
         self.name = name
         self.topic = topic
         self.partitions = partitions
         self.size = size
-        self.settled = asyncio.Event()
-        self._given: dict[int, list[list[int]]] = {}
+        self.stable = asyncio.Event()
+        self._assignments_by_generation: dict[int, list[list[int]]] = {}
 
     def assignments(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
-        """As the range assignor does it."""
+        """Assign partitions like the range assignor."""
         each, more = divmod(self.partitions, len(members))
-        given, first = [], 0
+        assignments, first = [], 0
         for index, member in enumerate(sorted(members)):
             end = first + each + (index < more)
-            mine = ConsumerProtocolAssignmentTopicPartition(topic=self.topic, partitions=list(range(first, end)))
-            assignment = ConsumerProtocolAssignment(assigned_partitions=[mine]).to_bytes(0)
-            given.append(SyncGroupRequestAssignment(member_id=member, assignment=_PROTOCOL_VERSION + assignment))
+            topic_partitions = ConsumerProtocolAssignmentTopicPartition(
+                topic=self.topic, partitions=list(range(first, end))
+            )
+            assignment = ConsumerProtocolAssignment(assigned_partitions=[topic_partitions]).to_bytes(0)
+            assignments.append(SyncGroupRequestAssignment(member_id=member, assignment=_PROTOCOL_VERSION + assignment))
             first = end
-        return given
+        return assignments
 
-    def note(self, generation: int, partitions: list[int]) -> None:
-        """A member has its assignment. With those of all members in one generation, the group has settled."""
-        given = self._given.setdefault(generation, [])
-        given.append(partitions)
-        if len(given) < self.size:
+    def record_assignment(self, generation: int, partitions: list[int]) -> None:
+        """Record a member's assignment, and check the generation when all members have one."""
+        assigned = self._assignments_by_generation.setdefault(generation, [])
+        assigned.append(partitions)
+        if len(assigned) < self.size:
             return
-        if sorted(p for each in given for p in each) != list(range(self.partitions)):
-            raise RuntimeError(f"generation {generation} of {self.name} does not have every partition once")
-        self.settled.set()
+        if sorted(p for each in assigned for p in each) != list(range(self.partitions)):
+            raise RuntimeError(f"generation {generation} of {self.name} does not assign every partition once")
+        self.stable.set()
 
 
 class Member:
-    """A member on a connection of its own, from joining to the end of the measurement."""
+    """A member with its own connection."""
 
     def __init__(self, connection: Connection, group: Group) -> None:
         self.connection = connection
@@ -144,18 +149,18 @@ class Member:
         self.partitions: list[int] = []
 
     async def run(self) -> None:
-        """Join, and follow every rebalance until the group has settled."""
-        while not self.group.settled.is_set():
+        """Join, and take part in every rebalance until the group is stable."""
+        while not self.group.stable.is_set():
             if await self._rebalance():
-                self.group.note(self.generation, self.partitions)
-                await self._stay()
+                self.group.record_assignment(self.generation, self.partitions)
+                await self._send_heartbeats()
 
     async def _rebalance(self) -> bool:
         joined = await self._join()
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.id = joined.member_id
             joined = await self._join()
-        if joined.error_code in _AGAIN:
+        if joined.error_code in _RETRIABLE:
             return False
         _expect(joined.error_code)
         self.id, self.generation = joined.member_id, joined.generation_id
@@ -189,12 +194,12 @@ class Member:
         joined: JoinGroupResponse = await self.connection.call(request, JOIN)
         return joined
 
-    async def _stay(self) -> None:
-        """Until there is a rebalance, or the group has settled."""
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats until there is a rebalance or the group is stable."""
         request = HeartbeatRequest(group_id=self.group.name, generation_id=self.generation, member_id=self.id)
-        while not self.group.settled.is_set():
+        while not self.group.stable.is_set():
             try:
-                await asyncio.wait_for(self.group.settled.wait(), HEARTBEAT_S)
+                await asyncio.wait_for(self.group.stable.wait(), HEARTBEAT_S)
             except TimeoutError:
                 answer = await self.connection.call(request, HEARTBEAT)
                 if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -202,18 +207,18 @@ class Member:
                 _expect(answer.error_code)
 
 
-async def settle(members: list[Member]) -> float:
-    """Seconds from the first join until every member has what it keeps."""
-    began = time.perf_counter()
+async def complete_rebalance(members: list[Member]) -> float:
+    """Return the seconds from the first join until the rebalance of all members is complete."""
+    started = time.perf_counter()
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         for member in members:
             tasks.create_task(member.run())
-        await members[0].group.settled.wait()
-        return time.perf_counter() - began
+        await members[0].group.stable.wait()
+        return time.perf_counter() - started
 
 
 async def leave(members: list[Member]) -> None:
-    """All at once, so that the broker has no more timers of them."""
+    """Remove all members in one request, so that the broker has no timers for them."""
     identities = [MemberIdentity(member_id=member.id) for member in members]
     answer = await members[0].connection.call(
         LeaveGroupRequest(group_id=members[0].group.name, members=identities), LEAVE
@@ -222,13 +227,13 @@ async def leave(members: list[Member]) -> None:
 
 
 async def wait_for_coordinator(connection: Connection, group: str) -> None:
-    """The first question makes the internal topic."""
+    """Wait until the coordinator is available. The first request creates the internal topic."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
     async with asyncio.timeout(60):
-        while (await connection.call(request, FIND)).coordinators[0].error_code in _AGAIN:
+        while (await connection.call(request, FIND)).coordinators[0].error_code in _RETRIABLE:
             await asyncio.sleep(0.1)
 
 
 def _expect(code: int) -> None:
     if code != ErrorCode.NONE:
-        raise RuntimeError(f"the broker answered {ErrorCode(code).name}")
+        raise RuntimeError(f"the broker returned {ErrorCode(code).name}")

@@ -1,4 +1,5 @@
-"""Topics of a thousand partitions: how long they take to create, and what the first append to each partition costs."""
+"""Topics with a thousand partitions: the time to create them, and the CPU time of the first append
+to each partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two thousand topics of three partitions: the tail latency of metadata and produce requests, and the memory."""
+"""Two thousand topics with three partitions: the tail latency of metadata and produce requests, and
+the memory."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def _produce(connection: Wire, number: int) -> None:
 
 
 def _p99(request: Callable[[int], object], count: int) -> float:
-    """Milliseconds."""
+    """Return the 99th percentile in milliseconds."""
     times = []
     for number in range(count):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Pairs, medians and the table: what a measurement is made of."""
+"""Pairs of runs, medians and the table of results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from bench.sides import APACHE, KAVKA
 
 AnySide = TypeVar("AnySide")
-"""One broker, or a cluster of them."""
+"""A broker or a cluster."""
 
 
 @dataclass
@@ -29,7 +29,8 @@ class Options:
 
 @dataclass
 class Row:
-    """One line of the table. `pairs` are (Kavka, Apache) values; the ratio is the median of their ratios."""
+    """A row of the table. `pairs` are the values of Kavka and Apache Kafka; `ratio` is the median
+    of their ratios."""
 
     what: str
     unit: str
@@ -72,7 +73,8 @@ class Row:
 
 
 class OwnShare(Row):
-    """A line whose values are each side's share of its own undisturbed rate; the bar is for Kavka's share itself."""
+    """A row of ratios between each side's disturbed and undisturbed rate. The bar applies to
+    Kavka's value, not to the ratio of the sides."""
 
     def judged(self) -> float:
         return self.kavka
@@ -86,21 +88,22 @@ def number(value: float, unit: str) -> str:
 def in_pairs(
     sides: dict[str, AnySide], pairs: int, run: Callable[[AnySide, int], float], *, say: str
 ) -> list[tuple[float, float]]:
-    """Runs both sides in turn, `pairs` times; who goes first changes, so that a drift of the machine evens out."""
+    """Run both sides alternately, `pairs` times. The order changes, so that drift of the machine
+    cancels out."""
     values: list[tuple[float, float]] = []
     for index in range(pairs):
         order = (KAVKA, APACHE) if index % 2 == 0 else (APACHE, KAVKA)
-        found: dict[str, float] = {}
+        rates: dict[str, float] = {}
         for name in order:
             os.sync()
-            found[name] = run(sides[name], index)
-        values.append((found[KAVKA], found[APACHE]))
-        print(f"  {say}, pair {index + 1}: {found[KAVKA]:,.2f} to {found[APACHE]:,.2f}", flush=True)
+            rates[name] = run(sides[name], index)
+        values.append((rates[KAVKA], rates[APACHE]))
+        print(f"  {say}, pair {index + 1}: {rates[KAVKA]:,.2f} to {rates[APACHE]:,.2f}", flush=True)
     return values
 
 
 def paired(values: Mapping[tuple[str, int], float], pairs: int) -> list[tuple[float, float]]:
-    """What was noted by (side, number of the pair), as `in_pairs` returns it."""
+    """Convert values by (side, index of the pair) to the form that `in_pairs` returns."""
     return [(values[KAVKA, index], values[APACHE, index]) for index in range(pairs)]
 
 

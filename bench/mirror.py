@@ -1,10 +1,11 @@
-"""The mirror between two brokers of ours, beside our source alone reading the same records.
+"""The mirror between two Kavka brokers, compared with the Spark source alone.
 
     python -m bench --only mirror [--records 2000000] [--pairs 5]
 
-Each pair is a process of Spark's own with all that follows: the source reads the topic to nowhere, then the mirror
-takes it, both warm from a smaller topic. The mirror's time is that of its batches by Spark's account. Then a producer
-sends for a while and stops: the lag is how long the last of its records takes.
+Each pair is a separate Spark process. After a warm-up with a smaller topic, the source reads the
+topic and discards the records, then the mirror copies them. The mirror's time is the sum of its
+batch durations. Then a producer sends for a while and stops; the lag is the time until its last
+record is mirrored.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ TRICKLE_S = 5.0
 
 
 class MirrorRow(ClientRow):
-    """`pairs` are (the mirror, the source alone)."""
+    """The values in `pairs` are those of the mirror and of the source alone."""
 
 
 class LagRow(ClientRow):
-    """Seconds, beside the bar itself."""
+    """The values in `pairs` are the lag in seconds and its limit."""
 
 
 def run(options: Options) -> list[Row]:
@@ -46,10 +47,10 @@ def run(options: Options) -> list[Row]:
         pairs = []
         for _ in range(options.pairs):
             with Broker(num_partitions=partitions) as source, Broker(num_partitions=partitions) as target:
-                found = _measured(source.bootstrap_servers, target.bootstrap_servers, options.records, partitions)
-            print(f"  mirror, {partitions} partition(s): {json.dumps(found)}", flush=True)
-            pairs.append((found["mirror"], found["source"]))
-            lags.append((found["lag"], 5.0))
+                figures = _measured(source.bootstrap_servers, target.bootstrap_servers, options.records, partitions)
+            print(f"  mirror, {partitions} partition(s): {json.dumps(figures)}", flush=True)
+            pairs.append((figures["mirror"], figures["source"]))
+            lags.append((figures["lag"], 5.0))
         what = f"mirror: 1000 B, {partitions} partition(s), beside the source alone"
         rows.append(MirrorRow(what, "records/s", pairs, "≥ 0.5 ×", 0.5))
     what = "mirror: the last record after the source went quiet, beside 5 s"
@@ -59,18 +60,18 @@ def run(options: Options) -> list[Row]:
 
 def _measured(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
     argv = [sys.executable, "-m", "bench.mirror", source, target, str(records), str(partitions)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"{' '.join(argv)}: {done.stderr[-3000:]}")
-    found: dict[str, float] = json.loads(lines[0][7:])
-    return found
+    process = subprocess.run(argv, capture_output=True, text=True, check=False)
+    lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
+    if process.returncode or not lines:
+        raise RuntimeError(f"{' '.join(argv)}: {process.stderr[-3000:]}")
+    figures: dict[str, float] = json.loads(lines[0][7:])
+    return figures
 
 
-# --- in a process of its own
+# --- in a separate process
 
 
-def one(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
+def measure(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
     from kavka import Admin, NewTopic
     from kavka.pipeline.mirror.running import session
     from kavka.pipeline.spark import register
@@ -87,7 +88,7 @@ def one(source: str, target: str, records: int, partitions: int) -> dict[str, fl
 
 
 def _mirror(spark: Any, source: str, target: str, topic: str, count: int, partitions: int) -> dict[str, float]:
-    """Records/s while there is something to do; then the lag."""
+    """Return the records/s of busy batches, and the lag."""
     from kavka.pipeline.mirror.running import Mirror
     from kavka.pipeline.mirror.settings import flows_of
 
@@ -104,11 +105,11 @@ def _mirror(spark: Any, source: str, target: str, topic: str, count: int, partit
     }
     mirror = Mirror(flows_of(file), spark)
     (flow,) = mirror.flows
-    seen: dict[int, Any] = {}
+    progress_by_batch: dict[int, Any] = {}
     mirror.start()
     try:
-        _until(lambda: _batches(flow, seen) and flow.status.records >= count)
-        busy = [p for p in seen.values() if p["numInputRows"]]
+        _until(lambda: _collect_progress(flow, progress_by_batch) and flow.status.records >= count)
+        busy = [p for p in progress_by_batch.values() if p["numInputRows"]]
         seconds = sum(p["durationMs"]["triggerExecution"] for p in busy) / 1000
         lag = _lag(source, target, topic, partitions) if topic == "large" else 0.0
     finally:
@@ -128,15 +129,15 @@ def _source_alone(spark: Any, servers: str, topic: str, tasks: int, count: int) 
         .option("minPartitions", tasks)
         .load()
     )
-    began = time.perf_counter()
+    started = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
-    return count / (time.perf_counter() - began)
+    return count / (time.perf_counter() - started)
 
 
-def _batches(flow: Any, seen: dict[int, Any]) -> bool:
-    """Spark keeps the progress of the last hundred batches."""
+def _collect_progress(flow: Any, progress_by_batch: dict[int, Any]) -> bool:
+    """Collect the progress of batches: Spark only keeps the last hundred."""
     if flow._query is not None:
-        seen.update((p["batchId"], p) for p in flow._query.recentProgress)
+        progress_by_batch.update((p["batchId"], p) for p in flow._query.recentProgress)
     return True
 
 
@@ -145,32 +146,32 @@ def _count(servers: str, topic: str, partitions: int) -> int:
     from kavka.client.admin.types import OffsetSpec
 
     with Admin(bootstrap_servers=servers) as admin:
-        found = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)})
-    return sum(one.offset for one in found.values())
+        offsets = admin.list_offsets({TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)})
+    return sum(result.offset for result in offsets.values())
 
 
 def _lag(source: str, target: str, topic: str, partitions: int) -> float:
-    """Seconds from the last record's acknowledgement in the source until it is in the target."""
+    """Return the seconds from the acknowledgement of the last record until it is in the target."""
     from kavka import Producer
 
-    wanted = _count(target, f"A.{topic}", partitions)
+    expected = _count(target, f"A.{topic}", partitions)
     with Producer(bootstrap_servers=source, linger_ms=5) as producer:
         until = time.monotonic() + TRICKLE_S
         while time.monotonic() < until:
             for _ in range(200):
                 producer.send(topic, b"x" * 1000)
-                wanted += 1
+                expected += 1
             time.sleep(0.02)
-    began = time.monotonic()
-    _until(lambda: _count(target, f"A.{topic}", partitions) >= wanted)
-    return time.monotonic() - began
+    started = time.monotonic()
+    _until(lambda: _count(target, f"A.{topic}", partitions) >= expected)
+    return time.monotonic() - started
 
 
 def _until(condition: Callable[[], bool], timeout: float = 900.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError("the mirror does not get there")
+            raise TimeoutError("the mirror is not complete")
         time.sleep(0.05)
 
 
@@ -178,4 +179,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="kavka-bench-") as folder, contextlib.chdir(folder):
         os.environ.setdefault("PYTHONPATH", str(Path(__file__).parents[1] / "src"))
         arguments = sys.argv[1:]
-        print("RESULT " + json.dumps(one(arguments[0], arguments[1], int(arguments[2]), int(arguments[3]))), flush=True)
+        result = measure(arguments[0], arguments[1], int(arguments[2]), int(arguments[3]))
+        print("RESULT " + json.dumps(result), flush=True)

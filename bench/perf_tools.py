@@ -1,8 +1,8 @@
-"""Our command-line tools beside Apache's of the same name, on the same broker, in alternation: the two perf tests, and
-the console tools in a pipe.
+"""Command-line tools of Kavka and Apache Kafka on the same broker, in alternation: the two perf
+tests, and the console tools in a pipe.
 
-In these lines the first column is our tool, the second Apache's. Ours runs with the compiled part of the client. The
-console tools are timed from their start to their end, so a JVM's start is in it, and Python's.
+The first column is Kavka's tool, which uses the compiled client, the second Apache's. The times of
+the console tools include the start of Python and the JVM.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _APACHE_NAMES = {"producer-perf-test": "producer-perf", "consumer-perf-test": "c
 Tool = Callable[..., list[str]]
 
 
-def ours(tool: str, *args: str) -> list[str]:
+def kavka_tool(tool: str, *args: str) -> list[str]:
     return [sys.executable, "-m", "bench.perf_tools", tool, *args]
 
 
-def theirs(tool: str, *args: str) -> list[str]:
+def apache_tool(tool: str, *args: str) -> list[str]:
     return tool_command(VERSION, _APACHE_NAMES.get(tool, tool), *args, jvm=TOOL_JVM)
 
 
@@ -50,28 +50,28 @@ def _perf_tests(side: Side, options: Options) -> list[Row]:
 
     def produce(command: Tool) -> float:
         side.new_topic(TOPIC)
-        done = _finished(
+        output = _run(
             command(
                 "producer-perf-test", "--topic", TOPIC, "--num-records", number, "--record-size", str(RECORD_SIZE),
                 "--throughput", "-1", "--producer-props", f"bootstrap.servers={side.bootstrap}", "acks=1",
             )
         )  # fmt: skip
         side.drop_topic(TOPIC)
-        return float(_SENT.findall(done)[-1])
+        return float(_SENT.findall(output)[-1])
 
     def consume(command: Tool) -> float:
-        done = _finished(
+        output = _run(
             command(
                 "consumer-perf-test", "--bootstrap-server", side.bootstrap, "--topic", f"{TOPIC}-read",
                 "--messages", number, "--fetch-size", str(FETCH_SIZE), "--hide-header", "--timeout", "60000",
             )
         )  # fmt: skip
-        return float([line.split(",") for line in done.splitlines() if line.count(",") >= 9][-1][9])
+        return float([line.split(",") for line in output.splitlines() if line.count(",") >= 9][-1][9])
 
     sent = _in_pairs(options.pairs, produce, f"producer-perf-test on {side.title}, records/s")
     side.new_topic(f"{TOPIC}-read")
-    _finished(
-        ours(
+    _run(
+        kavka_tool(
             "producer-perf-test", "--topic", f"{TOPIC}-read", "--num-records", number, "--record-size",
             str(RECORD_SIZE), "--throughput", "-1", "--bootstrap-server", side.bootstrap,
         )
@@ -96,28 +96,28 @@ def _console(side: Side, options: Options) -> list[Row]:
         def produce(command: Tool) -> float:
             side.new_topic(TOPIC)
             with text.open("rb") as file:
-                began = time.perf_counter()
-                _finished(command("console-producer", *server, "--topic", TOPIC), stdin=file)
-                rate = lines / (time.perf_counter() - began)
+                started = time.perf_counter()
+                _run(command("console-producer", *server, "--topic", TOPIC), stdin=file)
+                rate = lines / (time.perf_counter() - started)
             side.drop_topic(TOPIC)
             return rate
 
         sent = _in_pairs(options.pairs, produce, "console-producer, lines/s")
         side.new_topic(f"{TOPIC}-read")
         with text.open("rb") as file:
-            _finished(ours("console-producer", *server, "--topic", f"{TOPIC}-read"), stdin=file)
+            _run(kavka_tool("console-producer", *server, "--topic", f"{TOPIC}-read"), stdin=file)
 
     def consume(command: Tool) -> float:
-        began = time.perf_counter()
-        printed = _finished(
+        started = time.perf_counter()
+        printed = _run(
             command(
                 "console-consumer", *server, "--topic", f"{TOPIC}-read", "--partition", "0", "--offset", "earliest",
                 "--max-messages", str(lines),
             )
         )  # fmt: skip
-        rate = lines / (time.perf_counter() - began)
+        rate = lines / (time.perf_counter() - started)
         if printed.count("\n") != lines:
-            raise RuntimeError(f"{printed.count(chr(10))} of {lines} lines were printed")
+            raise RuntimeError(f"only {printed.count(chr(10))} of {lines} lines were printed")
         return rate
 
     read = _in_pairs(options.pairs, consume, "console-consumer, lines/s")
@@ -128,30 +128,30 @@ def _console(side: Side, options: Options) -> list[Row]:
     ]
 
 
-def _in_pairs(pairs: int, measure: Callable[[Tool], float], say: str) -> list[tuple[float, float]]:
-    """After a first run of each that does not count; who goes first changes."""
-    measure(ours)
-    measure(theirs)
-    found = []
+def _in_pairs(pairs: int, measure: Callable[[Tool], float], title: str) -> list[tuple[float, float]]:
+    """Measure both tools after a warm-up run of each. The order alternates."""
+    measure(kavka_tool)
+    measure(apache_tool)
+    values = []
     for index in range(pairs):
-        order = (ours, theirs) if index % 2 == 0 else (theirs, ours)
+        order = (kavka_tool, apache_tool) if index % 2 == 0 else (apache_tool, kavka_tool)
         rates = {command: measure(command) for command in order}
-        found.append((rates[ours], rates[theirs]))
-        print(f"  {say}, pair {index + 1}: {rates[ours]:,.0f} to {rates[theirs]:,.0f}", flush=True)
-    return found
+        values.append((rates[kavka_tool], rates[apache_tool]))
+        print(f"  {title}, pair {index + 1}: {rates[kavka_tool]:,.0f} to {rates[apache_tool]:,.0f}", flush=True)
+    return values
 
 
-def _finished(argv: list[str], stdin: object = subprocess.DEVNULL, timeout: float = 1800.0) -> str:
-    done = subprocess.run(
+def _run(argv: list[str], stdin: object = subprocess.DEVNULL, timeout: float = 1800.0) -> str:
+    process = subprocess.run(
         dying_with_parent(argv), stdin=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )  # type: ignore[call-overload]
-    if done.returncode:
-        raise RuntimeError(f"{argv!r} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return str(done.stdout)
+    if process.returncode:
+        raise RuntimeError(f"{argv!r} ended with {process.returncode}: {process.stderr[-2000:]}")
+    return str(process.stdout)
 
 
 def main(argv: list[str]) -> int:
-    """One of our tools, with the compiled part of the client."""
+    """Run a Kavka tool with the compiled client."""
     from tests.support import forms
 
     forms.use(forms.COMPILED)

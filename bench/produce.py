@@ -1,4 +1,4 @@
-"""One producer as fast as it can, one partition: throughput, the broker's processor time, its memory afterwards."""
+"""The throughput of a producer with one partition, and the broker's CPU time and memory."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     return [
         Row("produce: 1 partition, 1000-byte records, acks=1, 16 KB batches", "records/s", rates, "≥ 1.3 ×", 1.3),
-        Row("processor time of the broker for it", "s", paired(cpu, options.pairs), "≤ 0.5 ×", at_most=0.5),
-        Row("memory of the broker after it (RSS)", "MiB", paired(rss, options.pairs), "≤ 0.15 ×", at_most=0.15),
+        Row("broker CPU time", "s", paired(cpu, options.pairs), "≤ 0.5 ×", at_most=0.5),
+        Row("broker memory afterwards (RSS)", "MiB", paired(rss, options.pairs), "≤ 0.15 ×", at_most=0.15),
     ]

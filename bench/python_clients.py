@@ -1,7 +1,7 @@
-"""What the measurements of Python's clients share: each run in a process of its own, in rounds, ours beside the others.
+"""Parts shared by the benchmarks of Python clients: rounds of runs in separate processes.
 
-A round runs every client once, in turn; who begins changes from round to round. What is compared is compared within a
-round, as the machine's mood is the same for all of a round, and the result is the median of the rounds.
+A round runs every client once; the order alternates. Clients are compared within a round, since the
+speed of the machine changes between rounds. The result is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -16,45 +16,44 @@ from collections.abc import Callable, Iterable, Sequence
 from bench.measure import Row, machine
 
 SIZES = (100, 1000)
-# How clients are called in tables; the others by their own names.
+# Titles of clients in tables, if they differ from the name.
 TITLES = {
     "confluent": "confluent-kafka",
     "confluent-tuned": "confluent-kafka (tuned)",
-    "receive-only": "receiving alone",
 }
 
 Figures = dict[str, float]
-# (seconds, seconds of processor time, records) of a run.
 Run = tuple[float, float, int]
+"""Seconds, seconds of CPU time, and records."""
 
 
 class ClientRow(Row):
-    """`pairs` are (ours, another client's): not two brokers, two clients."""
+    """A row that compares clients: `pairs` are the values of Kavka's client and of another."""
 
 
-def own_process(module: str, *arguments: object) -> Figures:
-    """`python -m module --one …`, and what its last line of output says."""
-    done = subprocess.run(
+def in_process(module: str, *arguments: object) -> Figures:
+    """Run a client in a separate process and return the figures in its last line of output."""
+    process = subprocess.run(
         [sys.executable, "-m", module, "--one", *map(str, arguments)], capture_output=True, check=False
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr.decode()[-2000:])
-    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    if process.returncode:
+        raise RuntimeError(process.stderr.decode()[-2000:])
+    figures: Figures = json.loads(process.stdout.splitlines()[-1])
     return figures
 
 
 def in_rounds(what: str, clients: Sequence[str], count: int, run: Callable[[str], Figures]) -> dict[str, list[Figures]]:
-    found: dict[str, list[Figures]] = {client: [] for client in clients}
+    figures_by_client: dict[str, list[Figures]] = {client: [] for client in clients}
     for number in range(count):
         for client in clients if number % 2 == 0 else reversed(clients):
             figures = run(client)
-            found[client].append(figures)
+            figures_by_client[client].append(figures)
             print(f"  {what}, round {number + 1}, {client}: {figures['rate']:,.0f} records/s", flush=True)
-    return found
+    return figures_by_client
 
 
 def report(work: Callable[[], Run]) -> int:
-    """The end of a run in a process of its own."""
+    """Run a client and print its figures as JSON."""
     seconds, cpu, records = work()
     figures: Figures = {
         "rate": records / seconds,
@@ -66,6 +65,8 @@ def report(work: Callable[[], Run]) -> int:
 
 
 class Stopwatch:
+    """Measures wall time and CPU time from its creation."""
+
     def __init__(self) -> None:
         self._began, self._used = time.perf_counter(), time.process_time()
 
@@ -74,7 +75,7 @@ class Stopwatch:
 
 
 def use_form(client: str) -> None:
-    """Ours runs compiled; as `ours-plain`, plain."""
+    """Select the compiled form of Kavka's client, or the plain form for `ours-plain`."""
     if client.startswith(("ours", "receive")):
         from tests.support import forms
 
@@ -85,17 +86,17 @@ def beside_the_best(
     what: str,
     unit: str,
     figure: str,
-    found: dict[str, list[Figures]],
+    figures: dict[str, list[Figures]],
     ours: str,
     others: Iterable[str],
     bar: float | None = None,
 ) -> ClientRow:
-    """Ours beside the best of the others, round by round."""
-    names = [name for name in others if name in found]
-    rounds = zip(found[ours], *(found[name] for name in names), strict=True)
-    pairs = [(first[figure], max(one[figure] for one in rest)) for first, *rest in rounds]
+    """Compare a client with the best of the others in each round."""
+    names = [name for name in others if name in figures]
+    rounds = zip(figures[ours], *(figures[name] for name in names), strict=True)
+    pairs = [(first[figure], max(other[figure] for other in rest)) for first, *rest in rounds]
     titles = "the best of the others" if len(names) > 1 else TITLES.get(names[0], names[0])
-    what = f"{what}, beside {titles}"
+    what = f"{what}, compared with {titles}"
     return ClientRow(what, unit, pairs, "" if bar is None else f"≥ {bar:g} ×", at_least=bar)
 
 

@@ -1,12 +1,14 @@
-"""Our consumer beside those that Python has: confluent-kafka (C), kafka-python, aiokafka; to objects and to Arrow.
+"""Kavka's consumer, to objects and to Arrow, compared with confluent-kafka (C), kafka-python and
+aiokafka.
 
     python -m bench --only python-consumers [--pairs 5]
 
-One topic of one partition for each size of record, in batches of 16 KB, read by all of them from its beginning, with
-every client's default settings; confluent-kafka also as `confluent-tuned`, since by default it pauses for a second
-whenever 100,000 records wait. Measured are records per second from the first ones that arrive to the last, with the
-value of each record looked at (for Arrow: with all columns there). `receive-only` is no client: it asks for what ours
-asks for and throws it away, which is as fast as anything can be here.
+For each record size there is a topic with one partition and batches of 16 KB. All clients read it
+from the beginning with their default settings. `confluent-tuned` is confluent-kafka with larger
+queues, since by default it pauses for a second when 100,000 records are queued. The rate is
+measured from the first records to the last, including access to the value of each record (for
+Arrow: all columns). `receive-only` is an upper bound: it sends the same fetches as Kavka's consumer
+and discards the responses.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from bench.python_clients import (
     Run,
     Stopwatch,
     beside_the_best,
+    in_process,
     in_rounds,
-    own_process,
     report,
     use_form,
 )
@@ -35,10 +37,10 @@ OTHERS = ("confluent", "confluent-tuned", "aiokafka", "kafka-python")
 CLIENTS = ("ours", "confluent-tuned", "ours-arrow", "confluent", "aiokafka", "kafka-python", "receive-only")
 TUNED = {"queued.min.messages": 10_000_000, "queued.max.messages.kbytes": 1024 * 1024, "fetch.queue.backoff.ms": 1}
 STORED = {100: 3_000_000, 1000: 600_000}
-# The slow one reads fewer, so that a round does not take minutes.
+# For the slow client, so that a round does not take minutes.
 FEW = 200_000
-# How many records a call is asked for; more makes none of them faster.
-AT_A_TIME = 1000
+# Records per call. A larger number makes no client faster.
+RECORDS_PER_POLL = 1000
 
 
 def run(options: Options) -> list[Row]:
@@ -51,15 +53,15 @@ def run(options: Options) -> list[Row]:
 
             def read(client: str, size: int = size) -> Figures:
                 count = FEW if client == "kafka-python" else STORED[size]
-                return own_process("bench.python_consumers", client, broker.bootstrap_servers, size, count)
+                return in_process("bench.python_consumers", client, broker.bootstrap_servers, size, count)
 
-            found = in_rounds(f"{size} B", CLIENTS, options.pairs, read)
+            figures = in_rounds(f"{size} B", CLIENTS, options.pairs, read)
             unit = "records/s"
             rows += [
-                beside_the_best(f"consume to objects, {size} B", unit, "rate", found, "ours", OTHERS, 1),
-                beside_the_best(f"consume to Arrow, {size} B", unit, "rate", found, "ours-arrow", OTHERS, 2),
+                beside_the_best(f"consume to objects, {size} B", unit, "rate", figures, "ours", OTHERS, 1),
+                beside_the_best(f"consume to Arrow, {size} B", unit, "rate", figures, "ours-arrow", OTHERS, 2),
                 *(
-                    beside_the_best(f"consume to {form}, {size} B", unit, "rate", found, client, [other])
+                    beside_the_best(f"consume to {form}, {size} B", unit, "rate", figures, client, [other])
                     for form, client in (("objects", "ours"), ("Arrow", "ours-arrow"))
                     for other in (*OTHERS, "receive-only")
                 ),
@@ -76,8 +78,8 @@ def fill(servers: str, size: int, count: int) -> None:
             producer.send(f"t{size}", value)
 
 
-def one(client: str, servers: str, size: str, count: str) -> int:
-    """A run, in a process of its own."""
+def run_client(client: str, servers: str, size: str, count: str) -> int:
+    """Run a client in this process and report the figures."""
     use_form(client)
     return report(lambda: RUNS[client](servers, f"t{size}", int(count), int(size)))
 
@@ -85,7 +87,8 @@ def one(client: str, servers: str, size: str, count: str) -> int:
 def ours(servers: str, topic: str, count: int, size: int) -> Run:
     from kavka import Consumer, TopicPartition
 
-    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", max_poll_records=AT_A_TIME) as consumer:
+    settings = {"auto_offset_reset": "earliest", "max_poll_records": RECORDS_PER_POLL}
+    with Consumer(bootstrap_servers=servers, **settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         first = done = sum(len(record.value) for record in consumer.poll(30))
         watch = Stopwatch()
@@ -122,8 +125,8 @@ def confluent(servers: str, topic: str, count: int, size: int, more: Mapping[str
     first = done = sum(len(message.value()) for message in consumer.consume(1, 30))
     watch = Stopwatch()
     while done < count * size:
-        # It waits until it has all that it is asked for.
-        for message in consumer.consume(min(AT_A_TIME, count - done // size), 30):
+        # `consume` waits until it has the requested number of records.
+        for message in consumer.consume(min(RECORDS_PER_POLL, count - done // size), 30):
             done += len(message.value())
     result = watch.read((done - first) // size)
     consumer.close()
@@ -137,34 +140,33 @@ def receive_only(servers: str, topic: str, count: int, size: int) -> Run:
 
     host, _, port = servers.rpartition(":")
     offset = first = 0
-    # In an answer of version 4 with one partition and no aborted transactions, the records and their size come after
-    # this many bytes.
+    # The size of a version 4 response with one partition, without the records.
     start = 4 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 4 + 4
     with wire.Wire((host, int(port)), timeout=30) as connection:
-        room = memoryview(bytearray(MOST_AT_A_TIME + 1024 * 1024))
+        buffer = memoryview(bytearray(MOST_AT_A_TIME + 1024 * 1024))
         watch = None
         while offset < count:
             connection.send_request(1, 4, wire.fetch_request(topic, 0, offset, version=4, max_bytes=MOST_AT_A_TIME))
-            end = 4 + int.from_bytes(_receive(connection, room[:4]), "big")
-            _receive(connection, room[4:end])
-            offset = end_of_batches(room[4 + start : end])[0]
+            end = 4 + int.from_bytes(_receive(connection, buffer[:4]), "big")
+            _receive(connection, buffer[4:end])
+            offset = end_of_batches(buffer[4 + start : end])[0]
             if watch is None:
                 first, watch = offset, Stopwatch()
         assert watch is not None
         return watch.read(offset - first)
 
 
-def _receive(connection: Any, room: memoryview) -> memoryview:
+def _receive(connection: Any, buffer: memoryview) -> memoryview:
     done = 0
-    while done < len(room):
-        done += connection.socket.recv_into(room[done:])
-    return room
+    while done < len(buffer):
+        done += connection.socket.recv_into(buffer[done:])
+    return buffer
 
 
 def kafka_python(servers: str, topic: str, count: int, size: int) -> Run:
     from kafka import KafkaConsumer, TopicPartition
 
-    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": AT_A_TIME}
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": RECORDS_PER_POLL}
     consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False, **settings)
     tp = TopicPartition(topic, 0)
     consumer.assign([tp])
@@ -186,12 +188,12 @@ def aiokafka(servers: str, topic: str, count: int, size: int) -> Run:
         await consumer.start()
         tp = TopicPartition(topic, 0)
         consumer.assign([tp])
-        found = await consumer.getmany(timeout_ms=30_000, max_records=AT_A_TIME)
-        first = done = sum(len(record.value) for record in found.get(tp, ()))
+        records = await consumer.getmany(timeout_ms=30_000, max_records=RECORDS_PER_POLL)
+        first = done = sum(len(record.value) for record in records.get(tp, ()))
         watch = Stopwatch()
         while done < count * size:
-            found = await consumer.getmany(timeout_ms=30_000, max_records=AT_A_TIME)
-            for record in found.get(tp, ()):
+            records = await consumer.getmany(timeout_ms=30_000, max_records=RECORDS_PER_POLL)
+            for record in records.get(tp, ()):
                 done += len(record.value)
         result = watch.read((done - first) // size)
         await consumer.stop()
@@ -213,4 +215,4 @@ RUNS = {
 
 
 if __name__ == "__main__":
-    sys.exit(one(*sys.argv[2:]))
+    sys.exit(run_client(*sys.argv[2:]))

@@ -1,9 +1,9 @@
-"""Our producer beside those that Python has: confluent-kafka (C), kafka-python, aiokafka. A new broker for each run.
+"""Kavka's producer, compared with confluent-kafka (C), kafka-python and aiokafka.
 
     python -m bench --only python-producers [--pairs 5]
 
-acks=1 and 64 MB of buffer. Measured are records per second from the first send to the last answer, the processor time
-of the client's process and its largest memory.
+Each run has a new broker, acks=1 and a buffer of 64 MB. The values are the records per second from
+the first send to the last acknowledgement, and the CPU time and maximum memory of the client.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from bench.python_clients import (
     Run,
     Stopwatch,
     beside_the_best,
+    in_process,
     in_rounds,
-    own_process,
     report,
     use_form,
 )
 
 CLIENTS = ("ours", "confluent", "kafka-python", "aiokafka")
 BUFFER = 64 * 1024 * 1024
-# The slow ones send fewer records, so that a round does not take minutes.
+# Slow clients send fewer records, so that a round does not take minutes.
 MANY = {100: 1_000_000, 1000: 400_000}
 FEW = 100_000
 
@@ -38,25 +38,25 @@ FEW = 100_000
 def run(options: Options) -> list[Row]:
     rows: list[Row] = []
     for size in SIZES:
-        found = in_rounds(f"{size} B", CLIENTS, options.pairs, partial(_run, size, ""))
+        figures = in_rounds(f"{size} B", CLIENTS, options.pairs, partial(_run, size, ""))
         what, unit = f"produce, {size} B", "records/s"
         rows += [
-            beside_the_best(what, unit, "rate", found, "ours", ["confluent"], 0.7),
-            beside_the_best(what, unit, "rate", found, "ours", ["kafka-python"], 5),
-            beside_the_best(what, unit, "rate", found, "ours", ["aiokafka"]),
-            _at_most(f"processor time per record, {size} B", "µs", "cpu", found),
-            _at_most(f"memory of the process, {size} B", "MB", "memory", found, 1.0),
+            beside_the_best(what, unit, "rate", figures, "ours", ["confluent"], 0.7),
+            beside_the_best(what, unit, "rate", figures, "ours", ["kafka-python"], 5),
+            beside_the_best(what, unit, "rate", figures, "ours", ["aiokafka"]),
+            _at_most(f"processor time per record, {size} B", "µs", "cpu", figures),
+            _at_most(f"memory of the process, {size} B", "MB", "memory", figures, 1.0),
         ]
-        found = in_rounds(
+        figures = in_rounds(
             f"{size} B with callbacks", ("ours", "confluent"), options.pairs, partial(_run, size, "callbacks")
         )
         what = f"produce with a callback per record, {size} B"
-        rows.append(beside_the_best(what, unit, "rate", found, "ours", ["confluent"], 0.7))
+        rows.append(beside_the_best(what, unit, "rate", figures, "ours", ["confluent"], 0.7))
     return rows
 
 
-def _at_most(what: str, unit: str, figure: str, found: dict[str, list[Figures]], bar: float | None = None) -> Row:
-    pairs = [(a[figure], b[figure]) for a, b in zip(found["ours"], found["confluent"], strict=True)]
+def _at_most(what: str, unit: str, figure: str, figures: dict[str, list[Figures]], bar: float | None = None) -> Row:
+    pairs = [(a[figure], b[figure]) for a, b in zip(figures["ours"], figures["confluent"], strict=True)]
     return ClientRow(f"{what}, beside confluent-kafka", unit, pairs, "" if bar is None else f"≤ {bar:g} ×", at_most=bar)
 
 
@@ -65,11 +65,11 @@ def _run(size: int, mode: str, client: str) -> Figures:
 
     count = MANY[size] if client in ("ours", "confluent") else FEW
     with Broker() as broker:
-        return own_process("bench.python_producers", client, broker.bootstrap_servers, size, count, mode)
+        return in_process("bench.python_producers", client, broker.bootstrap_servers, size, count, mode)
 
 
-def one(client: str, servers: str, size: str, count: str, mode: str) -> int:
-    """A run, in a process of its own."""
+def run_client(client: str, servers: str, size: str, count: str, mode: str) -> int:
+    """Run a client in this process and report the figures."""
     use_form(client)
     value = os.urandom(int(size))
     return report(lambda: RUNS[client](servers, value, int(count), mode == "callbacks"))
@@ -174,4 +174,4 @@ RUNS = {"ours": ours, "ours-plain": ours, "confluent": confluent, "kafka-python"
 
 
 if __name__ == "__main__":
-    sys.exit(one(*sys.argv[2:]))
+    sys.exit(run_client(*sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""Runs the measurements, prints the table, and keeps it with all single values under bench/results/."""
+"""Runs the benchmarks, prints the table, and saves it with all values in bench/results/."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "console": console.run,
     "console-search": console_search.run,
 }
-# Clients beside one another, with one broker; not brokers.
+# Comparisons of clients with one broker.
 CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "test-broker": test_broker.run,
     "python-producers": python_producers.run,
@@ -85,7 +85,7 @@ CLIENTS: dict[str, Callable[[Options], list[Row]]] = {
     "connect-parquet": connect.run_parquet,
     "connect-jdbc": connect.run_jdbc,
 }
-# With three brokers, beside Apache Kafka 3.9: the last that runs on ZooKeeper.
+# Three brokers, compared with Apache Kafka 3.9, the last release with ZooKeeper.
 CLUSTERS: dict[str, ClusterBenchmark] = {
     "cluster-produce": cluster_produce.run,
     "cluster-latency": cluster_produce.run_latency,
@@ -96,20 +96,22 @@ CLUSTERS: dict[str, ClusterBenchmark] = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Kavka beside Apache Kafka or an earlier Kavka, in alternating pairs."
+        prog="python -m bench", description="Compare Kavka with Apache Kafka or an earlier Kavka, in alternating pairs."
     )
     names = [*BENCHMARKS, *CLIENTS, *CLUSTERS]
-    parser.add_argument("--only", action="append", choices=names, help="one of them; may be given again")
-    parser.add_argument("--records", type=int, default=2_000_000, help="per run (default: 2,000,000)")
-    parser.add_argument("--full", action="store_true", help="5,000,000 records per run, as the requirement has it")
-    parser.add_argument("--pairs", type=int, default=5, help="of runs (default: 5)")
-    parser.add_argument("--groups", action="store_true", help="consume with ConsumerPerformance, which needs groups")
-    parser.add_argument("--connections", type=int, default=5000, help="idle ones (default: 5,000)")
-    parser.add_argument("--partitions", type=int, default=1000, help="for the start (default: 1,000)")
-    parser.add_argument("--cluster-partitions", type=int, default=2000, help="for the controller (default: 2,000)")
-    parser.add_argument("--folder", type=Path, help="where the brokers keep their data (default: a temporary folder)")
+    parser.add_argument("--only", action="append", choices=names, help="run only this benchmark; may be repeated")
+    parser.add_argument("--records", type=int, default=2_000_000, help="records per run (default: 2,000,000)")
+    parser.add_argument("--full", action="store_true", help="5,000,000 records per run")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs (default: 5)")
+    parser.add_argument("--groups", action="store_true", help="consume with ConsumerPerformance, which uses a group")
+    parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: 5,000)")
+    parser.add_argument("--partitions", type=int, default=1000, help="partitions in start (default: 1,000)")
+    parser.add_argument(
+        "--cluster-partitions", type=int, default=2000, help="partitions in cluster-controller (default: 2,000)"
+    )
+    parser.add_argument("--folder", type=Path, help="the folder for the brokers' data (default: a temporary folder)")
     parser.add_argument("--peer", metavar="REVISION", help="compare with Kavka at this git revision instead of Apache")
-    parser.add_argument("--docs", type=Path, help="write the table to this file too")
+    parser.add_argument("--docs", type=Path, help="also write the table to this file")
     return parser
 
 
@@ -127,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     names = arguments.only or [*BENCHMARKS, *CLIENTS, *CLUSTERS]
     folder = Path(tempfile.mkdtemp(prefix="kavka-bench-", dir=arguments.folder))
     rows: list[Row] = []
-    began = time.monotonic()
+    started = time.monotonic()
     try:
         for name in names:
             print(f"{name}:", flush=True)
@@ -141,10 +143,10 @@ def main(argv: list[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     if arguments.peer is not None:
         for row in rows:
-            row.bar, row.at_least, row.at_most = "", None, None  # the bars are those beside Apache Kafka
+            row.bar, row.at_least, row.at_most = "", None, None  # the bars apply to Apache Kafka
     table = _tables(rows, options)
-    print(f"\n{table}\n{time.monotonic() - began:.0f} s in all")
-    _keep(rows, options, table)
+    print(f"\n{table}\n{time.monotonic() - started:.0f} s in total")
+    _save(rows, options, table)
     if arguments.docs is not None:
         arguments.docs.write_text(f"# Benchmarks\n\n{table}")
     return 1 if any(row.verdict == "MISSED" for row in rows) else 0
@@ -164,7 +166,7 @@ def _tables(rows: list[Row], options: Options) -> str:
 
 
 def _measure(benchmark: Benchmark, options: Options, folder: Path) -> list[Row]:
-    """Both brokers are new for each measurement, and run through all of its pairs."""
+    """Run a benchmark with two new brokers, which run for all of its pairs."""
     sides = {name: Side(name, folder / name) for name in (KAVKA, APACHE)}
     try:
         if benchmark is not start.run:
@@ -188,7 +190,7 @@ def _measure_clusters(benchmark: ClusterBenchmark, options: Options, folder: Pat
             side.close()
 
 
-def _keep(rows: list[Row], options: Options, table: str) -> None:
+def _save(rows: list[Row], options: Options, table: str) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     values = {"machine": machine(), "options": vars(options), "rows": [row.as_dict() for row in rows]}

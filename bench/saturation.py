@@ -1,6 +1,6 @@
-"""Native producers as fast as they can: several librdkafka processes, each with a partition of its own.
+"""Saturation by native producers: several librdkafka processes, each with its own partition.
 
-The broker is the bottleneck here, so what counts is its CPU time per GB beside the rate.
+The broker is the bottleneck, so its CPU time per GB matters as well as the rate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _rows(sides: dict[str, Side], options: Options, size: int, batch: int) -> li
 
 
 def _produce(side: Side, records: int, size: int, batch: int) -> tuple[float, float]:
-    """Seconds from the first record to the last acknowledgement of all processes, and their CPU time."""
+    """Return the seconds from the first record to the last acknowledgement, and the clients' CPU
+    time."""
     command = [sys.executable, "-m", "bench.saturation", side.bootstrap, "saturation"]
     producers = [
         subprocess.Popen(
@@ -79,7 +80,7 @@ def _produce(side: Side, records: int, size: int, batch: int) -> tuple[float, fl
 
 
 def main() -> int:
-    """One producer process: connects, waits for a line of input, sends, and reports its CPU time."""
+    """Run a producer process: connect, wait for a line of input, send, and report the CPU time."""
     from confluent_kafka import Producer
 
     parser = argparse.ArgumentParser()
@@ -121,9 +122,9 @@ def main() -> int:
                 producer.poll(0.01)
         if number & 1023 == 0:
             producer.poll(0)
-    left = producer.flush(600)
+    unsent = producer.flush(600)
     print(json.dumps({"cpu": watch.read(options.records)[1]}))
-    return 1 if left or failed else 0
+    return 1 if unsent or failed else 0
 
 
 if __name__ == "__main__":

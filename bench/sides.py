@@ -1,6 +1,7 @@
-"""The two brokers that are compared, each as a user gets it: default settings, Kafka's default heap for Kafka.
+"""The two brokers that are compared, with default settings and Kafka's default heap.
 
-The peer is Apache Kafka, or with `--peer REVISION` an earlier Kavka, whose source is taken from git."""
+The peer is Apache Kafka, or with `--peer REVISION` an earlier Kavka from git.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from tests.support.kavka_process import KavkaProcess
 KAVKA = "kavka"
 APACHE = "apache"
 
-# What is not a default, and the same for both: deleted topics leave the disk at once, and a group does not wait for
-# more members than have joined.
+# Settings of both brokers that are not defaults. Files of deleted topics are deleted soon. A new
+# group does not wait for more members.
 SETTINGS = {"log.segment.delete.delay.ms": 500, "group.initial.rebalance.delay.ms": 0}
 
 
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class EarlierKavka(KavkaProcess):
-    """A broker of another revision of this repository, run by the same Python."""
+    """A broker of another revision of this repository, with the same Python."""
 
     def __init__(self, folder: Path, revision: str) -> None:
         super().__init__(folder, overrides=SETTINGS, start=False)
@@ -38,10 +39,10 @@ class EarlierKavka(KavkaProcess):
 
 
 class Side:
-    """One broker and the topics that the benchmark makes on it."""
+    """A broker and the topics that a benchmark creates."""
 
     peer: str | None = None
-    """The revision that stands in for Apache Kafka, for all sides of a run."""
+    """The revision to compare with instead of Apache Kafka, for all sides of a run."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -82,11 +83,12 @@ class Side:
         deadline = time.monotonic() + 60
         while (code := wire.create_topic(self.broker.address, topic, partitions)) != 0:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.title}: topic {topic} cannot be created, error {code}")
+                raise RuntimeError(f"{self.title}: cannot create topic {topic}: error {code}")
             time.sleep(0.2)
 
     def drop_topic(self, topic: str) -> None:
-        """Deletes a topic and waits until its files are gone, so that the next run has a quiet disk."""
+        """Delete a topic and wait until its files are deleted, so that the disk is idle in the next
+        run."""
         wire.delete_topic(self.broker.address, topic)
         deadline = time.monotonic() + 60
         while any(self.log_dir.glob(f"{topic}-[0-9]*")) and time.monotonic() < deadline:

@@ -1,4 +1,5 @@
-"""One 100-byte record per Produce request, one request at a time on each of 32 connections: what a request costs."""
+"""The cost of small requests: one 100-byte record per Produce request, one request at a time on
+each of 32 connections."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ VERSION = 7
 
 
 class Requester(asyncio.Protocol):
-    """Sends the same request again as soon as its response is complete."""
+    """Sends the same request again when its response is complete."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -47,7 +48,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     rates: dict[tuple[str, int], float] = {}
 
     def once(side: Side, index: int, seconds: float = SECONDS) -> float:
-        """Requests per second of the broker's CPU time."""
+        """Return the requests per second of broker CPU time."""
         before = side.cpu_seconds()
         responses = light.run(lambda: _responses(side, seconds))
         rates[side.name, index] = responses / seconds

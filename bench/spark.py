@@ -1,10 +1,10 @@
-"""Our source and sink on Spark 4.3 beside Spark 4.0.0 with its own connector, on one broker of ours.
+"""Kavka's Spark source and sink, compared with the connector of Spark 4.0.0, on a Kavka broker.
 
-    python -m bench --only spark-source --only spark-sink --only spark-latency [--records 2000000] [--pairs 5]
+    python -m bench --only spark-source --only spark-sink --only spark-latency [--pairs 5]
     python -m bench --only streams-word-count --records 10000000 [--pairs 5]
 
-Each figure is that of a process of Spark's own; the rounds in it are one after the other, and the first, in which the
-JVM is cold, does not count. The connector of 4.3 cannot be had, so that of 4.0.0 is what there is to compare with.
+Each value is the median of several rounds in a Spark process, without the first round, in which the
+JVM is cold. The connector of Spark 4.3 is not available.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run_latency(options: Options) -> list[Row]:
 
 
 def run_word_count(options: Options) -> list[Row]:
-    """`options.records` are words: ten in a line."""
+    """Count words in lines of ten words. `options.records` is the number of words."""
     from kavka import Admin, NewTopic
     from kavka.testing import Broker
 
@@ -86,17 +86,17 @@ def run_word_count(options: Options) -> list[Row]:
             admin.create_topics([NewTopic("lines", 4)])
         fill_lines(servers, "lines", lines)
         for index in range(options.pairs):
-            found = {}
+            rates = {}
             for kind in ("streams", "by-hand") if index % 2 == 0 else ("by-hand", "streams"):
                 arguments = ["lines", str(lines), kind]
-                found[kind] = _measure([sys.executable], "kavka", "", "word_count", servers, arguments, PER_PROCESS)
-                print(f"  word count, {lines:,} lines, {kind}: {found[kind]:,.0f} lines/s", flush=True)
-            pairs.append((found["streams"], found["by-hand"]))
+                rates[kind] = _measure([sys.executable], "kavka", "", "word_count", servers, arguments, PER_PROCESS)
+                print(f"  word count, {lines:,} lines, {kind}: {rates[kind]:,.0f} lines/s", flush=True)
+            pairs.append((rates["streams"], rates["by-hand"]))
     return [ClientRow("word count: streams beside PySpark by hand", "lines/s", pairs, "≥ 0.9 ×", 0.9)]
 
 
 def fill_lines(servers: str, topic: str, count: int) -> None:
-    """Lines of ten words, some of which are frequent and most are not, as in a text."""
+    """Send lines of ten words with the word frequencies of a text."""
     from kavka import Producer
 
     chance = random.Random(8)
@@ -119,7 +119,7 @@ def fill(servers: str, topic: str, count: int) -> None:
 
 @contextmanager
 def _trickle(servers: str, topic: str) -> Iterator[None]:
-    """A record every 5 ms."""
+    """Send a record every 5 ms inside the block."""
     from kavka import Producer
 
     stop = threading.Event()
@@ -149,13 +149,13 @@ def _pair(job: str, servers: str, arguments: list[str], rounds: int = PER_PROCES
 def _measure(
     interpreter: list[str], form: str, jars: str, job: str, servers: str, arguments: list[str], rounds: int
 ) -> float:
-    """The median of the rounds but the first."""
+    """Return the median of the rounds without the first."""
     hidden = ("PYSPARK_PYTHON", "SPARK_HOME", *(() if form == "kavka" else ("PYTHONPATH",)))
     env = {name: value for name, value in os.environ.items() if name not in hidden}
     argv = [*interpreter, str(JOBS), job, form, jars, servers, str(rounds), *arguments]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"{' '.join(argv)}: {done.stderr[-3000:]}")
-    found = sorted(json.loads(lines[0][7:])[1:])
-    return float(found[len(found) // 2])
+    process = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
+    if process.returncode or not lines:
+        raise RuntimeError(f"{' '.join(argv)}: {process.stderr[-3000:]}")
+    figures = sorted(json.loads(lines[0][7:])[1:])
+    return float(figures[len(figures) // 2])

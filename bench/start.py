@@ -1,5 +1,5 @@
-"""From the command to the first answered request: an empty folder, many partitions after a clean stop, and many
-partitions with unflushed data after kill -9."""
+"""The time from the start command to the first response: with an empty folder, with many partitions
+after a clean stop, and with unflushed data after kill -9."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     all_served = paired(served, options.pairs)
     count = f"{each * TOPICS:,} partitions after a clean stop"
     return [
-        Row("start to the first answer, empty folder", "s", empty, "≤ 0.25 ×", at_most=0.25),
-        Row(f"start to the first answer, {count}", "s", many, "≤ 1.0 ×", at_most=1.0),
-        Row(f"start to the last partition led, {count}", "s", all_served),
+        Row("start to the first response, empty folder", "s", empty, "≤ 0.25 ×", at_most=0.25),
+        Row(f"start to the first response, {count}", "s", many, "≤ 1.0 ×", at_most=1.0),
+        Row(f"start to the last partition served, {count}", "s", all_served),
         Row("the same after kill -9 with 2 GB unflushed", "s", recovered, "≤ 0.5 ×", at_most=0.5),
     ]
 
@@ -95,7 +95,7 @@ def _filled(name: str, folder: Path, each: int) -> Side:
 
 
 def _wait_for_all(side: Side, each: int, *, at_least: bool = False) -> None:
-    """Until every partition is served with its one record, or with one at least."""
+    """Wait until every partition is served with exactly one record, or with `at_least` one."""
     deadline = time.monotonic() + 300
     with Wire(side.broker.address, 30.0) as connection:
         for number in range(TOPICS):

@@ -1,4 +1,4 @@
-"""A broker in a user's test: from the start of its process to the first record read back."""
+"""`kavka.testing.Broker`: the time from the start of the process to the first record read back."""
 
 from __future__ import annotations
 

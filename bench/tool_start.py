@@ -1,4 +1,5 @@
-"""From the start of `kafka-topics --list` to its end, our tool beside Apache's of both versions, on the same broker."""
+"""The run time of `kafka-topics --list`: Kavka's tool and those of two Apache Kafka releases, on
+the same broker."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from bench.sides import Side
 from tests.support.java_client import tool_command
 
 SCRIPT = Path(__file__).resolve().parents[1] / "bin" / "kafka-topics.sh"
-# What Kafka's own script gives a tool when nothing is set.
+# The default JVM options of Kafka's script.
 TOOL_JVM = ("-Xmx256M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 TOOL_JVM += ("-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true")
 RUNS = 5
-"""In a row, the middle one counts: a single run is short beside what else a machine does."""
+"""Runs per value, of which the median is taken: a single run is short and noisy."""
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
@@ -33,9 +34,9 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
 
 def _seconds(argv: list[str]) -> float:
-    took = []
+    times = []
     for _ in range(RUNS):
-        began = time.perf_counter()
+        started = time.perf_counter()
         subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-        took.append(time.perf_counter() - began)
-    return sorted(took)[RUNS // 2]
+        times.append(time.perf_counter() - started)
+    return sorted(times)[RUNS // 2]

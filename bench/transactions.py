@@ -1,4 +1,5 @@
-"""Transactions of Apache's Java producer: begin, send 100 records, commit; by one producer, and by several at once."""
+"""Transactions of Apache's Java producer: begin, send 100 records, commit. By one producer and by
+several concurrent ones."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def _rows(sides: dict[str, Side], clients: dict[str, JavaClient], options: Optio
 
     for side in sides.values():
         once(side, -1)
-    who = "one producer" if producers == 1 else f"{producers} producers at once"
+    who = "one producer" if producers == 1 else f"{producers} concurrent producers"
     rates = in_pairs(sides, options.pairs, once, say=f"transactions of {who}, per s")
     records = [(ours * RECORDS, theirs * RECORDS) for ours, theirs in rates]
     used = paired(cpu, options.pairs)
@@ -59,5 +60,5 @@ def _rows(sides: dict[str, Side], clients: dict[str, JavaClient], options: Optio
     return [
         Row(what, "/s", rates, "≥ 1.0 ×", 1.0),
         Row("records in them", "records/s", records),
-        Row("processor time of the broker for one of them", "ms", used),
+        Row("broker CPU time per transaction", "ms", used),
     ]

@@ -1,9 +1,9 @@
-"""A broker, the word count and a feeder of text, all on this machine; the counts are shown as they move.
+"""A live word count: a broker, a streams job and a producer of text on this machine.
 
     make demo            until Ctrl-C
     python examples/demo.py --seconds 60
 
-Everything lies in a temporary folder and is gone in the end.
+All data is in a temporary folder, which is deleted at the end.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ JOB = Path(__file__).with_name("word_count.py")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, help="end so long after the first counts, once they have moved")
+    parser.add_argument("--seconds", type=float, help="exit this long after the first counts")
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory(prefix="kavka-demo-") as folder, Broker() as broker:
         servers = broker.bootstrap_servers
         with Admin(bootstrap_servers=servers) as admin:
             admin.create_topics([NewTopic(SOURCE, 2), NewTopic(OUTPUT, 2)])
-        print(f"A broker at {servers}; the word count starts on Spark, which takes a while.", flush=True)
+        print(f"The broker is at {servers}. Starting the word count on Spark takes a while.", flush=True)
         environment = {**os.environ, "KAVKA_PIPELINE_DIR": f"{folder}/jobs"}
         kavka = [sys.executable, "-m", "kavka.cli.main", "pipeline"]
         with open(f"{folder}/job.log", "wb") as log:
@@ -64,28 +64,29 @@ def main() -> int:
 
 
 def show(servers: str, seconds: float | None, job: subprocess.Popen[bytes]) -> None:
-    """Feed lines and print the ten most frequent words, until the job ends, or the time is over and they have moved."""
+    """Send lines and print the ten most frequent words, until the job ends, or until the time has
+    expired after at least three updates."""
     counts: Counter[str] = Counter()
-    until = None
-    moves = 0
+    deadline = None
+    updates = 0
     with (
         Producer(bootstrap_servers=servers) as producer,
         Consumer(bootstrap_servers=servers, group_id="demo", auto_offset_reset="earliest") as consumer,
     ):
         consumer.subscribe([OUTPUT])
-        while job.poll() is None and (moves < 3 or until is None or time.monotonic() < until):
+        while job.poll() is None and (updates < 3 or deadline is None or time.monotonic() < deadline):
             producer.send(SOURCE, " ".join(random.choices(WORDS, k=10)).encode())
-            new = consumer.poll(0.2)
-            for record in new:
+            records = consumer.poll(0.2)
+            for record in records:
                 counts[record.key.decode()] = int.from_bytes(record.value)
-            if new:
-                moves += 1
-                told = "  ".join(f"{word} {count}" for word, count in counts.most_common(10))
+            if records:
+                updates += 1
+                line = "  ".join(f"{word} {count}" for word, count in counts.most_common(10))
                 if sys.stdout.isatty():
-                    print(f"\r{told}\x1b[K", end="", flush=True)
+                    print(f"\r{line}\x1b[K", end="", flush=True)
                 else:
-                    print(told, flush=True)
-                until = until or (None if seconds is None else time.monotonic() + seconds)
+                    print(line, flush=True)
+                deadline = deadline or (None if seconds is None else time.monotonic() + seconds)
     print()
 
 

@@ -1,8 +1,9 @@
-"""Cards that were used more than three times within a minute: from card-payments to fraud-alerts.
+"""Report cards that are used more than three times per minute: card-payments to fraud-alerts.
 
     kavka pipeline run examples/fraud_alert.py
 
-A payment's key is the number of the card, its value JSON: {"amount": 12.5}. An alert says how often and for how much.
+The key of a payment is the card number, the value is JSON: {"amount": 12.5}. An alert contains the
+number of payments and the total amount.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ CONFIG = {
     "application.id": "fraud-alert",
     "processing.guarantee": "exactly_once_v2",
 }
-MOST = 3
+MAX_PAYMENTS = 3
 
 
 def build() -> Topology:
@@ -27,11 +28,11 @@ def build() -> Topology:
         .windowed_by(TimeWindows.of_size_and_grace(60_000, 10_000))
         .aggregate(
             lambda: {"count": 0, "total": 0.0},
-            lambda card, payment, seen: {"count": seen["count"] + 1, "total": seen["total"] + payment["amount"]},
+            lambda card, payment, stats: {"count": stats["count"] + 1, "total": stats["total"] + payment["amount"]},
             Materialized.with_(Serdes.String(), Serdes.Json()),
         )
-        .to_stream(lambda card, seen: card.key)
-        .filter(lambda card, seen: seen["count"] > MOST)
+        .to_stream(lambda card, stats: card.key)
+        .filter(lambda card, stats: stats["count"] > MAX_PAYMENTS)
         .to("fraud-alerts", Produced.with_(Serdes.String(), Serdes.Json()))
     )
     return builder.build()

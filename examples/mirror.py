@@ -1,9 +1,9 @@
-"""Two clusters on this machine, the first mirrored into the second, and a group that moves over.
+"""Mirror a cluster to another one, and move a consumer group from the first to the second.
 
     python examples/mirror.py
 
-Orders are written to cluster `one`; a group handles some of them there; then it goes on in cluster `two`, and handles
-the rest: each order once.
+A producer writes orders to cluster `one`. A group handles some of them there, then continues in
+cluster `two` with the rest. It handles each order once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HANDLED_AT_ONE = 400
 
 
 def handle(servers: str, topic: str, count: int) -> list[int]:
-    """What the group `shop` reads of a topic, and commits."""
+    """Read and commit records with the group `shop`, and return their values."""
     handled: list[int] = []
     with Consumer(
         bootstrap_servers=servers, group_id="shop", auto_offset_reset="earliest", enable_auto_commit=False
@@ -33,20 +33,20 @@ def handle(servers: str, topic: str, count: int) -> list[int]:
 
 
 def main() -> None:
-    with Broker() as one, Broker() as two:
-        with Admin(bootstrap_servers=one.bootstrap_servers) as admin:
+    with Broker() as source, Broker() as target:
+        with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
             admin.create_topics([NewTopic("orders", 1)])
-        with Producer(bootstrap_servers=one.bootstrap_servers) as producer:
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             for number in range(ORDERS):
                 producer.send("orders", value=str(number), key=f"customer-{number % 7}")
-        first = handle(one.bootstrap_servers, "orders", HANDLED_AT_ONE)
+        first = handle(source.bootstrap_servers, "orders", HANDLED_AT_ONE)
         print(f"the group has handled {len(first)} orders at one", flush=True)
 
         flows = flows_of(
             {
                 "clusters": "one, two",
-                "one.bootstrap.servers": one.bootstrap_servers,
-                "two.bootstrap.servers": two.bootstrap_servers,
+                "one.bootstrap.servers": source.bootstrap_servers,
+                "two.bootstrap.servers": target.bootstrap_servers,
                 "one->two.enabled": "true",
                 "sync.group.offsets.enabled": "true",
                 "sync.group.offsets.interval.seconds": "1",
@@ -58,15 +58,15 @@ def main() -> None:
         mirror = Mirror(flows, spark)
         mirror.start()
         try:
-            moved = TopicPartition("one.orders", 0)
-            with Admin(bootstrap_servers=two.bootstrap_servers) as admin:
+            mirrored = TopicPartition("one.orders", 0)
+            with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
                 while True:
-                    at = admin.list_consumer_group_offsets("shop").get(moved)
-                    if at is not None and at.offset == HANDLED_AT_ONE:
+                    committed = admin.list_consumer_group_offsets("shop").get(mirrored)
+                    if committed is not None and committed.offset == HANDLED_AT_ONE:
                         break
                     time.sleep(0.2)
             print(mirror.statuses()[0].line(), flush=True)
-            rest = handle(two.bootstrap_servers, "one.orders", ORDERS - HANDLED_AT_ONE)
+            rest = handle(target.bootstrap_servers, "one.orders", ORDERS - HANDLED_AT_ONE)
             print(f"the group has handled {len(rest)} orders at two", flush=True)
             assert first + rest == list(range(ORDERS))
         finally:

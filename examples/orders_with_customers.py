@@ -1,6 +1,8 @@
-"""Each order with the customer who made it: orders (key: the customer) and the table customers, to orders-named.
+"""Join orders with customers: the stream orders and the table customers to orders-named.
 
-kavka pipeline run examples/orders_with_customers.py
+    kavka pipeline run examples/orders_with_customers.py
+
+The key of an order is the customer's id, which is also the key of the table.
 """
 
 from __future__ import annotations

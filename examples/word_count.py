@@ -1,4 +1,4 @@
-"""Count words: from the lines in streams-plaintext-input to counts in streams-plaintext-output.
+"""Count words: lines in streams-plaintext-input to counts in streams-plaintext-output.
 
 kavka pipeline run examples/word_count.py
 """

@@ -1,6 +1,9 @@
-"""Before anything of Kavka is imported: `KAVKA_FORM=plain` or `compiled` decides on the form of the modules that have
-both. Hypothesis does not judge how long an example takes: that says more about the machine. And Ctrl-C can be tested
-though whoever started the tests ignores it, as a shell does for what runs in its background."""
+"""Set-up of all tests.
+
+`KAVKA_FORM=plain` or `compiled` selects the form of the modules that have both, before Kavka is
+imported. Hypothesis does not check the time of an example, which depends on the machine. SIGINT is
+restored, since a shell ignores it in background jobs and some tests send it.
+"""
 
 from __future__ import annotations
 

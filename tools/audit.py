@@ -1,9 +1,10 @@
-"""Look up known vulnerabilities of what is installed, and of the lowest versions that pyproject.toml allows.
+"""Look up known vulnerabilities of the installed packages and of the lowest versions that
+pyproject.toml allows.
 
-    python tools/audit.py        (or `make audit`, which installs pip-audit before)
+    python tools/audit.py        (or `make audit`, which installs pip-audit first)
 
-It fails where there is one, and where the vulnerability service (PyPI's) cannot be asked: a package that could not be
-looked up is not one without vulnerabilities.
+It fails if there is a vulnerability, or if a package cannot be looked up, for example because
+PyPI's vulnerability service is not reachable.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def floors(project: dict[str, Any]) -> list[str]:
-    """`name==version` for each requirement `name>=version` of users, not of developers."""
+    """Return `name==version` for each requirement `name>=version`, except those of developers."""
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *(item for extra in extras if extra != "dev" for item in extras[extra])]
     pinned = set()
@@ -41,47 +42,47 @@ def installed() -> list[str]:
 
 
 def audit(requirements: Iterable[str]) -> list[dict[str, Any]] | str:
-    """What pip-audit says of each; a text where it could not ask."""
+    """Return the report of pip-audit for each package, or an error message."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "requirements.txt"
         file.write_text("\n".join(requirements) + "\n")
         command = [sys.executable, "-m", "pip_audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, "--format", "json", "-r", str(file)], capture_output=True, text=True, check=False
         )
     try:
-        packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
+        packages: list[dict[str, Any]] = json.loads(process.stdout)["dependencies"]
     except (ValueError, KeyError):
-        lines = done.stderr.strip().splitlines() or ["pip-audit printed nothing"]
+        lines = process.stderr.strip().splitlines() or ["pip-audit printed nothing"]
         return lines[-1]
     return packages
 
 
-def report(what: str, packages: list[dict[str, Any]] | str) -> bool:
-    """Whether nothing is wrong."""
+def report(title: str, packages: list[dict[str, Any]] | str) -> bool:
+    """Print the result. Return True if all packages were looked up and none is vulnerable."""
     if isinstance(packages, str):
-        print(f"{what}: the vulnerability service cannot be asked: {packages}")
+        print(f"{title}: cannot query the vulnerability service: {packages}")
         return False
     skipped = [package for package in packages if "skip_reason" in package]
     vulnerable = [package for package in packages if package.get("vulns")]
     for package in vulnerable:
-        for one in package["vulns"]:
-            fixed = ", ".join(one["fix_versions"]) or "no version yet"
-            print(f"{what}: {package['name']} {package['version']}: {one['id']}, fixed in {fixed}")
+        for vulnerability in package["vulns"]:
+            fixed = ", ".join(vulnerability["fix_versions"]) or "no version yet"
+            print(f"{title}: {package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixed}")
     if skipped:
         print(
-            f"{what}: {len(skipped)} of {len(packages)} packages could not be looked up; the vulnerability service is "
-            f"not reached from here, or does not know them: {skipped[0]['skip_reason']}"
+            f"{title}: {len(skipped)} of {len(packages)} packages could not be looked up; the vulnerability service is "
+            f"not reachable or does not know them: {skipped[0]['skip_reason']}"
         )
     if not skipped and not vulnerable:
-        print(f"{what}: {len(packages)} packages, no known vulnerability")
+        print(f"{title}: {len(packages)} packages, no known vulnerability")
     return not skipped and not vulnerable
 
 
 def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     parts = {"lowest versions": floors(project), "installed": installed()}
-    return 0 if all([report(what, audit(requirements)) for what, requirements in parts.items()]) else 1
+    return 0 if all([report(title, audit(requirements)) for title, requirements in parts.items()]) else 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Check that imports in src/kavka go only down the layers, and that the layers without I/O do none.
+"""Check that imports in src/kavka only go down the layers, and that some layers do no I/O.
 
     python tools/check_layers.py [folder of the package]
 
-Every import counts, also one inside a function; only those under `if TYPE_CHECKING:` do not, since nothing runs them.
+Imports inside functions are checked. Imports under `if TYPE_CHECKING:` are not, since they never
+run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 PACKAGE = "kavka"
 
-# From the bottom up. Layers on one line stand side by side: neither imports the other.
+# From the bottom up. Layers on one line do not import each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("common",),
     ("protocol",),
@@ -35,10 +36,10 @@ RANK = {layer: rank for rank, layers in enumerate(LAYERS) for layer in layers}
 TOP = frozenset(LAYERS[-1])
 NO_IO = frozenset({"common", "protocol", "records"})
 
-# What is on top reaches a cluster through the client, as anybody's program does, so that it works with any Kafka.
+# Top layers access a cluster only through the client, so that they work with any Kafka cluster.
 BELOW_TOP = NO_IO | {"client", "security", "web", "jobs"}
 
-# The tools that start a broker, read a log folder or talk to ZooKeeper: (file, layer) pairs that are allowed.
+# Exceptions (file, layer), for example tools that start a broker or read log files.
 EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
     {
         ("cli/console.py", "console"),
@@ -55,26 +56,27 @@ EXCEPTIONS: frozenset[tuple[str, str]] = frozenset(
     }
 )
 
-# What layers without I/O may not import, and what they may not call. Paths and byte orders are no I/O.
+# Modules that layers without I/O must not import.
 IO_MODULES = frozenset(
     {
         "asyncio", "fcntl", "glob", "http", "io", "kazoo", "mmap", "multiprocessing", "pyspark", "select", "selectors",
         "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading", "urllib", "uvloop",
     }
 )  # fmt: skip
-# `import os` is fine for os.path and os.sep; its functions that touch files are not.
+# Attributes of `os` that do no I/O.
 OS_ALLOWED = frozenset({"path", "sep", "linesep", "PathLike", "fspath"})
 
 
 def layer_of(file: Path, package: Path) -> str:
-    """`api` for api/fetch.py, `testing` for testing.py; the package's own __init__.py has none."""
+    """Return `api` for api/fetch.py, `testing` for testing.py, and `__init__` for __init__.py."""
     first = file.relative_to(package).parts[0]
     return first.removesuffix(".py")
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of all that is imported, `from a import b` as a.b, since b may be a module."""
-    for node in _running(tree):
+    """Yield (line, dotted name) of each import. `from a import b` yields a.b, since b may be a
+    module."""
+    for node in _executed(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -84,16 +86,16 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{base}.{alias.name}"
 
 
-def _running(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING:`."""
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes except those under `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and _is_type_checking(node.test):
             for other in node.orelse:
                 yield other
-                yield from _running(other)
+                yield from _executed(other)
             continue
         yield node
-        yield from _running(node)
+        yield from _executed(node)
 
 
 def _is_type_checking(test: ast.expr) -> bool:
@@ -108,12 +110,12 @@ def check_file(file: Path, package: Path) -> Iterator[str]:
         return
     relative = file.relative_to(package).as_posix()
     if layer not in RANK:
-        yield f"{relative}: {layer} is not a layer; tools/check_layers.py knows all of them"
+        yield f"{relative}: {layer} is not a layer in tools/check_layers.py"
         return
     tree = ast.parse(file.read_text(), filename=str(file))
     for line, name in imports(tree):
         if name.startswith("."):
-            yield f"{relative}:{line}: relative import; say {PACKAGE}.{layer}… in full"
+            yield f"{relative}:{line}: relative import; write {PACKAGE}.{layer}…"
             continue
         parts = name.split(".")
         if parts[0] == PACKAGE and len(parts) > 1:
@@ -136,7 +138,7 @@ def _direction(layer: str, other: str, relative: str) -> str | None:
     if RANK[other] > RANK[layer]:
         return f"{layer} imports {other}, which is above it"
     if RANK[other] == RANK[layer]:
-        return f"{layer} imports {other}, which stands beside it"
+        return f"{layer} imports {other}, which is beside it"
     return None
 
 
@@ -149,7 +151,7 @@ def _no_io(name: str) -> str | None:
 
 
 def _io_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in _running(tree):
+    for node in _executed(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
             yield node.lineno, "opens a file, but this layer does no I/O"
         elif (
@@ -162,7 +164,7 @@ def _io_calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def unused_exceptions(package: Path) -> Iterator[str]:
-    """An exception that nothing needs any more is removed from the list, not kept for later."""
+    """Yield a problem for each exception that no import needs."""
     for relative, layer in sorted(EXCEPTIONS):
         file = package / relative
         used = set()
@@ -170,7 +172,7 @@ def unused_exceptions(package: Path) -> Iterator[str]:
             tree = ast.parse(file.read_text())
             used = {name.split(".")[1] for _, name in imports(tree) if name.startswith(f"{PACKAGE}.")}
         if layer not in used:
-            yield f"tools/check_layers.py: the exception of {relative} for {layer} is not used"
+            yield f"tools/check_layers.py: the exception for {layer} in {relative} is not used"
 
 
 def check(package: Path) -> list[str]:

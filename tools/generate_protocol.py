@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compiles schemas/ to src/kavka/protocol/messages/ and src/kavka/protocol/api_keys.py.
+"""Generate src/kavka/protocol/messages/ and src/kavka/protocol/api_keys.py from schemas/.
 
-With --check nothing is written: it fails when what is checked in differs from what the schemas give.
+--check writes nothing and fails if the generated code is out of date.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def load_schemas(folder: Path = ROOT / "schemas") -> list[SchemaFile]:
 
 
 def generate(schemas: Path) -> dict[Path, str]:
-    """The text of every generated file, by its path under src/kavka/protocol."""
+    """Return the text of every generated file by its path under src/kavka/protocol."""
     files = load_schemas(schemas)
     for file in files:
         kinds = [m.kind for m in file.messages]
         if "data" not in kinds and (kinds != ["request", "response"] or len({m.api_key for m in file.messages}) != 1):
-            raise SchemaError(f"{file.name}: expected one request and one response of one api")
+            raise SchemaError(f"{file.name}: expected a request and a response with the same api number")
     result = {Path("messages") / f"{file.name}.py": module_source(file) for file in files}
     result[Path("messages/__init__.py")] = PACKAGE_DOC
     result[Path("api_keys.py")] = api_keys_source(files, parse_not_modelled(schemas / NOT_MODELLED))
@@ -37,21 +37,21 @@ def generate(schemas: Path) -> dict[Path, str]:
 
 
 def differences(target: Path, files: dict[Path, str]) -> list[str]:
-    found = []
+    problems = []
     for path, text in files.items():
         if not (target / path).exists():
-            found.append(f"{path} is missing")
+            problems.append(f"{path} is missing")
         elif (target / path).read_text(encoding="utf-8") != text:
-            found.append(f"{path} is not what the schemas give")
+            problems.append(f"{path} is out of date")
     for path in sorted((target / "messages").glob("*.py")):
         if path.relative_to(target) not in files:
-            found.append(f"{path.relative_to(target)} has no schema")
-    return found
+            problems.append(f"{path.relative_to(target)} has no schema")
+    return problems
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail when the code is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing and fail if the code is out of date")
     parser.add_argument("--schemas", type=Path, default=ROOT / "schemas")
     parser.add_argument("--target", type=Path, default=ROOT / "src/kavka/protocol")
     options = parser.parse_args()
@@ -61,10 +61,10 @@ def main() -> int:
         print(f"generate_protocol: {error}", file=sys.stderr)
         return 1
     if options.check:
-        found = differences(options.target, files)
-        for line in found:
+        problems = differences(options.target, files)
+        for line in problems:
             print(f"generate_protocol: {line}; run tools/generate_protocol.py", file=sys.stderr)
-        return 1 if found else 0
+        return 1 if problems else 0
     (options.target / "messages").mkdir(exist_ok=True)
     for path in (options.target / "messages").glob("*.py"):
         if path.relative_to(options.target) not in files:

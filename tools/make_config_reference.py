@@ -1,7 +1,7 @@
-"""Write the references of all settings from the tables: docs/configuration.md of topics, groups and brokers
-(src/kavka/common), docs/client-configuration.md of the clients (src/kavka/client).
+"""Generate the references of all settings: docs/configuration.md from the tables in
+src/kavka/common, and docs/client-configuration.md from those in src/kavka/client.
 
-With --check nothing is written; it fails when a file differs from what the tables give.
+--check writes nothing and fails if a file is out of date.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 INTRODUCTION = """# Settings
 
-All names are Kafka's. This page is written by `make docs` from the tables that the broker itself reads.
+All names are Kafka's. `make docs` generates this page from the tables that the broker uses.
 
-A setting of a topic or a group that is not set for it comes from the broker setting in its last column. *Changes while
-running* says how a broker's setting can be altered with `kafka-configs`: per-broker, for one broker at a time;
-cluster-wide, for one or for all; read-only, only in the file.
+The last column of topic and group settings is the broker setting that provides the default. *Dynamic*
+shows how `kafka-configs` can change a broker setting: per-broker, for one broker at a time; cluster-wide, for one or
+all brokers; read-only, only in the file.
 """
 
-GROUPS = """What a group of the new protocol (`group.protocol=consumer`) may have of its own. A change holds at once and
-on every broker: members hear of a new interval with their next heartbeat. It may be made before there is such a group,
-and stays when the group is deleted. A session must be longer than the interval of heartbeats.
+GROUPS = """Settings of groups with the new protocol (`group.protocol=consumer`). A change applies immediately on every
+broker; members receive a new interval with their next heartbeat. Settings can be changed before the group exists, and
+remain when the group is deleted. The session timeout must be longer than the heartbeat interval.
 
 ```
 kavka configs --bootstrap-server localhost:9092 --alter --group billing --add-config consumer.session.timeout.ms=60000
@@ -68,14 +68,14 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def broker_table(keys: Iterable[ConfigKey]) -> str:
     return table(
-        ("name", "what it does", "default", "allowed", "changes while running"),
+        ("Name", "Description", "Default", "Allowed", "Dynamic"),
         ((f"`{k.name}`", note(k), value(k), allowed(k), k.dynamic.value) for k in keys if not k.internal),
     )
 
 
 def own_table(keys: Iterable[ConfigKey], limits: Callable[[ConfigKey], str] = allowed) -> str:
     return table(
-        ("name", "what it does", "default", "allowed", "from the broker's"),
+        ("Name", "Description", "Default", "Allowed", "Broker default"),
         (
             (f"`{k.name}`", note(k), value(k), limits(k), ", ".join(f"`{s.name}`" for s in k.synonyms))
             for k in keys
@@ -90,7 +90,7 @@ def between(key: ConfigKey) -> str:
 
 
 def render() -> str:
-    security = f"These are known, so that a file with them is read; setting one says that it {LATER}.\n"
+    security = f"These settings are accepted with a warning: each {LATER}.\n"
     parts = [
         INTRODUCTION,
         "## Topics\n",
@@ -108,7 +108,7 @@ def render() -> str:
         "### Security\n",
         security,
         table(
-            ("name", "what it does", "default"),
+            ("Name", "Description", "Default"),
             ((f"`{k.name}`", k.help, value(k)) for k in SECURITY_CONFIGS),
         ),
     ]
@@ -117,14 +117,14 @@ def render() -> str:
 
 CLIENTS = """# Settings of the clients
 
-All names are Kafka's, but for those that say *our own*. This page is written by `make docs` from the tables that the
-clients themselves read. A client takes them by these names in a mapping, or as keywords with underscores for the dots.
+All names are Kafka's, except those marked *our own*. `make docs` generates this page from the tables that the clients
+use. Pass settings to a client in a mapping with these names, or as keywords with underscores instead of dots.
 """
 
 
 def client_table(keys: Iterable[ConfigKey]) -> str:
     return table(
-        ("name", "what it does", "default", "allowed"),
+        ("Name", "Description", "Default", "Allowed"),
         ((f"`{k.name}`", note(k), f"`{text}`" if (text := k.format(k.default)) else "", allowed(k)) for k in keys),
     )
 
@@ -140,7 +140,7 @@ def render_clients() -> str:
         parts += [f"## {title}\n", client_table(key for key in configs if key.name not in shared)]
         if aliases:
             names = ", ".join(f"`{name}`" for name in aliases)
-            parts.append(f"Older names that are taken as well: {names}.\n")
+            parts.append(f"Deprecated names: {names}.\n")
     return "\n".join(parts)
 
 

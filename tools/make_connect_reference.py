@@ -1,6 +1,7 @@
-"""Write the second part of docs/connect.md, from the option tables of Connect (src/kavka/pipeline/connect).
+"""Generate the second part of docs/connect.md from the option tables of Connect
+(src/kavka/pipeline/connect).
 
-With --check nothing is written; it fails when the file differs from what the tables give.
+--check writes nothing and fails if the file is out of date.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kavka.pipeline.connect.loading import CONVERTERS, PREDICATES, TRANSFORMS, D
 from kavka.pipeline.connect.options import Option
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "connect.md"
-MARK = "<!-- From here on written by `make docs` from the tables that the workers themselves read. -->"
+MARK = "<!-- `make docs` generates the rest of this page from the tables that the workers use. -->"
 
 
 def cell(text: str) -> str:
@@ -33,32 +34,33 @@ def shown_default(option: Option) -> str:
 
 def table(options: Iterable[Option]) -> str:
     lines = ["| option | type | default | |", "|---|---|---|---|"]
-    for one in options:
-        rule = f" *({cell(one.validator.allowed)})*" if one.validator is not None else ""
-        kind = one.type.name.lower()
-        lines.append(f"| `{one.name}` | {kind} | {shown_default(one)} | {cell(one.doc)}{rule} |")
+    for option in options:
+        rule = f" *({cell(option.validator.allowed)})*" if option.validator is not None else ""
+        kind = option.type.name.lower()
+        lines.append(f"| `{option.name}` | {kind} | {shown_default(option)} | {cell(option.doc)}{rule} |")
     return "\n".join(lines)
 
 
 def summary(cls: Any) -> str:
-    """The first paragraph of the docstring."""
+    """Return the first paragraph of the docstring."""
     return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def more(cls: Any) -> list[str]:
-    """The other paragraphs."""
-    return [" ".join(one.split()) for one in (cls.__doc__ or "").strip().split("\n\n")[1:]]
+    """Return the other paragraphs of the docstring."""
+    return [" ".join(paragraph.split()) for paragraph in (cls.__doc__ or "").strip().split("\n\n")[1:]]
 
 
 def connectors() -> Iterable[str]:
     for plugin, cls in plugins.load_all(Declared(file_connectors=True)):
         yield f"### {plugin.name}"
         names = ", ".join(f"`{name}`" for name in plugin.java_names)
-        known = f" Kafka users know it as {names}." if names else ""
-        once = ""
+        aliases = f" Other names: {names}." if names else ""
+        delivery = ""
         if cls.kind == "sink":
-            once = " It can write each record once." if cls.exactly_once else " It writes at least once."  # type: ignore[union-attr]
-        yield f"A {cls.kind}. {summary(cls)}{known}{once}"
+            is_exactly_once = cls.exactly_once  # type: ignore[union-attr]
+            delivery = " It supports exactly-once delivery." if is_exactly_once else " Delivery is at least once."
+        yield f"A {cls.kind}. {summary(cls)}{aliases}{delivery}"
         yield from more(cls)
         if cls.options:
             yield table(cls.options)
@@ -66,8 +68,8 @@ def connectors() -> Iterable[str]:
             yield "\n".join(f"- `{prefix}…`: {doc}" for prefix, doc in cls.prefixes)
 
 
-def parts_by_name(known: dict[str, str]) -> Iterable[str]:
-    for name, where in known.items():
+def parts_by_name(classes: dict[str, str]) -> Iterable[str]:
+    for name, where in classes.items():
         module, _, attribute = where.partition(":")
         cls: Any = getattr(import_module(module), attribute)
         sided = " (`$Key`, `$Value`)" if getattr(cls, "sided", False) else ""
@@ -78,7 +80,7 @@ def parts_by_name(known: dict[str, str]) -> Iterable[str]:
 
 
 def reference() -> str:
-    parts = ["## Connectors", "Beside their own options, connectors have those of all, and of all sources or sinks."]
+    parts = ["## Connectors", "Connectors also have the options of all connectors, and of all sources or sinks."]
     parts += connectors()
     parts += ["## Options of all connectors", table(settings.COMMON)]
     parts += ["## Options of all sources", table(settings.SOURCE_OPTIONS)]
@@ -87,22 +89,22 @@ def reference() -> str:
     parts += ["## Transformations", *parts_by_name(TRANSFORMS)]
     parts += ["## Predicates", *parts_by_name(PREDICATES)]
     parts += ["## Workers", table(settings.WORKER)]
-    shared = {one.name for one in settings.WORKER}
+    shared = {option.name for option in settings.WORKER}
     for title, options in (("Standalone", settings.STANDALONE), ("Distributed", settings.DISTRIBUTED)):
-        parts += [f"### {title}", table(one for one in options if one.name not in shared)]
+        parts += [f"### {title}", table(option for option in options if option.name not in shared)]
     return "\n\n".join(parts) + "\n"
 
 
 def main(argv: list[str]) -> int:
     text = FILE.read_text()
     if MARK not in text:
-        print(f"{FILE.name}: the mark is gone: {MARK}")
+        print(f"docs/{FILE.name} does not contain {MARK}")
         return 1
     page = f"{text.partition(MARK)[0]}{MARK}\n\n{reference()}"
     if "--check" in argv:
-        same = page == text
-        print(f"docs/{FILE.name}: " + ("fine" if same else "not what the tables give; run make docs"))
-        return 0 if same else 1
+        is_current = page == text
+        print(f"docs/{FILE.name}: fine" if is_current else f"docs/{FILE.name} is out of date: make docs")
+        return 0 if is_current else 1
     FILE.write_text(page)
     return 0
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/frames/ anew: what Apache Kafka's own serializer makes of every message in every version.
+"""Regenerate tests/golden/frames/: every message in every version, serialized by Apache Kafka.
 
-Needs Java (17 or newer) and Maven, which fetches Kafka's jars: 4.3.0's for the versions that it has, 3.9.1's for older
-ones. tests/golden/java/GoldenFrames.java does the work. One file per schema, one line per frame: message, version,
-variant, bytes in hexadecimal, and Kafka's JSON form, from which the tests build the object that the bytes must
-decode to.
+It requires Java (17 or newer) and Maven, which downloads Kafka's jars: 4.3.0 for the versions that
+it has, 3.9.1 for older ones. tests/golden/java/GoldenFrames.java serializes the messages. There is
+one file per schema and one line per frame: message, version, variant, bytes in hexadecimal, and
+Kafka's JSON form, from which the tests build the expected object.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ DEPENDENCY = """<dependency><groupId>{group}</groupId><artifactId>{artifact}</ar
 
 
 class Frame(NamedTuple):
-    """What to ask a release of Kafka for, and what it is called here."""
+    """A frame to generate: the release of Kafka, the Java class and version, and Kavka's name and
+    version."""
 
     kafka: str
     java: str
@@ -64,7 +65,8 @@ def class_path(kafka: str, folder: Path) -> str:
 
 
 def versions_in(kafka_classes: str, names: list[str], folder: Path) -> dict[str, tuple[int, int]]:
-    """The versions that one release has of each class, as arguments for range(); one without any is left out."""
+    """Return the versions of each class in a release, as arguments for range(). Classes without
+    versions are omitted."""
     result = {}
     run = subprocess.run(
         ["javap", "-constants", "-cp", kafka_classes, *names], capture_output=True, text=True, cwd=folder, check=False
@@ -86,19 +88,22 @@ def java_name(file: SchemaFile, message: Message) -> str:
     return f"org.apache.kafka.common.message.{message.name}Data"
 
 
-def plan(file: SchemaFile, message: Message, found: dict[str, dict[str, tuple[int, int]]]) -> list[Frame]:
-    """Which release to ask for each version of a message."""
+def plan(file: SchemaFile, message: Message, versions: dict[str, dict[str, tuple[int, int]]]) -> list[Frame]:
+    """Choose the release for each version of a message."""
     java = java_name(file, message)
-    # A key of an internal topic has the record's kind as its version here and in 3.9; 4.3 counts them all from zero.
+    # In Kavka and Kafka 3.9, the version of a key of an internal topic is the record type. In 4.3
+    # it is always 0.
     by_kind = file.name == "offsets_topic" and message.name.endswith("Key")
     frames = []
     for version in message.versions:
-        if by_kind and java not in found[OLD]:
+        if by_kind and java not in versions[OLD]:
             frames.append(Frame(NEW, java, 0, message.name, version))
             continue
         releases = (OLD,) if by_kind else (NEW, OLD)
-        held = (kafka for kafka in releases if java in found[kafka] and version in range(*found[kafka][java]))
-        kafka = next(held, None)
+        candidates = (
+            kafka for kafka in releases if java in versions[kafka] and version in range(*versions[kafka][java])
+        )
+        kafka = next(candidates, None)
         if kafka is None:
             raise SystemExit(f"neither release has version {version} of {java}")
         frames.append(Frame(kafka, java, version, message.name, version))
@@ -107,8 +112,8 @@ def plan(file: SchemaFile, message: Message, found: dict[str, dict[str, tuple[in
 
 def run_java(classes: str, frames: list[Frame], folder: Path) -> list[str]:
     command = ["java", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", classes, str(PROGRAM)]
-    asked = "\n".join(f"{frame.java} {frame.java_version}" for frame in frames)
-    run = subprocess.run(command, input=asked, stdout=subprocess.PIPE, encoding="utf-8", cwd=folder, check=False)
+    requests = "\n".join(f"{frame.java} {frame.java_version}" for frame in frames)
+    run = subprocess.run(command, input=requests, stdout=subprocess.PIPE, encoding="utf-8", cwd=folder, check=False)
     if run.returncode != 0:
         raise SystemExit("GoldenFrames.java failed")
     return run.stdout.splitlines()
@@ -121,12 +126,12 @@ def main() -> int:
         folder = Path(name)
         paths = {kafka: class_path(kafka, folder) for kafka in (NEW, OLD)}
         names = [java_name(file, message) for file in files for message in file.messages]
-        found = {kafka: versions_in(paths[kafka], names, folder) for kafka in (NEW, OLD)}
-        frames = [frame for file in files for message in file.messages for frame in plan(file, message, found)]
+        versions = {kafka: versions_in(paths[kafka], names, folder) for kafka in (NEW, OLD)}
+        frames = [frame for file in files for message in file.messages for frame in plan(file, message, versions)]
         for kafka in (NEW, OLD):
-            asked = [frame for frame in frames if frame.kafka == kafka]
-            by_java = {(frame.java.rsplit(".", 1)[1], frame.java_version): frame for frame in asked}
-            for line in run_java(paths[kafka], asked, folder):
+            planned = [frame for frame in frames if frame.kafka == kafka]
+            by_java = {(frame.java.rsplit(".", 1)[1], frame.java_version): frame for frame in planned}
+            for line in run_java(paths[kafka], planned, folder):
                 java, version, rest = line.split("\t", 2)
                 frame = by_java[java, int(version)]
                 lines.setdefault(frame.name, []).append((frame.version, f"{frame.name}\t{frame.version}\t{rest}\n"))

@@ -1,8 +1,9 @@
-"""Make the pictures of docs/console.md: a cluster of three brokers, some life in it, the console, a browser.
+"""Take the screenshots for docs/console.md with a cluster of three brokers under load, the console
+and a browser.
 
     python tools/make_screenshots.py [folder]
 
-Needs what the tests of the console need: Java for ZooKeeper, chromium, playwright.
+It requires Java (for ZooKeeper), chromium and playwright.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.support.cluster import KavkaCluster  # noqa: E402
 from tests.support.console import ConsoleProcess, of_default  # noqa: E402
 from tests.support.zookeeper import ZooKeeper  # noqa: E402
 
-LIFE_S = 40.0
+LOAD_S = 40.0
 TOPICS = {"orders": 6, "payments": 3, "clicks": 12, "stock": 3}
 
 
@@ -54,7 +55,7 @@ def _show(console: ConsoleProcess, cluster: KavkaCluster, target: Path) -> None:
         with browser() as chromium:
             with page_of(chromium, console.origin) as (page, watch):
                 page.goto("/c/default/overview")
-                page.wait_for_timeout(LIFE_S * 1000)
+                page.wait_for_timeout(LOAD_S * 1000)
                 pictures = {
                     "overview": "overview",
                     "topic": "topics/orders",
@@ -92,7 +93,7 @@ def _produce(servers: str, done: threading.Event) -> None:
 
 
 def _consume(servers: str, group: str, done: threading.Event) -> None:
-    """One keeps up; the other reads a little now and then."""
+    """Consume until `done` is set. The group billing keeps up; other groups are slow."""
     slow = group != "billing"
     config = {"group_id": group, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 1000}
     with Consumer(bootstrap_servers=servers, max_poll_records=20 if slow else 500, **config) as consumer:

@@ -1,6 +1,6 @@
-"""Write docs/tools.md from the option tables of the tools (src/kavka/cli).
+"""Generate docs/tools.md from the option tables of the tools (src/kavka/cli).
 
-With --check nothing is written; it fails when the file differs from what the tables give.
+--check writes nothing and fails if the file is out of date.
 """
 
 from __future__ import annotations
@@ -9,27 +9,26 @@ import sys
 from pathlib import Path
 
 from kavka.cli.catalogue import Tool, groups, table_of
-from kavka.cli.options import Command, Option, sections, shown_positional
+from kavka.cli.options import Command, Option, positional_text, sections
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "tools.md"
 
 INTRODUCTION = """# Command-line tools
 
-This page is written by `make docs` from the tables that the tools themselves read.
+`make docs` generates this page from the tables that the tools use.
 
-Each tool is a script under `bin/` with Kafka's name, with and without `.sh`, and `kavka <name>`; after `pip install`
-the command `kavka` has them all. They use only the client, so they work with Apache Kafka, too.
+Each tool is a script under `bin/` with Kafka's name, with and without `.sh`, and a subcommand of `kavka`, which `pip
+install` installs. The tools use only the client, so they also work with Apache Kafka.
 
-- Options are Kafka's. `--name value` and `--name=value`, one dash for two, and any beginning of a name that no other
-  option has, are all understood. `--help` and `--version` are known to every tool.
-- In a pipe or a file the output is what Kafka 3.9's tool prints, byte for byte; `kafka-consumer-groups` prints what
-  that of 4.3 does. At a terminal there are aligned tables and colours (`NO_COLOR` turns those off), and long work shows
-  how far it is. `--json` gives every list as JSON.
-- What goes wrong is one line on standard error and an exit code that is not 0 (Kafka's `kafka-consumer-groups` and
-  `kafka-delete-records` end with 0 even then); 130 after Ctrl-C.
-- `--zookeeper host:port[/chroot]` reads the brokers from ZooKeeper, says so, and goes on as with
-  `--bootstrap-server`.
-- Names of topics and groups, options and files are completed by bash and zsh: `source <(kavka completion bash)`.
+- Options are Kafka's. All tools accept `--name value` and `--name=value`, one or two dashes, unambiguous prefixes of
+  names, `--help` and `--version`.
+- In a pipe or a file, a tool prints the same bytes as the tool of Kafka 3.9 (`kafka-consumer-groups`: Kafka 4.3). On a
+  terminal, tools print aligned tables, colours (unless `NO_COLOR` is set) and live progress. `--json` prints lists as
+  JSON.
+- An error is one line on standard error and a non-zero exit code (Kafka's `kafka-consumer-groups` and
+  `kafka-delete-records` exit with 0); after Ctrl-C the exit code is 130.
+- `--zookeeper host:port[/chroot]` reads the bootstrap brokers from ZooKeeper.
+- bash and zsh complete options, topics, groups and files: `source <(kavka completion bash)`.
 """
 
 
@@ -48,14 +47,14 @@ def option_table(options: list[Option]) -> str:
 def section(command: Command, program: str, level: int) -> list[str]:
     parts = [f"{'#' * level} {program}", command.summary]
     if command.positionals:
-        lines = [f"- `{shown_positional(p)}`: {p.help}" for p in command.positionals]
+        lines = [f"- `{positional_text(p)}`: {p.help}" for p in command.positionals]
         parts.append("\n".join(lines))
     for title, options in sections(command):
-        if title == "older forms":
-            parts.append("Older forms:")
+        if title == "deprecated options":
+            parts.append("Deprecated options:")
         parts.append(option_table(options))
-    for sub in command.subcommands:
-        parts += section(sub, f"{program} {sub.name}", level + 1)
+    for subcommand in command.subcommands:
+        parts += section(subcommand, f"{program} {subcommand.name}", level + 1)
     if command.examples:
         parts.append("```sh\n" + "\n".join(command.examples) + "\n```")
     return parts
@@ -87,9 +86,9 @@ def main(argv: list[str]) -> int:
     if "--check" not in argv:
         FILE.write_text(text)
         return 0
-    fine = FILE.exists() and FILE.read_text() == text
-    print(f"docs/tools.md: {'fine' if fine else 'differs from the tables; run make docs'}")
-    return 0 if fine else 1
+    is_current = FILE.exists() and FILE.read_text() == text
+    print("docs/tools.md: fine" if is_current else "docs/tools.md is out of date: make docs")
+    return 0 if is_current else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The clients for asyncio: the same names as in `kavka`, with `async` and `await`.
+"""The asyncio clients. They have the same names as the clients in `kavka`.
 
 from kavka.aio import Admin, Consumer, Producer
 """
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from kavka.client.consumer.aio import Consumer as Consumer
     from kavka.client.producer.aio import Producer as Producer
 
-_WHERE = {
+_MODULES = {
     "Admin": "kavka.client.admin.aio",
     "Consumer": "kavka.client.consumer.aio",
     "Producer": "kavka.client.producer.aio",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    where = _WHERE.get(name)
-    if where is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'kavka.aio' has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(where), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value

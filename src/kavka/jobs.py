@@ -1,10 +1,11 @@
-"""The pipelines that run on this machine: the notes that `kavka pipeline` leaves, for its own `status` and `stop` and
-for the console.
+"""The streams jobs on this machine: the records that `kavka pipeline run` writes, for `status`,
+`stop` and the console.
 
-A job's note is a JSON file named after its application.id, in a folder that only its user may enter. It has the process
-id, when that process began (a number can belong to another process later), how to start the job again, and its last
-progress. It is replaced in one go, and removed when the job ends well. One that failed leaves its note with the error;
-one that was killed leaves it as it was: nobody is there, and that is what is told of it.
+The record of a job is a JSON file named after its application.id, in a folder that only its user
+can access. It contains the pid, the start time of the process (pids are reused), the arguments of
+the job and its last progress. It is replaced atomically, and removed when the job ends normally. A
+failed job leaves its record with the error. A killed job leaves its last record; its state is then
+reported as GONE.
 """
 
 from __future__ import annotations
@@ -19,39 +20,40 @@ import time
 from pathlib import Path
 from typing import Any
 
-STOP_TIMEOUT = 60.0
+STOP_TIMEOUT_S = 60.0
 FAILED = "FAILED"
 GONE = "GONE"
-MOST_OF_AN_ERROR = 4000
+MAX_ERROR_LENGTH = 4000
 
-
-# In the offsets of a source of ours, where its first batch began. No topic can have such a name.
+# Key of the start offsets of the first batch, in the offsets of Kavka's Spark source. It is not a
+# valid topic name.
 INITIAL = "$initial"
 
 
 class JobError(Exception):
-    """What was asked for cannot be done; `str()` says why."""
+    """An operation on a job failed. `str()` is a message for the user."""
 
 
 def folder() -> Path:
-    """Where jobs of this user leave their notes."""
-    named = os.environ.get("KAVKA_PIPELINE_DIR")
-    found = Path(named or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
-    found.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # In the folder for temporary files anybody may have made it, or a link: notes say what `start_again` runs.
-    if found.stat().st_uid != os.getuid() or (not named and found.is_symlink()):
-        raise JobError(f"{found} belongs to somebody else; set KAVKA_PIPELINE_DIR")
-    return found
+    """Return the folder with the records of this user's jobs, and create it if necessary."""
+    configured = os.environ.get("KAVKA_PIPELINE_DIR")
+    path = Path(configured or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # `restart` runs the commands in the records. Another user could have created the folder, or a
+    # link, in the temporary folder.
+    if path.stat().st_uid != os.getuid() or (not configured and path.is_symlink()):
+        raise JobError(f"{path} belongs to another user; set KAVKA_PIPELINE_DIR")
+    return path
 
 
-def note_of(name: str) -> Path:
+def _record_path(name: str) -> Path:
     if not name or "/" in name or "\0" in name or name.startswith("."):
-        raise JobError(f"{name!r} is not the name of a job")
+        raise JobError(f"{name!r} is not a valid job name")
     return folder() / f"{name}.json"
 
 
-def begun(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks; None where that cannot be known."""
+def start_ticks(pid: int) -> int | None:
+    """Return the start time of a process in the kernel's ticks; None if it is unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
         return int(text.rpartition(")")[2].split()[19])
@@ -59,77 +61,81 @@ def begun(pid: int) -> int | None:
         return None
 
 
-def write(name: str, told: dict[str, Any]) -> None:
-    note = note_of(name)
-    temporary = note.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"pid": os.getpid(), "begun": begun(os.getpid()), **told}))
-    temporary.replace(note)
+def write(name: str, record: dict[str, Any]) -> None:
+    """Replace the record of a job that runs in this process."""
+    path = _record_path(name)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"pid": os.getpid(), "begun": start_ticks(os.getpid()), **record}))
+    temporary.replace(path)
 
 
-def forget(name: str) -> None:
-    note_of(name).unlink(missing_ok=True)
+def remove(name: str) -> None:
+    _record_path(name).unlink(missing_ok=True)
 
 
 def read(name: str) -> dict[str, Any] | None:
-    """What a job's note says, with `running`; None where there is none, or none that can be read. The state of one that
-    did not end well and is not there any more is GONE."""
+    """Return the record of a job, with `running`; None if there is no readable record.
+
+    A job that ended without an error and without removing its record has the state GONE.
+    """
     try:
-        found = json.loads(note_of(name).read_text())
-        pid = int(found["pid"])
+        record = json.loads(_record_path(name).read_text())
+        pid = int(record["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    running = _is_there(pid) and found.get("begun") in (None, begun(pid))
-    state = found.get("state", "")
+    running = _is_alive(pid) and record.get("begun") in (None, start_ticks(pid))
+    state = record.get("state", "")
     if not running and state != FAILED:
         state = GONE
-    return {**found, "application.id": name, "running": running, "state": state}
+    return {**record, "application.id": name, "running": running, "state": state}
 
 
-def _is_there(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError, OverflowError):
         return False
     try:
-        # One that ended and that nobody has asked for yet is as good as gone.
+        # A zombie has ended.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, IndexError):
         return True
 
 
 def all_jobs() -> list[dict[str, Any]]:
-    """Every note of this user, also of jobs that ended badly."""
-    return [found for note in sorted(folder().glob("*.json")) if (found := read(note.stem)) is not None]
+    """Return all records of this user, including those of failed and killed jobs."""
+    return [record for path in sorted(folder().glob("*.json")) if (record := read(path.stem)) is not None]
 
 
-def stop(name: str, timeout: float = STOP_TIMEOUT) -> None:
-    """Tell a job to end, and wait until it has."""
-    found = read(name)
-    if found is None or not found["running"]:
-        raise JobError(f"{name} does not run on this machine")
-    os.kill(found["pid"], signal.SIGTERM)
-    limit = time.monotonic() + timeout
-    while (now := read(name)) is not None and now["running"] and now["pid"] == found["pid"]:
-        if time.monotonic() > limit:
-            raise JobError(f"{name} (process {found['pid']}) has not ended within {timeout:.0f} s")
+def stop(name: str, timeout: float = STOP_TIMEOUT_S) -> None:
+    """Send SIGTERM to a job and wait until it has ended."""
+    record = read(name)
+    if record is None or not record["running"]:
+        raise JobError(f"{name} is not running on this machine")
+    os.kill(record["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    while (current := read(name)) is not None and current["running"] and current["pid"] == record["pid"]:
+        if time.monotonic() > deadline:
+            raise JobError(f"{name} (process {record['pid']}) has not ended within {timeout:.0f} s")
         time.sleep(0.1)
 
 
-def start_again(name: str) -> int:
-    """Start a job as it was started before, in a process of its own, after stopping it if it runs; its process id."""
-    found = read(name)
-    if found is None:
-        raise JobError(f"nothing is known of {name} on this machine")
-    arguments = found.get("arguments")
-    if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
-        raise JobError(f"the note of {name} does not say how it was started")
-    if found["running"]:
+def restart(name: str) -> int:
+    """Start a job with the arguments in its record, in a new session; stop it first if it is
+    running. Return the pid."""
+    record = read(name)
+    if record is None:
+        raise JobError(f"there is no record of {name} on this machine")
+    arguments = record.get("arguments")
+    if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+        raise JobError(f"the record of {name} does not contain its arguments")
+    if record["running"]:
         stop(name)
-    output = note_of(name).with_suffix(".log").open("wb")
+    output = _record_path(name).with_suffix(".log").open("wb")
     with output:
         process = subprocess.Popen(
             [sys.executable, "-m", "kavka.cli.main", "pipeline", "run", *arguments],
-            cwd=found.get("folder") or None,
+            cwd=record.get("folder") or None,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -138,26 +144,29 @@ def start_again(name: str) -> int:
     return process.pid
 
 
-# --- what Spark says of a source's offsets in its progress
+# --- offsets in the progress that Spark reports of a source
 
 
 def offsets_between(start: Any, end: Any) -> dict[tuple[str, int], int]:
-    """By topic and partition, how many offsets there are from the one to the other, as Spark tells them: text, or
-    nothing. Of topics that both have; the first batch says itself where it begins."""
-    until = _offsets(end)
-    begin = _offsets(start) or until.get(INITIAL, {})
+    """Count the offsets between two positions, by topic and partition.
+
+    The positions are Spark's JSON text or None. Only topics in both positions are counted. The end
+    position of the first batch contains its start position.
+    """
+    ends = _offsets(end)
+    starts = _offsets(start) or ends.get(INITIAL, {})
     return {
-        (topic, int(name)): max(0, at - begin[topic].get(name, 0))
-        for topic, partitions in until.items()
-        if not topic.startswith("$") and topic in begin
-        for name, at in partitions.items()
+        (topic, int(name)): max(0, offset - starts[topic].get(name, 0))
+        for topic, partitions in ends.items()
+        if not topic.startswith("$") and topic in starts
+        for name, offset in partitions.items()
     }
 
 
 def _offsets(text: Any) -> dict[str, Any]:
-    """Without any where the source is not ours."""
+    """Parse the offsets of Kavka's Spark source; empty for another source."""
     try:
-        found = json.loads(text)
+        offsets = json.loads(text)
     except (TypeError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return offsets if isinstance(offsets, dict) else {}

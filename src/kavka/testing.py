@@ -1,4 +1,4 @@
-"""A broker inside a test, and a pytest fixture.
+"""A broker for tests, and a pytest fixture.
 
     with kavka.testing.Broker(num_partitions=3) as broker:
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -6,9 +6,9 @@
     def test_something(kavka_broker):
         producer = KafkaProducer(bootstrap_servers=kavka_broker.bootstrap_servers)
 
-It is a real broker: a process of its own, on a free port, with its data in a temporary folder. It is gone at the end
-of the block, and also when the test process dies in the middle of it. pytest loads this file in every project where
-Kavka is installed, so it imports nothing that is not needed for that.
+It is a real broker in a separate process, on a free port, with its data in a temporary folder. It
+ends with the block, or when the test process ends. pytest loads this module in every project where
+Kavka is installed, so it imports only what it needs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class BrokerFailed(RuntimeError):
 
 
 class Broker:
-    """Settings are keywords with underscores for dots (`log_retention_ms=1000`), or a mapping by Kafka's names.
+    """A broker process.
 
-    With `log_dir` the data is kept there and stays; without, it is in a temporary folder that goes with the broker.
-    After `stop()` or `kill()`, `start()` goes on with the same data at the same port.
+    Settings are keywords with underscores for dots (`log_retention_ms=1000`), or a mapping with
+    Kafka's names. With `log_dir`, the data remains in that folder; without, `close` deletes it.
+    After `stop()` or `kill()`, `start()` starts the broker with the same data on the same port.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class Broker:
         self._config |= {name.replace("_", "."): _text(value) for name, value in overrides.items()}
         self._start_timeout = start_timeout
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._given_log_dir = None if log_dir is None else Path(log_dir)
+        self._log_dir = None if log_dir is None else Path(log_dir)
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
 
-    # --- where it is
+    # --- addresses and files
 
     @property
     def port(self) -> int:
@@ -68,11 +69,11 @@ class Broker:
 
     @property
     def log_dir(self) -> Path:
-        return self._given_log_dir or self._path / "data"
+        return self._log_dir or self._path / "data"
 
     @property
     def log_file(self) -> Path:
-        """What the broker wrote to its log, over all its starts."""
+        """The broker's log of all its starts."""
         return self._path / "broker.log"
 
     @property
@@ -84,7 +85,7 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def log_tail(self, characters: int = LOG_CHARACTERS) -> str:
-        """The end of its log, for the message of a test that failed."""
+        """Return the end of the broker's log, for the message of a failed test."""
         if self._folder is None:
             return ""
         try:
@@ -95,7 +96,8 @@ class Broker:
     # --- start and stop
 
     def start(self) -> Broker:
-        """Returns when the broker answers requests. Raises BrokerFailed, with its log, if it ends before that."""
+        """Start the broker and wait until it is ready. Raise BrokerFailed, with its log, if it does
+        not start."""
         if self.running:
             return self
         read_end, write_end = os.pipe()
@@ -104,13 +106,14 @@ class Broker:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "kavka.cli.main", "server", "--stop-on-eof", "--ready-fd", str(write_end)]
                     + [f"--override={name}={value}" for name, value in self._settings().items()],
-                    # The pipe to its standard input closes when this process is gone, and the broker goes with it.
+                    # The broker stops at the end of its standard input, that is, when this process
+                    # ends.
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     pass_fds=(write_end,),
                     env={**os.environ, "KAVKA_RUN_DIR": str(self._path / "run")},
-                    # Ctrl-C at the terminal is for the test; the broker is stopped by its end.
+                    # Ctrl-C reaches only the test, whose end stops the broker.
                     start_new_session=True,
                 )
         finally:
@@ -126,7 +129,7 @@ class Broker:
         return self
 
     def stop(self, timeout: float = 30.0) -> int:
-        """Stop it as an operator would (SIGTERM), and wait. Returns its exit code."""
+        """Stop the broker with SIGTERM and wait. Return its exit code."""
         if self._process is None:
             return 0
         if self.running:
@@ -136,23 +139,23 @@ class Broker:
         except subprocess.TimeoutExpired:
             self.kill()
             raise BrokerFailed(f"the broker did not stop within {timeout:g} s\n{self.log_tail()}") from None
-        self._forget()
+        self._close_pipe()
         return code
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would."""
+        """Kill the broker with SIGKILL, like a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._forget()
+            self._close_pipe()
 
     def restart(self) -> Broker:
-        """Stop and start, with the same data at the same port."""
+        """Stop and start the broker, with the same data on the same port."""
         self.stop()
         return self.start()
 
     def close(self) -> None:
-        """End it and remove its temporary folder."""
+        """Kill the broker and delete its temporary folder."""
         self.kill()
         if self._folder is not None:
             self._folder.cleanup()
@@ -170,7 +173,7 @@ class Broker:
     ) -> None:
         self.close()
 
-    # --- inside
+    # --- internals
 
     @property
     def _path(self) -> Path:
@@ -188,12 +191,12 @@ class Broker:
         defaults = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": str(self.log_dir),
-            # With one consumer in the group, which is what most tests have, waiting for more only makes them slow.
+            # Most tests have one consumer per group, which need not wait for other members.
             "group.initial.rebalance.delay.ms": "0",
         }
         return {**defaults, **self._config}
 
-    def _forget(self) -> None:
+    def _close_pipe(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
         self._process = None
@@ -207,7 +210,7 @@ def _read_until_closed(descriptor: int, deadline: float) -> str:
     import select
 
     pieces: list[bytes] = []
-    while (left := deadline - time.monotonic()) > 0 and select.select([descriptor], [], [], left)[0]:
+    while (remaining := deadline - time.monotonic()) > 0 and select.select([descriptor], [], [], remaining)[0]:
         piece = os.read(descriptor, 4096)
         if not piece:
             return b"".join(pieces).decode()
@@ -216,12 +219,13 @@ def _read_until_closed(descriptor: int, deadline: float) -> str:
 
 
 def _define_plugin() -> dict[str, Any]:
-    """The pytest part. Only where pytest runs: a program that takes `Broker` alone need not have pytest at all."""
+    """Return the fixture and hook for pytest. Called only if pytest runs: `Broker` does not need
+    pytest."""
     import pytest
 
     @pytest.fixture
     def kavka_broker() -> Iterator[Broker]:
-        """A broker of its own for each test; `.bootstrap_servers` is what clients take."""
+        """A new broker for each test; clients connect to `.bootstrap_servers`."""
         with Broker() as broker:
             yield broker
 

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="to choose victims and waits as in an earlier run")
     parser.add_argument("--apache", action="store_true", help="against Apache Kafka 3.9: is the harness right?")
     parser.add_argument("--folder", type=Path, help="where the cluster's files go (default: a temporary folder)")
-    parser.add_argument("--keep", action="store_true", help="keep them, even when all is well")
+    parser.add_argument("--keep", action="store_true", help="keep them, even when every check passes")
     parser.add_argument("--list", action="store_true", help="the names of the faults")
     arguments = parser.parse_args(argv)
     if arguments.list:

@@ -1,4 +1,5 @@
-"""Whether the cluster kept its promises: what the clients were told against what is there in the end. No I/O."""
+"""Compare the acknowledgements that the clients received with the final contents of the cluster.
+No I/O."""
 
 from __future__ import annotations
 
@@ -13,29 +14,30 @@ Read = tuple[int, bytes | None]
 MAY_RESEND = "rdkafka"
 """The producer that is forgiven for what `replicas.resent` describes."""
 MANY = 5
-"""Of one kind in one partition, so many are told one by one."""
+"""Violations of a kind that are listed; the others are counted."""
 
 
 def check(history: History, final: Mapping[int, Sequence[Read]]) -> list[Violation]:
     """`final` is every partition from its first record to its last, in the order of a reader."""
-    found = _some_of_each(history.violations)
+    violations = _some_of_each(history.violations)
     for partition in range(history.partitions):
-        found += _check_partition(history, partition, final.get(partition, ()))
-    return found
+        violations += _check_partition(history, partition, final.get(partition, ()))
+    return violations
 
 
 def check_group(history: History, ends: Mapping[int, int]) -> list[Violation]:
-    """Once the group has read to the ends: it saw every record, and committed no further than that."""
-    found: list[Violation] = []
+    """Once the group has read to the ends: it saw every record, and committed no further than
+    that."""
+    violations: list[Violation] = []
     for partition, end in ends.items():
         missing = sorted(set(range(end)) - history.group_read[partition])
         skipped = [f"the group never read offset {offset}" for offset in missing]
-        found += told("skipped", f"partition {partition}", skipped)
+        violations += report("skipped", f"partition {partition}", skipped)
         if history.committed.get(partition, 0) > end:
-            found.append(
+            violations.append(
                 Violation("committed", f"partition {partition} ends at {end}, committed is {history.committed}")
             )
-    return found
+    return violations
 
 
 def _check_partition(history: History, partition: int, final: Sequence[Read]) -> list[Violation]:
@@ -84,26 +86,26 @@ def _check_partition(history: History, partition: int, final: Sequence[Read]) ->
         if of == partition and at.get(offset) != record and history.acked.get((of, offset)) != record:
             changed.append(f"offset {offset} was shown as {record}; now there is {at.get(offset, 'nothing')}")
     lists = {"lost": lost, "doubled": doubled, "reordered": reordered, "changed": changed, "foreign": foreign}
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for kind, texts in (lists | {"gap": gaps}).items():
-        found += told(kind, f"partition {partition}", texts)
-    return found
+        violations += report(kind, f"partition {partition}", texts)
+    return violations
 
 
 def _some_of_each(violations: Sequence[Violation]) -> list[Violation]:
     """The first of each kind, and how many more there are."""
     counts: Counter[str] = Counter()
-    found: list[Violation] = []
+    examples: list[Violation] = []
     for violation in list(violations):
         counts[violation.kind] += 1
         if counts[violation.kind] <= MANY:
-            found.append(violation)
+            examples.append(violation)
     more = {kind: count - MANY for kind, count in counts.items() if count > MANY}
-    return found + [Violation(kind, f"and {count} more while it went on") for kind, count in more.items()]
+    return examples + [Violation(kind, f"and {count} more while it went on") for kind, count in more.items()]
 
 
-def told(kind: str, where: str, texts: Sequence[str]) -> list[Violation]:
-    found = [Violation(kind, f"{where}: {text}") for text in texts[:MANY]]
+def report(kind: str, where: str, texts: Sequence[str]) -> list[Violation]:
+    violations = [Violation(kind, f"{where}: {text}") for text in texts[:MANY]]
     if len(texts) > MANY:
-        found.append(Violation(kind, f"{where}: and {len(texts) - MANY} more"))
-    return found
+        violations.append(Violation(kind, f"{where}: and {len(texts) - MANY} more"))
+    return violations

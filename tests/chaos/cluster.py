@@ -1,4 +1,5 @@
-"""Three brokers and a ZooKeeper that faults can be done to, and what is asked of them from outside."""
+"""Three brokers and a ZooKeeper that faults can be done to, and what is asked of them from
+outside."""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ Broker = ApacheKafka | KavkaProcess
 
 
 class Cluster:
-    """`network`: traffic between brokers and to ZooKeeper goes through a `Network`, and can be cut. `small_disks`: each
-    broker's log folder is a file system of its own (needs root)."""
+    """`network`: traffic between brokers and to ZooKeeper goes through a `Network` and can be
+    cut. `small_disks`: each broker's log folder is a separate file system (needs root)."""
 
     def __init__(
         self, folder: Path, *, apache: bool, network: bool, small_disks: bool, overrides: Mapping[str, object] = {}
@@ -118,8 +119,8 @@ class Cluster:
     # --- the life of a broker; only from the thread that made the cluster: processes end with it
 
     def start(self, number: int, timeout: float = 120.0) -> None:
-        """Apache's broker ends when its node of the session before is still there: started again until that is gone, as
-        a supervisor would do."""
+        """Apache's broker exits when the znode of its previous session still exists: start it
+        again until the session has expired, as a supervisor would do."""
         broker = self.brokers[number]
         deadline = time.monotonic() + SESSION_MS / 1000 * 3
         while True:
@@ -136,8 +137,8 @@ class Cluster:
     # --- what ZooKeeper says
 
     def controller(self) -> int | None:
-        found = self._read("/controller")
-        return None if found is None else int(found["brokerid"])
+        document = self._read("/controller")
+        return None if document is None else int(document["brokerid"])
 
     def state(self, topic: str, partition: int) -> dict[str, Any] | None:
         return self._read(f"/brokers/topics/{topic}/partitions/{partition}/state")
@@ -147,8 +148,8 @@ class Cluster:
         return {partition: state["leader"] if state else -1 for partition, state in states.items()}
 
     def partitions(self, topic: str) -> list[int]:
-        found = self._read(f"/brokers/topics/{topic}")
-        return [] if found is None else sorted(map(int, found["partitions"]))
+        document = self._read(f"/brokers/topics/{topic}")
+        return [] if document is None else sorted(map(int, document["partitions"]))
 
     def topics(self) -> list[str]:
         """All that there are."""
@@ -162,8 +163,8 @@ class Cluster:
             data, _ = self._patiently(lambda zk: zk.get(path))
         except NoNodeError:
             return None
-        found: dict[str, Any] = json.loads(data)
-        return found
+        document: dict[str, Any] = json.loads(data)
+        return document
 
     def _patiently(self, ask: Callable[[KazooClient], Any]) -> Any:
         """ZooKeeper may be away for a while: that is one of the faults."""
@@ -178,14 +179,15 @@ class Cluster:
                 time.sleep(0.1)
 
     def out_of_sync(self) -> list[str]:
-        """Partitions with fewer than all replicas in the ISR, or without a leader; as ZooKeeper has it."""
-        found = []
+        """Partitions with fewer than all replicas in the ISR, or without a leader; as ZooKeeper has
+        it."""
+        replicas = []
         for topic in self.topics():
             for partition in self.partitions(topic):
                 state = self.state(topic, partition)
                 if state is None or state["leader"] < 0 or len(state["isr"]) < len(BROKERS):
-                    found.append(f"{topic}-{partition}: {state and (state['leader'], state['isr'])}")
-        return found
+                    replicas.append(f"{topic}-{partition}: {state and (state['leader'], state['isr'])}")
+        return replicas
 
     def wait_in_sync(self, timeout: float) -> float:
         """Seconds until every replica of every partition is in the ISR."""
@@ -224,24 +226,25 @@ class Cluster:
         self.wait_in_sync(60)
 
     def elect_preferred(self) -> None:
-        """Leaders where the assignment has them first, so that each round begins with them spread out."""
+        """Leaders where the assignment has them first, so that each round begins with them spread
+        out."""
         every = [TopicPartition(topic, p) for topic in self.topics() for p in self.partitions(topic)]
         admin = self._admin()
         with contextlib.suppress(KafkaException):
             admin.elect_leaders(ElectionType.PREFERRED, every).result(30)
 
     def metadata_disagreements(self) -> list[str]:
-        """What the brokers' own metadata say that ZooKeeper does not: leaders and in-sync replicas."""
-        found = []
+        """Differences between the brokers' metadata and ZooKeeper: leaders and in-sync replicas."""
+        disagreements = []
         for number, broker in self.brokers.items():
-            asked = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+            client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
             for topic in self.topics():
-                for partition, about in asked.list_topics(topic, timeout=10).topics[topic].partitions.items():
+                for partition, about in client.list_topics(topic, timeout=10).topics[topic].partitions.items():
                     state = self.state(topic, partition)
                     if state is None or about.leader != state["leader"] or sorted(about.isrs) != sorted(state["isr"]):
                         says = f"leader {about.leader}, ISR {about.isrs}"
-                        found.append(f"broker {number} on {topic}-{partition}: {says}; ZooKeeper: {state}")
-        return found
+                        disagreements.append(f"broker {number} on {topic}-{partition}: {says}; ZooKeeper: {state}")
+        return disagreements
 
     # --- the end
 
@@ -257,7 +260,8 @@ class Cluster:
             self.network.close()
 
     def remove(self, *, keep: bool) -> None:
-        """The files; with `keep` all of them stay, those on small disks moved to where the mount was."""
+        """The files; with `keep` all of them stay, those on small disks moved to where the mount
+        was."""
         for path in self._mounts:
             if keep:
                 shutil.copytree(path, path.with_name("logs.kept"), dirs_exist_ok=True)

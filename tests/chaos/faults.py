@@ -1,4 +1,4 @@
-"""What can go wrong, as functions that begin it, hold it and end it. Each kind names whom it is done to by role:
+"""Faults, as functions that start, hold and end them. Each kind names its victim by role:
 
 leader       of partition 0 of the topic under load, at that moment
 controller   the broker that is the controller
@@ -28,7 +28,8 @@ BOUNCES = 5
 
 @dataclass
 class Scene:
-    """A fault under way. `since`: availability is asked for from here on; a fault may move it."""
+    """A fault in progress. `since`: availability is checked from this time on; a fault may move
+    it."""
 
     cluster: Cluster
     random: random.Random
@@ -45,16 +46,16 @@ class Scene:
         if self.role == "any":
             return self.random.choice(BROKERS)
         ask = self.cluster.controller if self.role == "controller" else lambda: self.cluster.leaders().get(0)
-        found: int | None = None
+        broker: int | None = None
 
         def there() -> bool:
-            nonlocal found
-            found = ask()
-            return found in BROKERS and found in self.cluster.alive()
+            nonlocal broker
+            broker = ask()
+            return broker in BROKERS and broker in self.cluster.alive()
 
         wait_until(there, timeout=30, what=f"a {self.role}")
-        assert found is not None
-        return found
+        assert broker is not None
+        return broker
 
     def begin(self) -> None:
         self.since = time.monotonic()
@@ -69,7 +70,7 @@ def stop(scene: Scene) -> None:
 
 
 def kill(scene: Scene) -> None:
-    """Started again at once (its old session still lives), or when everybody knows that it is gone."""
+    """Start again at once (the old session is alive), or after the session has expired."""
     number = scene.choose()
     scene.begin()
     scene.cluster.brokers[number].kill()
@@ -80,7 +81,8 @@ def kill(scene: Scene) -> None:
 
 
 def pause(scene: Scene) -> None:
-    """Until long after its session has expired: it wakes up as a leader, or controller, of the past."""
+    """Until long after its session has expired: it wakes up as a leader, or controller, of the
+    past."""
     number = scene.choose()
     process = scene.cluster.brokers[number].process
     scene.begin()
@@ -92,7 +94,7 @@ def pause(scene: Scene) -> None:
 
 
 def bounce(scene: Scene) -> None:
-    """Five clean stops, each of whoever has the role by then."""
+    """Five clean stops, each of the broker that has the role at that time."""
     _bounces(scene, clean=True)
 
 
@@ -104,7 +106,8 @@ def _bounces(scene: Scene, *, clean: bool) -> None:
     whom: list[int] = []
     for _ in range(BOUNCES):
         number = scene.current()
-        # The next one may fall before the cluster has got over this one: from the last on it has to.
+        # The next one may fall before the cluster has got over this one: from the last on it has
+        # to.
         scene.begin()
         whom.append(number)
         scene.victim = ",".join(map(str, whom))
@@ -128,7 +131,7 @@ def zookeeper_restart(scene: Scene) -> None:
 
 
 def zookeeper_outage(scene: Scene) -> None:
-    """Away for longer than a session. Data goes on flowing."""
+    """Longer than a session. Producers and consumers continue."""
     scene.victim = ZOOKEEPER
     scene.begin()
     scene.cluster.zookeeper.kill()
@@ -140,13 +143,14 @@ def zookeeper_outage(scene: Scene) -> None:
 def cut_brokers(scene: Scene) -> None:
     """Between two that are not the controller: each leaves the other's ISRs, and both serve on."""
     controller = scene.cluster.controller()
-    one, other = scene.random.sample([number for number in BROKERS if number != controller], 2)
-    _cut(scene, str(one), str(other), SESSION_S + scene.random.uniform(3, 6))
+    left, other = scene.random.sample([number for number in BROKERS if number != controller], 2)
+    _cut(scene, str(left), str(other), SESSION_S + scene.random.uniform(3, 6))
 
 
 def cut_controller(scene: Scene) -> None:
-    """Between the controller and another. A leader that cannot reach the controller cannot take followers out of its
-    ISRs, so nothing may be acknowledged there while this lasts: availability is asked for when it is over."""
+    """Between the controller and another broker. A leader that cannot reach the controller
+    cannot shrink its ISRs, so it acknowledges nothing while this lasts. Availability is checked
+    after the fault."""
     controller = scene.cluster.controller()
     other = scene.random.choice([number for number in BROKERS if number != controller])
     _cut(scene, str(controller), str(other), SESSION_S + scene.random.uniform(2, 4))
@@ -154,17 +158,17 @@ def cut_controller(scene: Scene) -> None:
 
 
 def cut_zookeeper(scene: Scene) -> None:
-    """A broker loses its session and does not hear of it, while all others still reach it."""
+    """A broker loses its session without noticing, while all others still reach it."""
     _cut(scene, str(scene.choose()), ZOOKEEPER, SESSION_S + scene.random.uniform(3, 6))
 
 
-def _cut(scene: Scene, one: str, other: str, seconds: float) -> None:
+def _cut(scene: Scene, left: str, other: str, seconds: float) -> None:
     network = scene.cluster.network
     assert network is not None
     how = scene.random.choice((RESET, SILENCE))
-    scene.victim = f"{one}-{other} {how}"
+    scene.victim = f"{left}-{other} {how}"
     scene.begin()
-    network.cut(one, other, how)
+    network.cut(left, other, how)
     try:
         time.sleep(seconds)
     finally:
@@ -172,9 +176,10 @@ def _cut(scene: Scene, one: str, other: str, seconds: float) -> None:
 
 
 def isolate(scene: Scene) -> None:
-    """Cut off from both other brokers it goes on appending what nobody copies, then it is killed. None of that may have
-    been acknowledged, and all of it has to give way when it returns. It may have been the last one in the ISR, so
-    availability is asked for from its return."""
+    """Isolated from both other brokers it appends records that no follower copies, then it is
+    killed. None of them may have been acknowledged, and all of them must be truncated when it
+    returns. It may have been the last member of the ISR, so availability is checked from its
+    return."""
     network = scene.cluster.network
     assert network is not None
     number = scene.choose()
@@ -196,8 +201,9 @@ def isolate(scene: Scene) -> None:
 
 
 def disk_full(scene: Scene) -> None:
-    """On a broker that leads nothing: it was stopped before, so its leaders have moved. What is acknowledged must be on
-    the other two. A broker may end of it (Apache's does); it is started again when there is room."""
+    """On a broker that leads nothing: it was stopped before, so its leaders have moved.
+    Acknowledged records must be on the other two brokers. The broker may exit (Apache's does);
+    it is started again when there is space."""
     number = scene.random.choice(BROKERS)
     scene.victim = str(number)
     broker = scene.cluster.brokers[number]
@@ -274,12 +280,13 @@ def every_fault() -> dict[str, Fault]:
 
 
 def named(names: str) -> list[Fault]:
-    """Faults by name, separated by commas; a kind without its role stands for all of them, "all" for everything."""
+    """Faults by name, separated by commas; a kind without its role stands for all of them, "all"
+    for everything."""
     faults = every_fault()
     chosen: list[Fault] = []
     for name in names.split(","):
-        found = [fault for key, fault in faults.items() if name in (key, "all") or fault.kind is KINDS.get(name)]
-        if not found:
+        selected = [fault for key, fault in faults.items() if name in (key, "all") or fault.kind is KINDS.get(name)]
+        if not selected:
             raise ValueError(f"there is no fault {name}; there are {', '.join([*KINDS, *faults])}")
-        chosen += [fault for fault in found if fault not in chosen]
+        chosen += [fault for fault in selected if fault not in chosen]
     return chosen

@@ -1,7 +1,9 @@
-"""What the clients were told while the faults went on: every acknowledgement, every record that was read, every commit.
+"""The clients' view while faults are injected: every acknowledgement, every record read, every
+commit.
 
-A record says who it is: its value is `producer:partition:counter:` and a filling that follows from those. A producer
-counts per partition from 0 on, so what is missing, doubled or out of order shows in the counters.
+A record says who it is: its value is `producer:partition:counter:` and a filling that follows from
+those. A producer counts per partition from 0 on, so what is missing, doubled or out of order shows
+in the counters.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 SIZE = 120
-"""Bytes of a value: enough that a batch of them is no small change, few enough that a long run fits in memory."""
+"""Bytes of a value: large enough for real batches, small enough for a long run in memory."""
 
 
 class Violation(NamedTuple):
@@ -47,10 +49,10 @@ def decode(value: bytes | None, partition: int) -> Id | None:
         return None
     try:
         producer, where, counter, _ = value.decode().split(":", 3)
-        found = Id(producer, int(counter))
+        identity = Id(producer, int(counter))
     except ValueError:
         return None
-    return found if value == encode(producer, partition, found.counter) and int(where) == partition else None
+    return identity if value == encode(producer, partition, identity.counter) and int(where) == partition else None
 
 
 Place = tuple[int, int]
@@ -69,7 +71,7 @@ class History:
         """The producer gave up: the record may be there once, or not."""
         self.shown: dict[Place, Id] = {}
         self.resent: set[Place] = set()
-        """Where a record is that its producer stored again under a new epoch: see `replicas.resent`."""
+        """Offsets of records that their producer sent again in a new epoch (`replicas.resent`)."""
         self.group_read: dict[int, set[int]] = {p: set() for p in range(partitions)}
         self.committed: dict[int, int] = {}
         self.violations: list[Violation] = []
@@ -92,7 +94,9 @@ class History:
                 return
             before = self.acked.setdefault((partition, offset), record)
             if before != record:
-                self._found("changed", f"offset {offset} of {partition} was acknowledged for {before} and for {record}")
+                self._report(
+                    "changed", f"offset {offset} of {partition} was acknowledged for {before} and for {record}"
+                )
             self._same_as_before(partition, offset, record, "acknowledged")
 
     def fail(self, partition: int, record: Id, error: str) -> None:
@@ -106,13 +110,13 @@ class History:
             self._read_times.append(time.monotonic())
             record = decode(value, partition)
             if record is None:
-                self._found("foreign", f"offset {offset} of {partition}, read by {reader}, has {value!r:.200}")
+                self._report("foreign", f"offset {offset} of {partition}, read by {reader}, has {value!r:.200}")
                 return
             self._same_as_before(partition, offset, record, f"read by {reader}")
             self.group_read[partition].add(offset)
             floor = self._floors.pop((reader, partition), 0)
             if offset < floor:
-                self._found("rewound", f"{reader} began at {offset} of {partition}, though {floor} was committed")
+                self._report("rewound", f"{reader} began at {offset} of {partition}, though {floor} was committed")
 
     def assigned(self, reader: str, partitions: Iterable[int]) -> None:
         """From here on the reader may not begin below what was committed before."""
@@ -122,7 +126,7 @@ class History:
                 self._floors[reader, partition] = self.committed.get(partition, 0)
 
     def commit(self, offsets: dict[int, int]) -> None:
-        """These commits were answered without an error."""
+        """These commits succeeded."""
         with self._lock:
             for partition, offset in offsets.items():
                 self.committed[partition] = max(self.committed.get(partition, 0), offset)
@@ -130,9 +134,9 @@ class History:
     def _same_as_before(self, partition: int, offset: int, record: Id, how: str) -> None:
         before = self.shown.setdefault((partition, offset), record)
         if before != record:
-            self._found("changed", f"offset {offset} of {partition} was shown as {before}, then {how} as {record}")
+            self._report("changed", f"offset {offset} of {partition} was shown as {before}, then {how} as {record}")
 
-    def _found(self, kind: str, what: str) -> None:
+    def _report(self, kind: str, what: str) -> None:
         self.violations.append(Violation(kind, what))
 
     # --- sums
@@ -152,7 +156,8 @@ class History:
             return {partition: max(offsets, default=-1) + 1 for partition, offsets in self.group_read.items()}
 
     def longest_wait(self, begin: float, end: float) -> tuple[float, int]:
-        """The longest time without an acknowledgement in any partition from `begin` to `end`, and that partition."""
+        """The longest time without an acknowledgement in any partition from `begin` to `end`, and
+        that partition."""
         with self._lock:
             waits = [(_longest(times, begin, end), partition) for partition, times in self._ack_times.items()]
         return max(waits)

@@ -1,7 +1,9 @@
-"""Steady load: idempotent producers and a group of consumers that commits, ours and librdkafka's side by side.
+"""Steady load: idempotent producers and a group of consumers that commits, ours and librdkafka's
+side by side.
 
-Producers send to every partition in turn, and leave out one that has too much outstanding: a partition without a leader
-does not hold up the others. All of what the clients hear goes to the `History`.
+Producers send to every partition in turn, and leave out one that has too much outstanding: a
+partition without a leader does not hold up the others. All of what the clients hear goes to the
+`History`.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ MOST_OUTSTANDING = 300
 """Records of one partition that one producer waits for at most."""
 COMMIT_EVERY = 0.5
 BURST = 5
-"""Records that one turn sends to a partition, so that there are batches of several, and several of them under way."""
+"""Records per turn and partition: several records per batch and several batches in flight."""
 
-# Long enough for a busy machine, short enough that a broker that does not answer (paused, cut off) is left in time.
+# Long enough for a busy machine, short enough to leave a broker that does not respond (paused,
+# isolated) in time.
 REQUEST_MS = 2000
 SESSION_MS = 6000
 
 
 class Worker(threading.Thread):
-    """A client in a thread of its own. One that dies of an error says so in `error`."""
+    """A client in its own thread. `error` holds the error that ended it."""
 
     def __init__(self, name: str, topic: str, bootstrap: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -55,7 +58,7 @@ class Worker(threading.Thread):
 
 
 class Sender(Worker):
-    """What both producers have in common: whose turn it is, and counting."""
+    """Common parts of both producers: the partition of the next record, and counters."""
 
     def __init__(self, name: str, history: History, topic: str, bootstrap: str, rate: float) -> None:
         super().__init__(name, topic, bootstrap)
@@ -157,7 +160,8 @@ class RdkafkaSender(Sender):
 
 
 class Reader(Worker):
-    """A member of the group. What could not be committed is committed the next time, unless others have it by then."""
+    """A member of the group. A failed commit is repeated with the next one, unless the
+    partitions were revoked."""
 
     def __init__(self, name: str, history: History, topic: str, bootstrap: str) -> None:
         super().__init__(name, topic, bootstrap)
@@ -315,7 +319,7 @@ class Load:
             worker.start()
 
     def dead(self) -> list[str]:
-        """Those that ended though nobody told them to."""
+        """Clients that ended without being stopped."""
         return [f"{worker.name}: {worker.error!r}" for worker in self.workers if worker.error is not None]
 
     def hold(self) -> None:

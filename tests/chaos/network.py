@@ -1,12 +1,14 @@
-"""The network between the brokers, and between them and ZooKeeper, as a process of its own that can cut it.
+"""The network between the brokers, and between brokers and ZooKeeper, as a process that can cut it.
 
-Every broker advertises a port of this process for the traffic of other brokers, and has a port of its own here for
-ZooKeeper. Who connects to a broker's port is found in /proc by the socket and the folder its owner works in.
+Every broker advertises a port of this process for the traffic of other brokers, and has a separate
+port here for ZooKeeper. The process that connects to a broker's port is identified in /proc by the
+socket and the working directory of its owner.
 
-A cut is between two ends, both ways. "reset": connections break, new ones are refused at once. "silence": nothing
-arrives any more and nothing breaks, as when packets are dropped; what was on its way goes on when the cut is healed.
+A cut is between two ends, both ways. "reset": connections break, new ones are refused at once.
+"silence": nothing arrives and nothing breaks, as when packets are dropped; delivery resumes when
+the cut is healed.
 
-    python -m tests.chaos.network      commands on stdin, answers on stdout, a JSON object per line
+    python -m tests.chaos.network     commands on stdin, responses on stdout, a JSON object per line
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CHUNK = 1 << 16
 
 
 class Network:
-    """The test's side: starts the process and tells it what to do."""
+    """The side of the test: starts the process and sends it commands."""
 
     def __init__(self, log: Path) -> None:
         with log.open("ab") as errors:
@@ -43,15 +45,16 @@ class Network:
             )
 
     def listen(self, to: str, target: tuple[str, int], comes_from: str | None = None) -> int:
-        """A port that leads to `target`, which is the end called `to`. Who connects is looked up, where not said."""
+        """A port that leads to `target`, which is the end called `to`. The connecting end is
+        looked up unless it is named."""
         return int(self._ask(do="listen", to=to, host=target[0], port=target[1], comes_from=comes_from)["port"])
 
     def owner(self, end: str, folder: Path) -> None:
         """Connections of a process that works in this folder come from that end."""
         self._ask(do="owner", end=end, folder=str(folder))
 
-    def cut(self, one: str, other: str, how: str) -> None:
-        self._ask(do="cut", ends=[one, other], how=how)
+    def cut(self, left: str, other: str, how: str) -> None:
+        self._ask(do="cut", ends=[left, other], how=how)
 
     def heal(self) -> None:
         self._ask(do="heal")
@@ -187,11 +190,11 @@ def _inode(port: int) -> str | None:
 
 
 def _has(pid: str, inode: str | None) -> bool:
-    wanted = f"socket:[{inode}]"
+    target = f"socket:[{inode}]"
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{name}") == wanted:
+                if os.readlink(f"/proc/{pid}/fd/{name}") == target:
                     return True
     return False
 

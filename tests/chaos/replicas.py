@@ -12,17 +12,18 @@ from tests.chaos.history import Violation
 
 
 def partition_folders(log_dirs: Sequence[Path], topic: str) -> dict[int, Path]:
-    found: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
     for folder in log_dirs:
         for path in folder.glob(f"{topic}-[0-9]*"):
             number = path.name.removeprefix(f"{topic}-")
             if number.isdigit():
-                found[int(number)] = path
-    return found
+                folders[int(number)] = path
+    return folders
 
 
 def log_bytes(folder: Path) -> bytes:
-    """All segments in their order. Where they are cut may differ from replica to replica; what is in them may not."""
+    """All segments in order. Segment boundaries may differ between replicas, their contents may
+    not."""
     return b"".join(path.read_bytes() for path in sorted(folder.glob("[0-9]*.log")))
 
 
@@ -34,25 +35,26 @@ def end_offset(log: bytes) -> int:
 
 
 def compare(name: str, logs: Mapping[int, bytes]) -> list[Violation]:
-    """The logs of one partition by broker: same batches, bit for bit, from the first to the last."""
+    """The logs of one partition by broker: same batches, bit for bit, from the first to the
+    last."""
     if len(set(logs.values())) <= 1:
         return []
     split = {broker: list(_batches(log)) for broker, log in logs.items()}
     (first, ours), *others = split.items()
-    found = []
+    differences = []
     for broker, theirs in others:
         for mine, other in zip(ours, theirs, strict=False):
             if mine != other:
-                found.append(f"brokers {first} and {broker} have {_about(mine)} and {_about(other)}")
+                differences.append(f"brokers {first} and {broker} have {_about(mine)} and {_about(other)}")
                 break
         else:
             if len(ours) != len(theirs):
                 ends = [end_offset(b"".join(each)) for each in (ours, theirs)]
-                found.append(f"brokers {first} and {broker} end at {ends[0]} and {ends[1]}")
-    if not found:
+                differences.append(f"brokers {first} and {broker} end at {ends[0]} and {ends[1]}")
+    if not differences:
         sizes = {broker: len(log) for broker, log in logs.items()}
-        found.append(f"there is something after the last batch: sizes {sizes}")
-    return [Violation("replicas", f"{name}: {text}") for text in found[:MANY]]
+        differences.append(f"there is something after the last batch: sizes {sizes}")
+    return [Violation("replicas", f"{name}: {text}") for text in differences[:MANY]]
 
 
 def records(log: bytes) -> list[Read]:
@@ -60,21 +62,22 @@ def records(log: bytes) -> list[Read]:
 
 
 def resent(log: bytes, first: int = 0) -> set[int]:
-    """Offsets of records that a producer sent again under a new epoch, though they were there already.
+    """Offsets of records that a producer sent again under a new epoch, although they were stored.
 
-    librdkafka does that: NOT_LEADER_OR_FOLLOWER means to it that nothing was stored, though the leader that was may
-    have passed the batch on before; when it then raises its epoch, for a gap in the sequences of any partition, no
-    broker can tell the repetition from a new record. Only records from offset `first` on are looked at."""
+    librdkafka does so: it takes NOT_LEADER_OR_FOLLOWER for "not stored", although the former leader
+    may have replicated the batch. When it then bumps its epoch after a sequence gap in any
+    partition, no broker can distinguish the retry from a new record. Only records from offset
+    `first` on are checked."""
     seen: dict[bytes, tuple[int, int]] = {}
-    found: set[int] = set()
+    offsets: set[int] = set()
     for batch in batches(log):
         if batch.last_offset < first:
             continue
         for record in batch_records(batch):
             whose = (batch.producer_id, batch.producer_epoch)
             if seen.setdefault(record.value or b"", whose) != whose:
-                found.add(record.offset)
-    return found
+                offsets.add(record.offset)
+    return offsets
 
 
 def _batches(log: bytes) -> Iterator[bytes]:

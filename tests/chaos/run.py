@@ -1,4 +1,5 @@
-"""Rounds: load, a fault, recovery, and a check of everything that was promised; a line of the table for each."""
+"""Rounds: load, a fault, recovery, and a check of everything that was promised; a line of the table
+for each."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.support.processes import wait_until
 
 AVAILABLE_AGAIN_S = 10.0
 CLIENT_BACK_S = 20.0
-"""A single client may be in the middle of a wait of its own when the cluster is back, but not for ever."""
+"""A client may still be in a backoff when the cluster is back, but not for longer than this."""
 IN_SYNC_S = 90.0
 TRANSACTION_EVERY_S = 0.2
 SETTLED_S = 60.0
@@ -48,7 +49,7 @@ COLUMNS = (
 
 @dataclass
 class Outcome:
-    """What came of one round."""
+    """The result of one round."""
 
     number: int
     fault: str
@@ -83,7 +84,8 @@ def heading() -> str:
 
 
 class Pulse(threading.Thread):
-    """Notices when this process itself could not run: what happens then is not the cluster's doing."""
+    """Notices when this process itself could not run: what happens then is not the cluster's
+    doing."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -150,7 +152,8 @@ class Run:
         return len(acked) == PARTITIONS and all(self.history.group_read.values()) and len(producing) == 2
 
     def round(self, fault: Fault) -> Outcome:
-        """A fault and all that follows. When anything is not as it should be the outcome says so."""
+        """A fault and all that follows. When anything is not as it should be the outcome says
+        so."""
         outcome = Outcome(len(self.outcomes) + 1, fault.name)
         self.outcomes.append(outcome)
         scene = Scene(self.cluster, self.random)
@@ -202,31 +205,32 @@ class Run:
             raise RuntimeError("not everybody is alive")
 
     def _dead(self) -> list[str]:
-        dead = [f"{one.name}: {one.error!r}" for one in self._transaction_senders if one.error is not None]
+        dead = [f"{sender.name}: {sender.error!r}" for sender in self._transaction_senders if sender.error is not None]
         return self.load.dead() + dead
 
     # --- checks
 
     def check(self) -> list[Violation]:
-        """With nothing under way: the files of all replicas, the ISRs, the group; then the load goes on."""
+        """With no fault in progress: check the files of all replicas, the ISRs and the group,
+        then resume the load."""
         with self._quiet():
             self.cluster.wait_in_sync(IN_SYNC_S)
-            found = self._wait_same_replicas()
-            found += [Violation("metadata", text) for text in self._wait_same_metadata()]
+            violations = self._wait_same_replicas()
+            violations += [Violation("metadata", text) for text in self._wait_same_metadata()]
             self._wait_read()
-            found += check(self.history, {partition: log[2] for partition, log in self._logs.items()})
-            found += check_group(self.history, self._ends())
-            found += self._check_transactions()
-            found += [
+            violations += check(self.history, {partition: log[2] for partition, log in self._logs.items()})
+            violations += check_group(self.history, self._ends())
+            violations += self._check_transactions()
+            violations += [
                 Violation("failed", f"{record} of partition {partition} was not delivered: {error}")
                 for partition, record, error in self.history.failed[:MANY]
             ]
-        return found
+        return violations
 
     def _what_is_there(self) -> list[Violation]:
-        """After a failure, when nothing can be waited for: what the leaders' files tell by themselves."""
+        """After a failure, when nothing can be waited for: check the files of the leaders only."""
         self.load.hold()
-        # What is acknowledged while the files are read would be taken for lost.
+        # Records that are acknowledged while the files are read would be counted as lost.
         time.sleep(10)
         try:
             self._compare(TOPIC)
@@ -258,11 +262,11 @@ class Run:
         """Followers may be a fetch behind: a difference counts when it stays."""
         deadline = time.monotonic() + 15
         while True:
-            found: list[Violation] = []
+            violations: list[Violation] = []
             for topic in self.cluster.topics():
-                found += self._compare(topic)
-            if not found or time.monotonic() > deadline:
-                return found
+                violations += self._compare(topic)
+            if not violations or time.monotonic() > deadline:
+                return violations
             time.sleep(0.5)
 
     def _compare(self, topic: str) -> list[Violation]:
@@ -270,7 +274,7 @@ class Run:
             number: replicas.partition_folders(broker.log_dirs, topic)
             for number, broker in self.cluster.brokers.items()
         }
-        found: list[Violation] = []
+        violations: list[Violation] = []
         for partition in self.cluster.partitions(topic):
             logs = {
                 number: replicas.log_bytes(by_partition[partition])
@@ -278,22 +282,23 @@ class Run:
                 if partition in by_partition
             }
             if len(logs) < len(BROKERS):
-                found.append(Violation("replicas", f"{topic}-{partition} is only on brokers {sorted(logs)}"))
-            found += replicas.compare(f"{topic}-{partition}", logs)
+                violations.append(Violation("replicas", f"{topic}-{partition} is only on brokers {sorted(logs)}"))
+            violations += replicas.compare(f"{topic}-{partition}", logs)
             if topic == TOPIC:
                 self._take(partition, logs[self.cluster.leaders()[partition]])
-        return found
+        return violations
 
     def _check_transactions(self) -> list[Violation]:
-        """By the files of the leaders. What a producer left open has to be ended by the coordinator in time."""
+        """From the files of the leaders. The coordinator must end transactions that a producer
+        left open."""
         deadline = time.monotonic() + transactions.TIMEOUT_MS / 1000 + 20
         while True:
             final, left = self._committed()
             if not left or time.monotonic() > deadline:
                 break
             time.sleep(0.5)
-        found = [Violation("open", text) for text in left[:MANY]]
-        return found + transactions.check(self.transactions, final)
+        violations = [Violation("open", text) for text in left[:MANY]]
+        return violations + transactions.check(self.transactions, final)
 
     def _committed(self) -> tuple[dict[int, list[Read]], list[str]]:
         final: dict[int, list[Read]] = {}
@@ -305,7 +310,8 @@ class Run:
         return final, left
 
     def _take(self, partition: int, log: bytes) -> None:
-        """Opens what was not there the last time; all of it where what was there is not the same any more."""
+        """Opens what was not there the last time; all of it where what was there is not the same
+        any more."""
         size, digest, records = self._logs.get(partition, (0, hashlib.sha256().digest(), []))
         again = replicas.resent(log, records[-1000][0] if len(records) > 1000 else 0)
         self.history.resent |= {(partition, offset) for offset in again}
@@ -317,9 +323,9 @@ class Run:
     def _wait_same_metadata(self) -> list[str]:
         deadline = time.monotonic() + 15
         while True:
-            found = self.cluster.metadata_disagreements()
-            if not found or time.monotonic() > deadline:
-                return found
+            disagreements = self.cluster.metadata_disagreements()
+            if not disagreements or time.monotonic() > deadline:
+                return disagreements
             time.sleep(0.5)
 
     def _ends(self) -> dict[int, int]:
@@ -341,10 +347,10 @@ class Run:
         with self._quiet():
             self._wait_same_replicas()
             final = read_with_apache(self.cluster.bootstrap, TOPIC, sum(self._ends().values()))
-            found = check(self.history, final)
+            violations = check(self.history, final)
             count = sum(map(len, self._committed()[0].values()))
             committed = read_with_apache(self.cluster.bootstrap, transactions.TOPIC, count)
-            return found + transactions.check(self.transactions, committed)
+            return violations + transactions.check(self.transactions, committed)
 
     def end(self) -> None:
         for sender in self._transaction_senders:
@@ -363,16 +369,17 @@ class Run:
 
     def tracebacks(self) -> Counter[str]:
         """Unexpected errors in the brokers' own logs, each with the line that it ends with."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for path in sorted(self.folder.glob("broker-*/kavka.out")):
             pieces = path.read_text(errors="replace").split("Traceback (most recent call last):\n")[1:]
             for piece in pieces:
-                found[next((line for line in piece.splitlines() if not line.startswith(" ")), "")] += 1
-        return found
+                counts[next((line for line in piece.splitlines() if not line.startswith(" ")), "")] += 1
+        return counts
 
 
 def read_with_apache(bootstrap: str, topic: str, count: int) -> Mapping[int, list[Read]]:
-    """What Apache's own consumer finds from the beginning on; `count` is how many records are expected."""
+    """What Apache's own consumer finds from the beginning on; `count` is how many records are
+    expected."""
     argv = tool_command(
         LAST_WITH_ZOOKEEPER,
         "console-consumer",
@@ -403,7 +410,8 @@ def run(
     keep: bool = False,
     say: Callable[[str], None] = print,
 ) -> list[Outcome]:
-    """`rounds` of every fault, in turn, or as many as begin within `duration` seconds, until there is a violation."""
+    """`rounds` of every fault, in turn, or as many as begin within `duration` seconds, until there
+    is a violation."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="kavka-chaos-", dir=folder))

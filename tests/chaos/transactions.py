@@ -1,9 +1,10 @@
-"""Transactions under faults: producers whose transactions write to several partitions and are committed or aborted, and
-the check of what came of them. A transaction is there as a whole, once, or not at all.
+"""Transactions under faults: producers whose transactions write to several partitions and are
+committed or aborted, and the check of what came of them. A transaction is there as a whole, once,
+or not at all.
 
-A producer that is in trouble is thrown away, and a new one with the same transactional id takes its place, as a program
-that is started again would. What became of a commit that was under way is then not known: all or nothing is right.
-"""
+A producer that fails is discarded, and a new one with the same transactional id replaces it, as
+after a restart of a program. The outcome of a commit in flight is then unknown: both all and
+nothing are correct."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from confluent_kafka import KafkaException
 from kavka import KafkaError, Producer
 from kavka.records.batch import batches
 from kavka.records.reader import batch_records
-from tests.chaos.checker import Read, told
+from tests.chaos.checker import Read, report
 from tests.chaos.history import Violation
 from tests.chaos.load import REQUEST_MS, Worker
 
@@ -54,14 +55,14 @@ class Transaction(NamedTuple):
 def decode(value: bytes | None) -> Transaction | None:
     try:
         producer, number, index = (value or b"").decode().split(":")
-        found = Transaction(producer, int(number))
-        return found if 0 <= int(index) < RECORDS else None
+        transaction = Transaction(producer, int(number))
+        return transaction if 0 <= int(index) < RECORDS else None
     except ValueError:
         return None
 
 
 class Outcomes:
-    """What the producers were told of their transactions. Safe for threads."""
+    """Outcomes of the transactions as the producers saw them. Thread-safe."""
 
     def __init__(self) -> None:
         self.committed: set[Transaction] = set()
@@ -111,38 +112,39 @@ def check(outcomes: Outcomes, final: Mapping[int, Sequence[Read]]) -> list[Viola
         if not all(count[place] for place in transaction.values())
     ]
     doubled = [f"{value.decode()} is {times} times in {p}" for (p, value), times in count.items() if times > 1]
-    known = outcomes.committed | outcomes.aborted | outcomes.in_doubt
-    foreign += [f"{transaction} is there, and nobody committed it" for transaction in sorted(there - known)]
+    decided = outcomes.committed | outcomes.aborted | outcomes.in_doubt
+    foreign += [f"{transaction} is there, and nobody committed it" for transaction in sorted(there - decided)]
     lists = {"lost": lost, "aborted": shown, "torn": torn, "doubled": doubled, "reordered": reordered}
     return [
         violation
         for kind, texts in (lists | {"foreign": foreign}).items()
-        for violation in told(kind, "transactions", texts)
+        for violation in report(kind, "transactions", texts)
     ]
 
 
 def committed_records(log: bytes) -> tuple[list[Read], list[str]]:
-    """What of a log is committed, in the order of its offsets, and which transactions are still open."""
-    found: list[Read] = []
+    """The committed records of a log in offset order, and the open transactions."""
+    committed: list[Read] = []
     open_ones: dict[int, list[Read]] = {}
     for batch in batches(log):
         records = list(batch_records(batch))
         if not batch.attributes & 0x10:
-            found += [(record.offset, record.value) for record in records]
+            committed += [(record.offset, record.value) for record in records]
         elif not batch.is_control:
             open_ones.setdefault(batch.producer_id, []).extend((record.offset, record.value) for record in records)
         elif (key := records[0].key) == COMMIT_MARKER:
-            found += open_ones.pop(batch.producer_id, [])
+            committed += open_ones.pop(batch.producer_id, [])
         elif key == ABORT_MARKER:
             open_ones.pop(batch.producer_id, None)
         else:
             raise ValueError(f"offset {batch.base_offset} is a marker of an unknown kind: {key!r}")
     left = [f"producer id {producer_id} from offset {reads[0][0]}" for producer_id, reads in open_ones.items()]
-    return sorted(found), left
+    return sorted(committed), left
 
 
 class TransactionSender(Worker):
-    """A producer of transactions, one after the other, with a new one in its place when it fails."""
+    """A producer of transactions, one after the other, with a new one in its place when it
+    fails."""
 
     def __init__(self, name: str, outcomes: Outcomes, bootstrap: str, pause_s: float) -> None:
         super().__init__(name, TOPIC, bootstrap)
@@ -170,7 +172,7 @@ class TransactionSender(Worker):
             try:
                 if producer is None:
                     producer = self.open()
-                self._one(producer, Transaction(self.name, number))
+                self._run_transaction(producer, Transaction(self.name, number))
             except (KafkaError, KafkaException):
                 self.outcomes.restarted()
                 self.close(producer)
@@ -181,8 +183,8 @@ class TransactionSender(Worker):
         self.idle.set()
         self.close(producer)
 
-    def _one(self, producer: Any, transaction: Transaction) -> None:
-        # Whoever comes after a producer that failed before its commit ends the transaction by aborting it.
+    def _run_transaction(self, producer: Any, transaction: Transaction) -> None:
+        # The successor of a producer that failed before its commit aborts the transaction.
         outcome = "aborted"
         try:
             producer.begin_transaction()

@@ -46,7 +46,8 @@ def main() -> int:
 
 
 def _with_coverage(targets: list[Target], seconds: float) -> int:
-    """Atheris drives each target in a process of its own (it ends the process), and saves what it finds."""
+    """Atheris runs each target in a separate process (it ends the process) and saves its
+    findings."""
     if len(targets) > 1:
         commands = [[sys.executable, "-m", "tests.fuzz", target.name, "--coverage"] for target in targets]
         share = ["--seconds", str(seconds / len(targets))]
@@ -55,8 +56,13 @@ def _with_coverage(targets: list[Target], seconds: float) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for number, seed in enumerate([*target.corpus, *target.seeds()]):
             Path(folder, str(number)).write_bytes(seed)
-        found = Path(tempfile.gettempdir(), f"{target.name}-")
-        flags = [f"-max_total_time={seconds:.0f}", f"-max_len={MAX_INPUT}", f"-artifact_prefix={found}", "-verbosity=0"]
+        prefix = Path(tempfile.gettempdir(), f"{target.name}-")
+        flags = [
+            f"-max_total_time={seconds:.0f}",
+            f"-max_len={MAX_INPUT}",
+            f"-artifact_prefix={prefix}",
+            "-verbosity=0",
+        ]
         atheris.Setup([sys.argv[0], *flags, folder], lambda data: run_input(target, data))
         atheris.Fuzz()
     return 0

@@ -19,7 +19,7 @@ from pathlib import Path
 CORPUS = Path(__file__).parent / "corpus"
 MAX_INPUT = 64 * 1024
 ADDRESS_SPACE = 2 << 30
-"""Room above what the process uses at its start: a larger allocation fails instead of taking the machine down."""
+"""Bytes above the initial use of the process: a larger allocation fails."""
 HANG_SECONDS = 20
 
 _INTERESTING = (
@@ -62,12 +62,14 @@ class Finding(Exception):
 
 
 class Hang(BaseException):
-    """Raised in the middle of an input that does not end. A BaseException, so that no decoder takes it for its own."""
+    """Raised in the middle of an input that does not end. A BaseException, so that no decoder takes
+    it for its own."""
 
 
 @contextmanager
 def bounded_process() -> Iterator[None]:
-    """Bounds the address space of this process, and interrupts an input that uses HANG_SECONDS of CPU time."""
+    """Bounds the address space of this process, and interrupts an input that uses HANG_SECONDS of
+    CPU time."""
 
     def interrupt(_signal: int, _frame: object) -> None:
         raise Hang
@@ -95,7 +97,8 @@ def peak_memory() -> int:
 
 
 def run_input(target: Target, data: bytes) -> None:
-    """Raises Finding. Peak memory only grows, so a finding of memory is exact for the first input that needs it."""
+    """Raises Finding. Peak memory only grows, so a finding of memory is exact for the first input
+    that needs it."""
     memory = peak_memory()
     signal.setitimer(signal.ITIMER_VIRTUAL, HANG_SECONDS)
     started = time.thread_time()
@@ -116,8 +119,8 @@ def run_input(target: Target, data: bytes) -> None:
 
 
 def fuzz(target: Target, seed: int, inputs: int | None = None, seconds: float | None = None) -> int:
-    """Every seed and corpus file as it is, then mutations until `inputs` or `seconds` are used up; returns the number
-    of inputs. The same seed gives the same inputs."""
+    """Every seed and corpus file as it is, then mutations until `inputs` or `seconds` are used up;
+    returns the number of inputs. The same seed gives the same inputs."""
     pool = [*target.corpus, *target.seeds()]
     deadline = None if seconds is None else time.monotonic() + seconds
     rng = random.Random(f"{target.name} {seed}")

@@ -1,6 +1,7 @@
 """Requests, responses and the messages stored in internal topics, in every version.
 
-The first byte of an input chooses the message (the API key of a request or response), the second its version.
+The first byte of an input chooses the message (the API key of a request or response), the second
+its version.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def _seeds(kind: str) -> Sequence[bytes]:
 
 
 def _run(kind: str, data: bytes) -> None:
-    """Refused with ProtocolError, or decoded to a message that encodes, and decodes again to the same bytes."""
+    """Refused with ProtocolError, or decoded to a message that encodes, and decodes again to the
+    same bytes."""
     if len(data) < 2:
         return
     messages = _messages(kind)

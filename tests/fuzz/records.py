@@ -1,4 +1,5 @@
-"""Record batches of all formats and codecs, as the broker, the client and the readers of the log take them."""
+"""Record batches of all formats and codecs, as the broker, the client and the readers of the log
+take them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def _batch_seeds() -> Sequence[bytes]:
 
 
 def _repaired(data: bytes) -> bytearray:
-    """The first batch with its size and checksum made right: behind them are the checks that matter."""
+    """The first batch with its size and checksum made right: behind them are the checks that
+    matter."""
     batch = bytearray(data)
     if len(batch) >= HEADER_SIZE and batch[16] == 2:
         struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -68,8 +70,8 @@ def _run_batches(data: bytes) -> None:
 
 
 def _is_consistent(whole: Sequence[Batch], records: Sequence[Record]) -> bool:
-    """Whether headers and records agree on the offsets. The consumer drops what lies below its position, and takes
-    the position after a batch from its header."""
+    """Whether headers and records agree on the offsets. The consumer drops what lies below its
+    position, and takes the position after a batch from its header."""
     offsets = [record.offset for record in records]
     is_growing = all(low < high for low, high in zip([-1, *offsets], offsets, strict=False))
     return is_growing and len(whole) == 1 and whole[0].last_offset >= offsets[-1]

@@ -1,4 +1,5 @@
-"""Files of a log directory: checkpoints, indexes, producer snapshots, and a whole partition folder at recovery."""
+"""Files of a log directory: checkpoints, indexes, producer snapshots, and a whole partition folder
+at recovery."""
 
 from __future__ import annotations
 
@@ -165,8 +166,9 @@ def _recovery_seeds() -> Sequence[bytes]:
 
 
 def _run_recovery(data: bytes) -> None:
-    """One file of the folder is replaced by the input; its first byte says which. The log opens, after an unclean and
-    after a clean stop, or refuses with KafkaError; what it opens can be read and appended to."""
+    """One file of the folder is replaced by the input; its first byte says which. The log opens,
+    after an unclean and after a clean stop, or refuses with KafkaError; what it opens can be read
+    and appended to."""
     if not data:
         return
     for clean in (False, True):

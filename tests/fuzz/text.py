@@ -1,4 +1,5 @@
-"""JSON of znodes, properties files, and what the console makes of messages and filter expressions."""
+"""JSON of znodes, properties files, and what the console makes of messages and filter
+expressions."""
 
 from __future__ import annotations
 

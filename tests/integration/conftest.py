@@ -77,7 +77,7 @@ def java_parts() -> None:
 
 @pytest.fixture(scope="module")
 def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
-    """A broker of the module's own; each test takes a topic of its own. No module sees what another has left."""
+    """One broker per module; each test uses its own topic. No module sees data of another."""
     if target_name != targets.KAVKA:
         try:
             jars.class_path("server-4.3.0")
@@ -93,7 +93,8 @@ def target(target_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module", params=[targets.KAVKA, targets.APACHE])
 def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[targets.Target]:
-    """Kavka and Apache Kafka in turn, for tools that must do the same on both; groups begin at once."""
+    """Kavka and Apache Kafka in turn, for tools that must do the same on both; groups begin at
+    once."""
     if request.param != targets.KAVKA:
         request.getfixturevalue("java_parts")
     quick = {
@@ -124,12 +125,12 @@ def make(servers: str) -> Iterator[Callable[..., Consumer]]:
     """Consumers of `servers` that are closed at the end of the test."""
     made: list[Consumer] = []
 
-    def one(**settings: Any) -> Consumer:
+    def create(**settings: Any) -> Consumer:
         consumer = Consumer(bootstrap_servers=servers, **settings)
         made.append(consumer)
         return consumer
 
-    yield one
+    yield create
     for consumer in made:
         consumer.close(5)
 
@@ -164,7 +165,8 @@ def java(java_parts: None, java_version: str, target: targets.Target) -> Iterato
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Spark session that knows `format("kavka")`: local, two cores, one for all the tests of a session."""
+    """A Spark session that knows `format("kavka")`: local, two cores, one for all the tests of a
+    session."""
     need_command("java")
     from tests.support.spark import start_session
 

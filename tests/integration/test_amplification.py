@@ -1,7 +1,8 @@
-"""Small requests that cost much: the loop's CPU time per turn and the broker's memory stay within bounds.
+"""Small requests that cost much: the loop's CPU time per turn and the broker's memory stay within
+bounds.
 
-Each case sends what no honest client sends and waits for the broker's reaction. The limits that bound them are in
-docs/decisions/0007-limits-of-decoding.md.
+Each case sends what no honest client sends and waits for the broker's reaction. The limits that
+bound them are in docs/decisions/0007-limits-of-decoding.md.
 """
 
 from __future__ import annotations
@@ -183,7 +184,8 @@ def test_a_stored_batch_that_expands_is_searched_by_time_within_bounds(broker: W
     body = b"\0" + struct.pack(">ib", -1, 0) + b"\x02" + topic + b"\0"
     with broker.measured() as cost, Wire(broker.address, 60.0) as connection:
         answer = connection.call(wire.LIST_OFFSETS, 7, body)
-    # Tags of the header, throttle time, one topic, its name, one partition, its index; then code, timestamp, offset.
+    # Tags of the header, throttle time, one topic, its name, one partition, its index; then code,
+    # timestamp, offset.
     code, _, offset = struct.unpack_from(">hqq", answer.data, 4 + 1 + 4 + 1 + 7 + 1 + 4)
     assert (code, offset % 9_000_000) == (0, 0), "the start of the batch"
     assert cost.turn_s <= MAX_TURN_S, cost
@@ -204,7 +206,8 @@ def test_a_stored_batch_that_expands_is_converted_for_old_clients_within_bounds(
 
 
 def test_batches_that_are_opened_in_a_worker_keep_their_order(broker: WatchedBroker) -> None:
-    """One connection sends small and large batches without waiting: offsets and responses follow the requests."""
+    """One connection sends small and large batches without waiting: offsets and responses follow
+    the requests."""
     sizes = [1, 3000, 1, 2, 5000, 1, 1, 4000, 2]
     with Wire(broker.address, 60.0) as connection:
         first = wire.end_offset(connection, RECOMPRESSED, 0)[1]

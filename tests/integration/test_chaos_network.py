@@ -79,7 +79,7 @@ def is_broken(connection: socket.socket) -> bool:
         return True
 
 
-def test_what_is_sent_arrives(network: Network, echo: Echo) -> None:
+def test_sent_data_arrives(network: Network, echo: Echo) -> None:
     with connect(network.listen("2", echo.address, comes_from="1")) as connection:
         assert comes_back(connection, b"hello")
 
@@ -121,7 +121,7 @@ def test_a_cut_between_two_does_not_touch_a_third(network: Network, echo: Echo) 
         assert comes_back(connection, b"hello")
 
 
-def test_who_connects_is_known_by_the_folder_it_works_in(network: Network, echo: Echo) -> None:
+def test_the_connecting_process_is_identified_by_its_folder(network: Network, echo: Echo) -> None:
     network.owner("me", Path(os.getcwd()))
     port = network.listen("2", echo.address)
     with connect(port) as before:

@@ -1,7 +1,7 @@
-"""Each kind of fault once against three brokers under load; `make chaos` does it for as long as asked.
+"""Each kind of fault once against three brokers under load; `make chaos` does it for as long as
+asked.
 
-What is checked is in tests/chaos/checker.py and run.py, and in docs/faults.md in words.
-"""
+The checks are in tests/chaos/checker.py and run.py; docs/faults.md describes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.faults import named
 from tests.chaos.run import run
 from tests.support.missing import skip_loudly
 
-pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(900), pytest.mark.records]
 
 SEED = 6
 FAULTS = (
@@ -27,7 +27,7 @@ def test_every_fault_once_loses_nothing_and_doubles_nothing(java_parts: None, tm
     assert _violations(FAULTS, tmp_path) == []
 
 
-def test_a_full_disk_on_a_follower_holds_nobody_up(java_parts: None, tmp_path: Path) -> None:
+def test_a_full_disk_on_a_follower_delays_no_producer(java_parts: None, tmp_path: Path) -> None:
     if not can_mount():
         skip_loudly("a small disk can only be mounted by root")
     assert _violations("disk-full", tmp_path) == []

@@ -126,8 +126,8 @@ def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(target: 
         await consumer.start()
         try:
             partition = TopicPartition(topic, 0)
-            found = (await consumer.offsets_for_times({partition: base + 24_001}))[partition]
-            assert (found.offset, found.timestamp) == (25, base + 25_000)
+            result = (await consumer.offsets_for_times({partition: base + 24_001}))[partition]
+            assert (result.offset, result.timestamp) == (25, base + 25_000)
             assert await consumer.end_offsets([partition]) == {partition: 50}
         finally:
             await consumer.stop()

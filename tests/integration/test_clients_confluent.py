@@ -1,4 +1,5 @@
-"""librdkafka, through confluent-kafka, against a broker. Consumers are assigned; nothing is committed."""
+"""librdkafka, through confluent-kafka, against a broker. Consumers are assigned; nothing is
+committed."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def created(admin: AdminClient, topic: str) -> str:
 
 
 def produce(target: Target, topic: str, records: list[dict[str, Any]], **config: Any) -> list[Message]:
-    """Sends the records to partition 0 and waits; what was delivered, in the order of the answers."""
+    """Send the records to partition 0, wait, and return the deliveries in the order of the
+    responses."""
     delivered: list[Message] = []
     failed: list[KafkaError] = []
 
@@ -163,8 +165,8 @@ def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(
     produce(target, created, [{"value": str(n), "timestamp": base + n * 1000} for n in range(100)])
     assert read(consumer, created, OFFSET_BEGINNING, 1)[0].value() == b"0"
     assert [m.offset() for m in read(consumer, created, 90, 10)] == list(range(90, 100))
-    found = consumer.offsets_for_times([TopicPartition(created, 0, base + 49_001)], 10)[0]
-    assert found.offset == 50
+    result = consumer.offsets_for_times([TopicPartition(created, 0, base + 49_001)], 10)[0]
+    assert result.offset == 50
     after_all = consumer.offsets_for_times([TopicPartition(created, 0, base + 1_000_000)], 10)[0]
     assert after_all.offset == OFFSET_END
     assert read(consumer, created, OFFSET_END, 1, timeout=0.6) == []
@@ -182,7 +184,7 @@ def test_a_consumer_at_the_end_sees_what_comes_next(target: Target, created: str
     assert message is not None and message.value() == b"new"
 
 
-def test_an_offset_out_of_range_is_told(target: Target, created: str, consumer: Consumer) -> None:
+def test_an_offset_out_of_range_is_reported(target: Target, created: str, consumer: Consumer) -> None:
     produce(target, created, [{"value": "x"}])
     with pytest.raises(KafkaException) as refused:
         read(consumer, created, 99, 1)
@@ -198,8 +200,8 @@ def test_topics_are_created_described_grown_and_deleted(admin: AdminClient, topi
     make(admin, topic, 3)
 
     def partitions() -> int:
-        found = admin.list_topics(timeout=10).topics
-        return len(found[topic].partitions) if topic in found else 0
+        topics = admin.list_topics(timeout=10).topics
+        return len(topics[topic].partitions) if topic in topics else 0
 
     wait_until(lambda: partitions() == 3, timeout=10, what="3 partitions")
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(10)
@@ -248,10 +250,10 @@ def test_records_are_deleted_and_offsets_listed(
     produce(target, created, [{"value": str(n)} for n in range(10)])
     partition = TopicPartition(created, 0, 4)
     assert admin.delete_records([partition])[partition].result(10).low_watermark == 4
-    asked = TopicPartition(created, 0)
+    topic_partition = TopicPartition(created, 0)
     for spec, expected in ((OffsetSpec.earliest(), 4), (OffsetSpec.latest(), 10)):
-        found = admin.list_offsets({asked: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-        assert found[asked].result(10).offset == expected
+        offsets = admin.list_offsets({topic_partition: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        assert offsets[topic_partition].result(10).offset == expected
     assert [m.value() for m in read(consumer, created, OFFSET_BEGINNING, 6)] == [b"4", b"5", b"6", b"7", b"8", b"9"]
 
 

@@ -1,4 +1,5 @@
-"""Apache's Java client, 3.9 and 4.3, against a broker. Consumers are assigned; groups have tests of their own."""
+"""Apache's Java client, 3.9 and 4.3, against a broker. Consumers use assign; groups have
+separate tests."""
 
 from __future__ import annotations
 
@@ -113,8 +114,8 @@ def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(java: Ja
 def test_offsets_are_listed_by_their_special_timestamps(java: JavaClient, created: str) -> None:
     stamps = [1_600_000_000_000, 1_600_000_009_000, 1_600_000_004_000]
     java.produce(created, [{"partition": 0, "value": "v", "timestamp": stamp} for stamp in stamps], batch_size="0")
-    found = java.call("offsets", topic=created, time=1_600_000_003_000)
-    assert {name: entry["offset"] for name, entry in found.items()} == {
+    response = java.call("offsets", topic=created, time=1_600_000_003_000)
+    assert {name: entry["offset"] for name, entry in response.items()} == {
         "earliest": 0,
         "latest": 3,
         "maxTimestamp": 1,
@@ -122,7 +123,7 @@ def test_offsets_are_listed_by_their_special_timestamps(java: JavaClient, create
     }
 
 
-def test_an_offset_out_of_range_is_told_when_there_is_no_reset(java: JavaClient, created: str) -> None:
+def test_an_offset_out_of_range_is_an_error_without_a_reset_policy(java: JavaClient, created: str) -> None:
     java.produce(created, [{"partition": 0, "value": "x"}])
     with pytest.raises(JavaError) as refused:
         java.consume(created, 1, {"offset": 99}, config={"auto.offset.reset": "none"})
@@ -204,7 +205,7 @@ def test_a_topic_that_cannot_be_is_refused_with_kafkas_error(
     assert refused.value.name == error
 
 
-def test_a_topic_that_exists_or_does_not_is_told(java: JavaClient, created: str) -> None:
+def test_existing_and_unknown_topics_are_errors(java: JavaClient, created: str) -> None:
     for op, arguments, error in [
         ("createTopic", {"topic": created}, "TopicExistsException"),
         ("createPartitions", {"topic": created, "partitions": 1}, "InvalidPartitionsException"),
@@ -308,7 +309,7 @@ def test_log_append_time_is_stamped_by_the_broker(java: JavaClient, topic: str) 
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_a_topic_with_a_compression_of_its_own_keeps_what_is_sent(java: JavaClient, topic: str, codec: str) -> None:
+def test_a_topic_with_a_compression_type_stores_all_records(java: JavaClient, topic: str, codec: str) -> None:
     java.call("createTopic", topic=topic, configs={"compression.type": codec})
     records = [{"partition": 0, "key": str(n), "value": str(n) * 30, "headers": [["n", str(n)]]} for n in range(100)]
     java.produce(topic, records, compression_type="gzip" if codec == "zstd" else "none")

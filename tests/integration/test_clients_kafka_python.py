@@ -126,8 +126,8 @@ def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(target: 
     consumer = KafkaConsumer(bootstrap_servers=target.bootstrap_servers, group_id=None)
     try:
         partition = TopicPartition(created, 0)
-        found = consumer.offsets_for_times({partition: base + 24_001})[partition]
-        assert (found.offset, found.timestamp) == (25, base + 25_000)
+        result = consumer.offsets_for_times({partition: base + 24_001})[partition]
+        assert (result.offset, result.timestamp) == (25, base + 25_000)
         assert consumer.offsets_for_times({partition: base + 99_000_000})[partition] is None
         assert consumer.beginning_offsets([partition]) == {partition: 0}
         assert consumer.end_offsets([partition]) == {partition: 50}
@@ -135,7 +135,7 @@ def test_a_consumer_starts_at_the_beginning_an_offset_a_time_or_the_end(target: 
         consumer.close()
 
 
-def test_an_offset_out_of_range_is_told(target: Target, created: str) -> None:
+def test_an_offset_out_of_range_is_reported(target: Target, created: str) -> None:
     produce(target, created, [{"value": b"x"}])
     with pytest.raises(OffsetOutOfRangeError):
         read(target, created, 99, 1)

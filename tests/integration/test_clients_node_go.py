@@ -58,14 +58,14 @@ def test_kafkajs_creates_sends_and_asks(need: Callable[..., str], target: Target
         "retention": "604800000",
         "low": "6",
     }
-    found = read_all(target.bootstrap_servers, [(topic, 0), (topic, 1)])
-    assert [(offset, value) for offset, _, value, _ in found[topic, 0]] == [
+    records = read_all(target.bootstrap_servers, [(topic, 0), (topic, 1)])
+    assert [(offset, value) for offset, _, value, _ in records[topic, 0]] == [
         (6 + 6 * block + 3 * codec + n, b"acks %d, compression %d, %d" % (acks, codec, n))
         for block, acks in enumerate((-1, 0))
         for codec in (0, 1)
         for n in range(3)
     ]
-    assert [value for _, _, value, _ in found[topic, 1]] == [b"once"]
+    assert [value for _, _, value, _ in records[topic, 1]] == [b"once"]
 
 
 def test_franz_go_creates_sends_reads_and_asks(need: Callable[..., str], target: Target, topic: str) -> None:

@@ -1,4 +1,5 @@
-"""Three brokers on a real ZooKeeper, used through the clients that people have, while brokers come and go."""
+"""Three brokers on a real ZooKeeper, used through the clients that people have, while brokers come
+and go."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.support.messages import Messages
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.records]
 
 MIN_ISR = {"min.insync.replicas": "2"}
 
@@ -39,9 +40,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaCluster]:
 @pytest.fixture(autouse=True)
 def all_alive(cluster: KavkaCluster) -> Iterator[None]:
     yield
-    gone = [number for number in cluster.brokers if number not in cluster.alive()]
-    if gone:
-        cluster.start(*gone)
+    stopped = [number for number in cluster.brokers if number not in cluster.alive()]
+    if stopped:
+        cluster.start(*stopped)
 
 
 def make_topic(cluster: KavkaCluster, name: str, partitions: int = 3, replicas: int = 3) -> None:
@@ -52,8 +53,8 @@ def make_topic(cluster: KavkaCluster, name: str, partitions: int = 3, replicas: 
 def describe(cluster: KavkaCluster, topic: str) -> dict[int, tuple[int, set[int]]]:
     """Leader and ISR of each partition."""
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        found = admin.describe_topics([topic])[topic]
-    return {p.partition: (-1 if p.leader is None else p.leader.id, {n.id for n in p.isr}) for p in found.partitions}
+        topics = admin.describe_topics([topic])[topic]
+    return {p.partition: (-1 if p.leader is None else p.leader.id, {n.id for n in p.isr}) for p in topics.partitions}
 
 
 def wait_for_full_isr(cluster: KavkaCluster, topic: str, replicas: int = 3) -> None:
@@ -61,7 +62,7 @@ def wait_for_full_isr(cluster: KavkaCluster, topic: str, replicas: int = 3) -> N
         try:
             return all(len(isr) == replicas for _, isr in describe(cluster, topic).values())
         except KafkaError:
-            return False  # the broker that was asked has not heard of the topic yet
+            return False  # the broker that was asked has no metadata of the topic yet
 
     wait_until(
         is_full,
@@ -86,7 +87,7 @@ def read_all(cluster: KavkaCluster, topic: str, count: int, isolation: str = "re
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_when_a_leader_goes_producing_goes_on_and_nothing_is_lost_or_doubled(cluster: KavkaCluster, how: str) -> None:
+def test_killing_a_leader_loses_and_duplicates_no_record(cluster: KavkaCluster, how: str) -> None:
     topic = f"leader-{how}"
     make_topic(cluster, topic)
     wait_for_full_isr(cluster, topic)
@@ -100,7 +101,7 @@ def test_when_a_leader_goes_producing_goes_on_and_nothing_is_lost_or_doubled(clu
         for future in more:
             future.get(60)
     now = describe(cluster, topic)
-    assert all(found != leader and leader not in isr for found, isr in now.values())
+    assert all(new_leader != leader and leader not in isr for new_leader, isr in now.values())
     values = read_all(cluster, topic, 600)
     assert sorted(map(int, values)) == list(range(600))
     cluster.start(leader)
@@ -116,8 +117,8 @@ def test_a_clean_stop_hands_over_before_anybody_notices(cluster: KavkaCluster) -
     cluster.stop(leader)
     tail = cluster.log_file(leader).read_text()
     assert "take over" not in tail, "the controller was asked in vain"
-    found, isr = describe(cluster, topic)[0]
-    assert found not in (-1, leader)
+    new_leader, isr = describe(cluster, topic)[0]
+    assert new_leader not in (-1, leader)
     assert leader not in isr
 
 
@@ -141,8 +142,8 @@ def test_transactions_span_brokers_and_survive_the_loss_of_the_coordinator(clust
         producer.flush(60)
         if number == 3:
             with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-                found = admin.describe_transactions(["spanning"])["spanning"]
-            cluster.kill(found.coordinator.id)
+                description = admin.describe_transactions(["spanning"])["spanning"]
+            cluster.kill(description.coordinator.id)
         if number % 2:
             producer.commit_transaction(60)
             expected += range(number * 30, number * 30 + 30)
@@ -152,7 +153,7 @@ def test_transactions_span_brokers_and_survive_the_loss_of_the_coordinator(clust
     assert sorted(map(int, values)) == expected
 
 
-def test_a_group_goes_on_where_it_was_when_its_coordinator_is_killed(cluster: KavkaCluster) -> None:
+def test_a_group_continues_when_its_coordinator_is_killed(cluster: KavkaCluster) -> None:
     topic = "grouped"
     make_topic(cluster, topic)
     settings = {
@@ -206,8 +207,10 @@ def test_a_groups_settings_hold_wherever_its_coordinator_is(cluster: KavkaCluste
 
     def coordinator() -> int | None:
         with Messages(cluster.addresses[cluster.alive()[0]]) as any_broker:
-            found = any_broker.call(FindCoordinatorRequest(coordinator_keys=["paced"]), 4).coordinators[0]
-        return None if found.error_code or found.node_id not in cluster.alive() else int(found.node_id)
+            coordinator = any_broker.call(FindCoordinatorRequest(coordinator_keys=["paced"]), 4).coordinators[0]
+        return (
+            None if coordinator.error_code or coordinator.node_id not in cluster.alive() else int(coordinator.node_id)
+        )
 
     def interval() -> int | None:
         number = coordinator()
@@ -236,12 +239,12 @@ def test_a_groups_settings_hold_wherever_its_coordinator_is(cluster: KavkaCluste
     wait_until(lambda: interval() == 7000, timeout=60, what="the group's own interval")
     assert first is not None
     cluster.stop(first)
-    found: list[int] = []
+    coordinators: list[int] = []
     wait_until(
-        lambda: found.extend(filter(None, (interval(),))) or bool(found),
+        lambda: coordinators.extend(filter(None, (interval(),))) or bool(coordinators),
         timeout=60, what="another coordinator", interval=0.2,
     )  # fmt: skip
-    assert found == [7000]
+    assert coordinators == [7000]
 
 
 def test_any_broker_makes_topics_that_are_asked_for(cluster: KavkaCluster) -> None:
@@ -270,4 +273,4 @@ def test_the_last_broker_of_a_cluster_does_not_wait_for_others_to_take_over(tmp_
         pair.stop(1)
         said = pair.log_file(1).read_text()
         assert "The last broker of the cluster stops" in said
-        assert "Stopping all the same" not in said
+        assert "Stopping without a completed controlled shutdown" not in said

@@ -1,4 +1,4 @@
-"""What docs/cluster.md and the README tell people to type works as it stands there, but for ports and folders."""
+"""The commands of docs/cluster.md and the README work as written, except for ports and folders."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def blocks(document: str, first_word: str = "bin/") -> list[list[str]]:
     """The commands of each block of a document."""
-    found = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
-    return [[line for line in block.splitlines() if line.startswith(first_word)] for block in found]
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    return [[line for line in block.splitlines() if line.startswith(first_word)] for block in blocks]
 
 
 class Reader:
-    """Somebody who types the commands, in a folder of his own and with ports that are free."""
+    """A user who types the commands in a separate folder with free ports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class Reader:
 
     def types(self, line: str) -> str:
         pattern = "|".join(map(re.escape, self.words))
-        command = re.sub(pattern, lambda found: self.words[found[0]], line.partition("  #")[0])
+        command = re.sub(pattern, lambda match: self.words[match[0]], line.partition("  #")[0])
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=self.folder,
@@ -87,7 +87,7 @@ def test_the_one_command_and_what_can_be_done_with_its_cluster(reader: Reader) -
 def test_the_scripts_one_after_the_other(reader: Reader) -> None:
     start, stop, zkserver = blocks("docs/cluster.md")[4:]
     outputs = [reader.types(line) for line in start]
-    assert outputs[0].startswith("ZooKeeper runs as process")
+    assert outputs[0].startswith("ZooKeeper is running as process")
     assert [output.split()[1] for output in outputs[1:4]] == ["0", "1", "2"]
     assert outputs[5].endswith("[0, 1, 2]\n")
     assert '"brokerid"' in outputs[6] and '"leader_epoch":0' in outputs[7]

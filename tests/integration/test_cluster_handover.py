@@ -1,5 +1,5 @@
-"""A cluster of Apache Kafka 3.9.1 goes on where ours stopped, on the same log directories and the same ZooKeeper, and
-ours where Apache's stopped: every record, every group's offsets, every setting."""
+"""An Apache Kafka 3.9.1 cluster continues where ours stopped, on the same log directories and
+ZooKeeper, and vice versa: every record, every group's offsets, every setting."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(420), pytest.mark.records]
 
 PARTITIONS = 3
 GROUPS = {"first": 5, "second": 11}
-# The last broker that stops has nobody to hand over to, and need not wait long to know it.
+# The last broker to stop has no other broker to take over, so a short timeout suffices.
 SETTINGS = {"controlled.shutdown.retry.backoff.ms": 200}
 
 Records = dict[tuple[str, int], list[tuple[Any, ...]]]
@@ -39,7 +39,8 @@ def make_topics(cluster: Cluster, *names: str) -> None:
 
 
 def produce(cluster: Cluster, topic: str, count: int, **settings: Any) -> None:
-    """Some with keys, some with headers, in batches; settings may ask for compression or a transaction."""
+    """Some with keys, some with headers, in batches; settings may ask for compression or a
+    transaction."""
     failed: list[Any] = []
     producer = Producer(
         {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 5}
@@ -79,7 +80,7 @@ def read_all(cluster: Cluster, topics: list[str]) -> Records:
     )
     partitions = [TopicPartition(topic, p, 0) for topic in topics for p in range(PARTITIONS)]
     consumer.assign(partitions)
-    found: Records = {(each.topic, each.partition): [] for each in partitions}
+    records: Records = {(each.topic, each.partition): [] for each in partitions}
     at_end: set[tuple[str, int]] = set()
 
     def done() -> bool:
@@ -89,12 +90,12 @@ def read_all(cluster: Cluster, topics: list[str]) -> Records:
                 at_end.add(place)
             else:
                 value = (message.offset(), message.key(), message.value(), message.headers(), message.timestamp())
-                found[place].append(value)
+                records[place].append(value)
         return len(at_end) == len(partitions)
 
     wait_until(done, timeout=120, what=f"the end of {topics}", interval=0)
     consumer.close()
-    return found
+    return records
 
 
 def commit(cluster: Cluster, topic: str) -> None:
@@ -106,13 +107,13 @@ def commit(cluster: Cluster, topic: str) -> None:
 
 
 def committed(cluster: Cluster, topic: str) -> dict[str, list[tuple[int, str | None]]]:
-    found = {}
+    offsets = {}
     for group in GROUPS:
         consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group})
-        wanted = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-        found[group] = [(each.offset, each.metadata) for each in consumer.committed(wanted, 90)]
+        partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+        offsets[group] = [(each.offset, each.metadata) for each in consumer.committed(partitions, 90)]
         consumer.close()
-    return found
+    return offsets
 
 
 def retention(cluster: Cluster, topic: str) -> str:
@@ -125,11 +126,11 @@ def wait_for_all_in_sync(cluster: Cluster, topics: list[str]) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
     def in_sync() -> bool:
-        found = admin.list_topics(timeout=60).topics
+        listed = admin.list_topics(timeout=60).topics
         return all(
             len(partition.isrs) == len(cluster.brokers) and partition.leader >= 0
             for topic in topics
-            for partition in found[topic].partitions.values()
+            for partition in listed[topic].partitions.values()
         )
 
     wait_until(in_sync, timeout=90, what="every replica in sync", interval=0.3)
@@ -143,9 +144,7 @@ def wait_for_the_sessions_to_end(zookeeper: ZooKeeper) -> None:
     tree.close()
 
 
-def test_apaches_cluster_goes_on_where_ours_stopped_and_ours_where_apaches_did(
-    java_parts: None, tmp_path: Path
-) -> None:
+def test_apache_and_kavka_clusters_continue_where_the_other_stopped(java_parts: None, tmp_path: Path) -> None:
     with ZooKeeper(tmp_path / "zookeeper") as zookeeper:
         with KavkaCluster(tmp_path / "ours", zookeeper, overrides=SETTINGS) as ours:
             make_topics(ours, "plain", "packed", "transactions")

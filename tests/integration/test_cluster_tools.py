@@ -1,4 +1,5 @@
-"""Apache's own tools find in our cluster what they find in Apache's: the same words for the same commands."""
+"""Apache's own tools find in our cluster what they find in Apache's: the same words for the same
+commands."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def compared(output: str) -> Any:
-    """Lines, without Java's traces and without what a broker says in its own words. Where they are JSON, in any order:
-    Apache's is that of a hash table. Our brokers serve DescribeTopicPartitions: ELRs are empty, not unknown."""
+    """Lines, without Java's traces and without what a broker says in its own words. Where they are
+    JSON, in any order: Apache's is that of a hash table. Our brokers serve DescribeTopicPartitions:
+    ELRs are empty, not unknown."""
     lines: list[Any] = []
     for line in output.replace("Elr: N/A", "Elr: ").splitlines():
         if line.startswith(("\tat ", "\tSuppressed: ", "Error while executing topic command")):
@@ -43,11 +45,11 @@ def _sorted(value: Any) -> Any:
 def test_every_tool_says_of_our_cluster_what_it_says_of_apaches(java_parts: None, tmp_path: Path) -> None:
     golden = json.loads(cluster_tools.GOLDEN.read_text())
     with ZooKeeper(tmp_path / "zookeeper") as zookeeper, KavkaCluster(tmp_path / "cluster", zookeeper) as cluster:
-        told = cluster_tools.session(cluster, tmp_path)
-    assert [each["command"] for each in told] == [each["command"] for each in golden]
+        outcomes = cluster_tools.session(cluster, tmp_path)
+    assert [each["command"] for each in outcomes] == [each["command"] for each in golden]
     different = [
         f"$ {theirs['command']}\nApache:\n{theirs['output']}\nKavka:\n{ours['output']}"
-        for theirs, ours in zip(golden, told, strict=True)
+        for theirs, ours in zip(golden, outcomes, strict=True)
         if compared(theirs["output"]) != compared(ours["output"])
     ]
     assert not different, "\n".join(different)

@@ -1,4 +1,4 @@
-"""What the cleaner leaves on disk is Kafka's format too: Apache's dump tool reads it without complaint."""
+"""Cleaned segments have Kafka's format: Apache's dump tool reads them without errors."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from tests.support.java_client import run_tool
 from tests.support.logs import START_MS, append, append_marker, open_log
 from tests.support.material import COMPLAINTS, dump
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts"), pytest.mark.records]
 
 CONFIG = LogConfig(cleanup_policy=("compact",), delete_retention_ms=5000, index_interval_bytes=200)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with tombstones, an aborted and a committed transaction, an idempotent producer and all codecs, cleaned."""
+    """A log with tombstones, an aborted and a committed transaction, an idempotent producer and all
+    codecs, cleaned."""
     path = tmp_path_factory.mktemp("compacted") / "orders-0"
     log = open_log(path, CONFIG)
     for codec in range(5):

@@ -1,4 +1,5 @@
-"""Workers of Connect: REST as Apache's, connectors shared out, taken over, failing on their own, dead letters."""
+"""Workers of Connect: REST as Apache's, connectors shared out, taken over, failing on their own,
+dead letters."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def leader_of(workers: list[ConnectWorker]) -> ConnectWorker | None:
     return next((worker for worker in workers if worker.name == last), None)
 
 
-def test_the_rest_interface_answers_as_apaches_does(workers: list[ConnectWorker], folder: Path) -> None:
+def test_the_rest_interface_responds_as_apaches_does(workers: list[ConnectWorker], folder: Path) -> None:
     (folder / "in.txt").write_text("one\ntwo\n")
     leader = leader_of(workers)
     assert leader is not None
@@ -85,10 +86,12 @@ def test_a_client_that_we_did_not_write_manages_connectors(
     (folder / "managed.txt").write_text("a\nb\n")
     client = KafkaConnect(url=workers[1].url)
     assert client.get_cluster_info()["version"] == "3.9.1"
-    assert SOURCE in {one["class"] for one in client.list_connector_plugins()}
+    assert SOURCE in {plugin["class"] for plugin in client.list_connector_plugins()}
     config = {"connector.class": "FileStreamSource", "file": str(folder / "managed.txt"), "topic": topic}
     checked = client.validate_connector_config("FileStreamSource", {**config, "topic": None, "tasks.max": "0"})
-    wrong = {one["value"]["name"]: one["value"]["errors"] for one in checked["configs"] if one["value"]["errors"]}
+    wrong = {
+        check["value"]["name"]: check["value"]["errors"] for check in checked["configs"] if check["value"]["errors"]
+    }
     assert set(wrong) == {"name", "topic", "tasks.max"}
     assert wrong["topic"] == ['Missing required configuration "topic" which has no default value.']
     assert wrong["tasks.max"][0].startswith("Invalid value 0 for configuration tasks.max: ")
@@ -100,7 +103,7 @@ def test_a_client_that_we_did_not_write_manages_connectors(
         what="the topic is known", interval=0.2,
     )  # fmt: skip
     wait_until(
-        lambda: [bytes(one.value) for one in read_all(target, topic)] == [b"a", b"b"], timeout=PATIENCE,
+        lambda: [bytes(record.value) for record in read_all(target, topic)] == [b"a", b"b"], timeout=PATIENCE,
         what="the lines are there", interval=0.5,
     )  # fmt: skip
     assert client.get_connector("managed")["type"] == "source"
@@ -117,14 +120,15 @@ def test_a_client_that_we_did_not_write_manages_connectors(
     wait_until(lambda: not workers[0].status("managed"), timeout=PATIENCE, what="it is gone", interval=0.2)
 
 
-def test_the_commands_of_the_page_are_answered(workers: list[ConnectWorker]) -> None:
+def test_the_commands_of_the_page_work(workers: list[ConnectWorker]) -> None:
     page = (Path(connect_requests.__file__).parents[2] / "docs" / "connect.md").read_text()
     script = page.partition("```sh\ncurl")[2].partition("```")[0]
     need_command("curl")
     for number, line in enumerate(f"curl{script}".strip().splitlines()):
         if number > 1:
-            # Between the commands of the page somebody reads on; here what the last one said has to have happened.
-            workers[0].wait_for("people", lambda found: bool(found["tasks"]), "it is known")
+            # A reader pauses between the commands of the page; the test waits for the effect of
+            # each.
+            workers[0].wait_for("people", lambda status: bool(status["tasks"]), "it is known")
         done = subprocess.run(
             ["sh", "-c", line.replace("localhost:8083", workers[0].name)], capture_output=True, text=True, check=True
         )
@@ -168,18 +172,18 @@ def test_a_poison_record_is_kept_in_the_dead_letter_topic_or_fails_the_task(
     )  # fmt: skip
     assert workers[0].status("tolerant")["tasks"][0]["state"] == "RUNNING"
     dead = read_all(target, f"{topic}-dead")
-    assert [(bytes(one.key), bytes(one.value)) for one in dead] == [(b"k1", poison[1]), (b"k2", poison[2])]
-    headers = [{name: value.decode() for name, value in one.headers} for one in dead]
+    assert [(bytes(record.key), bytes(record.value)) for record in dead] == [(b"k1", poison[1]), (b"k2", poison[2])]
+    headers = [{name: value.decode() for name, value in record.headers} for record in dead]
     prefix = "__connect.errors."
-    for number, found in enumerate(headers, start=1):
-        assert found["h"] == "1"
-        assert found[f"{prefix}topic"] == topic
-        assert found[f"{prefix}partition"] == "0"
-        assert found[f"{prefix}offset"] == str(number)
-        assert found[f"{prefix}connector.name"] == "tolerant"
-        assert found[f"{prefix}task.id"] == "0"
-        assert found[f"{prefix}exception.class.name"] == "org.apache.kafka.connect.errors.DataException"
-    assert [found[f"{prefix}stage"] for found in headers] == ["VALUE_CONVERTER", "TRANSFORMATION"]
+    for number, header in enumerate(headers, start=1):
+        assert header["h"] == "1"
+        assert header[f"{prefix}topic"] == topic
+        assert header[f"{prefix}partition"] == "0"
+        assert header[f"{prefix}offset"] == str(number)
+        assert header[f"{prefix}connector.name"] == "tolerant"
+        assert header[f"{prefix}task.id"] == "0"
+        assert header[f"{prefix}exception.class.name"] == "org.apache.kafka.connect.errors.DataException"
+    assert [header[f"{prefix}stage"] for header in headers] == ["VALUE_CONVERTER", "TRANSFORMATION"]
     assert headers[0][f"{prefix}class.name"] == "org.apache.kafka.connect.json.JsonConverter"
     assert headers[1][f"{prefix}class.name"] == "org.apache.kafka.connect.transforms.Cast$Value"
     assert headers[1][f"{prefix}exception.message"] == "Value (x) was out of range for requested data type"
@@ -206,7 +210,7 @@ def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
         what="each worker has one", interval=0.5,
     )  # fmt: skip
     dead = workers[1]
-    name = next(one for one in names if workers[0].status(one)["tasks"][0]["worker_id"] == dead.name)
+    name = next(name for name in names if workers[0].status(name)["tasks"][0]["worker_id"] == dead.name)
     wait_until(lambda: len(read_all(target, f"{topic}-{name}")) == 50, timeout=PATIENCE, what="50 lines", interval=0.5)
     with (folder / f"{name}.txt").open("a") as file:
         file.write("".join(f"{name} {number}\n" for number in range(50, 100)))
@@ -220,16 +224,17 @@ def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
     wait_until(
         lambda: len(read_all(target, f"{topic}-{name}")) >= 100, timeout=PATIENCE, what="all lines", interval=0.5
     )
-    lines = [bytes(one.value).decode() for one in read_all(target, f"{topic}-{name}")]
+    lines = [bytes(record.value).decode() for record in read_all(target, f"{topic}-{name}")]
     assert lines == [f"{name} {number}" for number in range(100)]
     for name in names:
         assert workers[0].ask("DELETE", f"/connectors/{name}")[0] == 204
 
 
-def test_a_worker_that_was_alone_and_killed_goes_on_where_it_was_when_it_is_started_again(
+def test_a_killed_single_worker_resumes_after_a_restart(
     workers: list[ConnectWorker], folder: Path, target: Target, topic: str
 ) -> None:
-    """The last of this file. What is paused stays so; lines and records are there once."""
+    """The last test of this file. A paused connector stays paused; lines and records are stored
+    once."""
     while len(workers) > 1:
         workers.pop().process.stop(120)
     (worker,) = workers
@@ -271,7 +276,7 @@ def test_a_worker_that_was_alone_and_killed_goes_on_where_it_was_when_it_is_star
 
 
 def numbers(records: list[Any]) -> list[int]:
-    return [int(bytes(one.value)) for one in records]
+    return [int(bytes(record.value)) for record in records]
 
 
 def expect_lines(file: Path, count: int) -> None:

@@ -1,7 +1,9 @@
-"""The connectors in a worker: killed with -9 in the middle of a batch, started again, and looked at.
+"""The connectors in a worker that is killed with SIGKILL in the middle of a batch and started
+again.
 
-All tests look at one run: a worker whose connectors stop at a moment of their second batch and are killed there, and a
-second worker with the same configurations, and more, that goes on until everything is done."""
+All tests check one run: a worker whose connectors stop at different stages of their second batch
+and are killed there, and a second worker with the same and more configurations that runs until all
+records are processed."""
 
 from __future__ import annotations
 
@@ -123,12 +125,13 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "connect"
 
 
 def example(name: str, **changes: object) -> dict[str, object]:
-    """A configuration of examples/connect, with what is of a machine changed. What is changed has to be there."""
+    """A configuration of examples/connect with paths and addresses replaced. Every replaced
+    setting must exist."""
     lines = [line for line in (EXAMPLES / f"{name}.properties").read_text().splitlines() if "=" in line]
-    found: dict[str, object] = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    settings: dict[str, object] = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     new = {option.replace("_", "."): value for option, value in changes.items()}
-    assert set(new) <= set(found)
-    return {**found, **new, "trigger": "available-now"}
+    assert set(new) <= set(settings)
+    return {**settings, **new, "trigger": "available-now"}
 
 
 def examples_of_sources(folder: Path, postgres: Postgres) -> dict[str, dict[str, object]]:
@@ -156,7 +159,7 @@ def run(target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     except (jars.JavaMissing, PostgresMissing) as error:
         skip_loudly(str(error))
     service = Service()
-    # What is refused is one record, wherever it is; and the first request fails once.
+    # Exactly one record is refused, and the first request fails once.
     service.judge = lambda body: 422 if '{"id": 13}' in body else (500 if len(service.requests) == 1 else 200)
     try:
         with postgres:
@@ -201,8 +204,8 @@ def both_runs(target: Target, folder: Path, postgres: Postgres, service: Service
     second = first | more_configurations(folder, postgres, service) | examples_of_sources(folder, postgres)
     third = {"orders-to-parquet": example("orders-to-parquet", spark_path=folder / "orders")}
     code, log = 0, ""
-    for found in (second, third):
-        connectors = written(folder, found)
+    for run in (second, third):
+        connectors = written(folder, run)
         done = subprocess.run(
             [*argv, *connectors], env=environment(folder), capture_output=True, text=True, timeout=600
         )
@@ -216,10 +219,10 @@ def fill_in(target: Target, numbers: range) -> None:
         fill(target, "in", [json.dumps({"id": number}) for number in some], partition)
 
 
-def written(folder: Path, found: dict[str, dict[str, object]]) -> list[str]:
+def written(folder: Path, configurations: dict[str, dict[str, object]]) -> list[str]:
     return [
-        str(write_properties(folder / f"{name}.properties", {"name": name, "tasks.max": 1, **one}))
-        for name, one in found.items()
+        str(write_properties(folder / f"{name}.properties", {"name": name, "tasks.max": 1, **entry}))
+        for name, entry in configurations.items()
     ]
 
 
@@ -269,10 +272,10 @@ def test_a_table_has_each_record_once_after_the_worker_was_killed(run: Run, tabl
 
 
 def test_without_exactly_once_no_record_is_missing(run: Run) -> None:
-    found = run.rows("again-committed")
-    assert sorted(set(found)) == EXPECTED
+    rows = run.rows("again-committed")
+    assert sorted(set(rows)) == EXPECTED
     # The batch that was committed when the worker was killed.
-    assert len(found) == len(EXPECTED) + BATCH
+    assert len(rows) == len(EXPECTED) + BATCH
 
 
 def test_stages_are_dropped_also_those_of_the_killed_worker(run: Run) -> None:
@@ -280,8 +283,8 @@ def test_stages_are_dropped_also_those_of_the_killed_worker(run: Run) -> None:
 
 
 def test_each_line_is_in_its_topic_once_after_the_worker_was_killed(run: Run) -> None:
-    found = [record.value.decode() for record in read_all(run.target, "lines")]
-    assert sorted(found) == sorted(f"line {number}" for number in range(70)), run.log[-3000:]
+    records = [record.value.decode() for record in read_all(run.target, "lines")]
+    assert sorted(records) == sorted(f"line {number}" for number in range(70)), run.log[-3000:]
 
 
 def test_a_database_that_is_away_fails_its_connector_alone(run: Run) -> None:
@@ -292,29 +295,31 @@ def test_a_database_that_is_away_fails_its_connector_alone(run: Run) -> None:
     assert "refused" in failures[0]
 
 
-def test_what_spark_writes_has_each_record_once(run: Run, spark: Any) -> None:
-    found = spark.read.parquet(str(run.folder / "parquet")).collect()
-    assert sorted(row.id for row in found) == EXPECTED
+def test_spark_sinks_write_each_record_once(run: Run, spark: Any) -> None:
+    rows = spark.read.parquet(str(run.folder / "parquet")).collect()
+    assert sorted(row.id for row in rows) == EXPECTED
     lines = spark.read.text(str(run.folder / "text")).collect()
     assert sorted(json.loads(row.value)["id"] for row in lines) == EXPECTED
 
 
-def test_what_spark_reads_becomes_records(run: Run) -> None:
-    found = [(json.loads(record.key), json.loads(record.value)) for record in read_all(run.target, "csv")]
-    assert sorted(found, key=str) == [(1, {"id": 1, "name": "one"}), (2, {"id": 2, "name": "two"})]
+def test_spark_sources_produce_records(run: Run) -> None:
+    records = [(json.loads(record.key), json.loads(record.value)) for record in read_all(run.target, "csv")]
+    assert sorted(records, key=str) == [(1, {"id": 1, "name": "one"}), (2, {"id": 2, "name": "two"})]
 
 
 def test_rows_of_a_table_become_records(run: Run) -> None:
-    found = [json.loads(record.value) for record in read_all(run.target, "db-people")]
-    assert sorted(found, key=str) == [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Max"}]
+    records = [json.loads(record.value) for record in read_all(run.target, "db-people")]
+    assert sorted(records, key=str) == [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Max"}]
 
 
 def test_the_examples_move_files_to_a_topic_and_a_database_to_parquet(run: Run, spark: Any) -> None:
     assert sorted(record.value for record in read_all(run.target, "logs")) == [b"one", b"three", b"two"]
-    orders = [(json.loads(one.key), json.loads(one.value)["amount"]) for one in read_all(run.target, "shop-orders")]
+    orders = [
+        (json.loads(record.key), json.loads(record.value)["amount"]) for record in read_all(run.target, "shop-orders")
+    ]
     assert sorted(orders) == [(1, 9.5), (2, 20.0), (3, 0.25)]
-    found = spark.read.parquet(str(run.folder / "orders")).collect()
-    rows = sorted((row.id, row.country, row.amount) for row in found)
+    stored_rows = spark.read.parquet(str(run.folder / "orders")).collect()
+    rows = sorted((row.id, row.country, row.amount) for row in stored_rows)
     assert rows == [(1, "de", 9.5), (2, "fr", 20.0), (3, "de", 0.25)]
 
 
@@ -323,7 +328,7 @@ def test_a_service_gets_all_records_and_what_it_refuses_is_a_dead_letter(run: Ru
     for _, path, body, _ in run.service.requests:
         assert path == "/in/in"
         if run.service.judge and run.service.judge(body) == 200:
-            arrived.update(one["id"] for one in json.loads(body))
+            arrived.update(load["id"] for load in json.loads(body))
     assert sorted(set(arrived)) == [number for number in EXPECTED if number != 13]
     (letter,) = read_all(run.target, "dead")
     headers = {name: value.decode() for name, value in letter.headers}
@@ -334,9 +339,9 @@ def test_a_service_gets_all_records_and_what_it_refuses_is_a_dead_letter(run: Ru
 
 
 def test_made_up_records_are_the_same_for_the_same_seed(run: Run) -> None:
-    found = sorted((json.loads(record.value) for record in read_all(run.target, "made-up")), key=lambda one: one["n"])
-    assert [one["n"] for one in found] == list(range(30))
-    assert {one["color"] for one in found} == {"red", "green"}
-    assert {one["who"] for one in found} == {"user_1", "user_2", "user_3"}
-    assert all(0 <= one["x"] < 1 for one in found)
-    assert found[0] == {"n": 0, "color": "red", "who": "user_2", "x": 0.582912560096664}
+    records = sorted((json.loads(record.value) for record in read_all(run.target, "made-up")), key=lambda row: row["n"])
+    assert [entry["n"] for entry in records] == list(range(30))
+    assert {row["color"] for row in records} == {"red", "green"}
+    assert {row["who"] for row in records} == {"user_1", "user_2", "user_3"}
+    assert all(0 <= entry["x"] < 1 for entry in records)
+    assert records[0] == {"n": 0, "color": "red", "who": "user_2", "x": 0.582912560096664}

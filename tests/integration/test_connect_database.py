@@ -26,7 +26,7 @@ from tests.support.postgres import Postgres, PostgresMissing
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600), pytest.mark.records]
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,13 @@ def table(postgres: Postgres) -> Iterator[str]:
 
 
 def source(sql: Any, postgres: Postgres, table: str, folder: Path, **more: object) -> tuple[Any, Any]:
-    given = {"table.whitelist": table, **{name.replace("_", "."): value for name, value in more.items()}}
-    exactly_once = bool(given.pop("exactly.once", False))
-    return context_of(sql, "JdbcSource", {**postgres.connection, **given}, folder, exactly_once=exactly_once)
+    settings = {"table.whitelist": table, **{name.replace("_", "."): value for name, value in more.items()}}
+    exactly_once = bool(settings.pop("exactly.once", False))
+    return context_of(sql, "JdbcSource", {**postgres.connection, **settings}, folder, exactly_once=exactly_once)
 
 
-def ids(found: list[list[Any]]) -> list[list[int]]:
-    return [sorted(row.value["id"] for row in batch) for batch in found]
+def ids(batches: list[list[Any]]) -> list[list[int]]:
+    return [sorted(row.value["id"] for row in batch) for batch in batches]
 
 
 def test_rows_with_a_larger_number_are_new(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ def test_rows_with_a_larger_number_are_new(sql: Any, postgres: Postgres, table: 
     postgres.query(f"INSERT INTO {table} (name) VALUES ('a'), ('b'), ('c')")
     options = {"mode": "incrementing", "incrementing_column_name": "id", "topic_prefix": "p-", "batch_max_rows": 2}
     connector, context = source(sql, postgres, table, tmp_path, **options)
-    found, offsets = batches(connector, context, {})
-    assert ids(found) == [[1, 2], [3]]
+    rows, offsets = batches(connector, context, {})
+    assert ids(rows) == [[1, 2], [3]]
     assert offsets == {f"public.{table}": {"incrementing": 3}}
-    assert found[0][0].topic == f"p-{table}"
-    assert found[0][0].value["name"] == "a"
+    assert rows[0][0].topic == f"p-{table}"
+    assert rows[0][0].value["name"] == "a"
     postgres.query(f"INSERT INTO {table} (name) VALUES ('d')")
     again, context = source(sql, postgres, table, tmp_path, **options)
     assert ids(batches(again, context, offsets)[0]) == [[4]]
@@ -88,13 +88,13 @@ def test_rows_with_a_later_time_are_new(sql: Any, postgres: Postgres, table: str
         f"INSERT INTO {table} VALUES (1, '2024-07-01 00:00:00.000001'), (2, '2024-07-01 00:00:00.000002'), (3, NULL)"
     )
     connector, context = source(sql, postgres, table, tmp_path, mode="timestamp", timestamp_column_name="at")
-    found, offsets = batches(connector, context, {})
-    assert ids(found) == [[1, 2]]
+    rows, offsets = batches(connector, context, {})
+    assert ids(rows) == [[1, 2]]
     postgres.query(f"UPDATE {table} SET at = '2024-07-01 00:00:00.000003' WHERE id = 1")
     assert ids(batches(connector, context, offsets)[0]) == [[1]]
 
 
-def test_rows_of_one_time_are_told_apart_by_their_number(
+def test_rows_of_equal_time_are_ordered_by_their_number(
     sql: Any, postgres: Postgres, table: str, tmp_path: Path
 ) -> None:
     postgres.query(
@@ -105,8 +105,8 @@ def test_rows_of_one_time_are_told_apart_by_their_number(
         sql, postgres, table, tmp_path, mode="timestamp+incrementing", incrementing_column_name="id",
         timestamp_column_name="changed,made", batch_max_rows=2,
     )  # fmt: skip
-    found, offsets = batches(connector, context, {})
-    assert ids(found) == [[1, 9], [2, 3]]
+    rows, offsets = batches(connector, context, {})
+    assert ids(rows) == [[1, 9], [2, 3]]
     postgres.query(f"UPDATE {table} SET changed = '2024-02-01' WHERE id = 1")
     assert ids(batches(connector, context, offsets)[0]) == [[1]]
 
@@ -146,13 +146,13 @@ def test_all_rows_are_read_again_and_again_and_numerics_are_mapped(
 
 def test_a_query_is_read_like_a_table(sql: Any, postgres: Postgres, table: str, tmp_path: Path) -> None:
     postgres.query(f"CREATE TABLE {table} (id int, x int); INSERT INTO {table} VALUES (1, 10), (2, 20), (3, 30)")
-    given = {
+    settings = {
         **postgres.connection, "mode": "incrementing", "incrementing.column.name": "id", "topic.prefix": "answers",
         "query": f"SELECT id, x * 2 AS y FROM {table} WHERE x > 10;",
     }  # fmt: skip
-    connector, context = context_of(sql, "JdbcSource", given, tmp_path)
-    found, offsets = batches(connector, context, {})
-    assert [(row.topic, row.value.asDict()) for row in found[0]] == [
+    connector, context = context_of(sql, "JdbcSource", settings, tmp_path)
+    rows, offsets = batches(connector, context, {})
+    assert [(row.topic, row.value.asDict()) for row in rows[0]] == [
         ("answers", {"id": 2, "y": 40}), ("answers", {"id": 3, "y": 60}),
     ]  # fmt: skip
     assert offsets == {"query": {"incrementing": 3}}
@@ -162,10 +162,10 @@ def test_a_query_is_read_like_a_table(sql: Any, postgres: Postgres, table: str, 
 
 
 def sink(sql: Any, postgres: Postgres, folder: Path, **more: object) -> tuple[Any, Any]:
-    given = {**postgres.connection, "topics": "out", "auto.create": "true"}
-    given |= {name.replace("_", "."): str(value) for name, value in more.items()}
-    exactly_once = given.pop("exactly.once", "") == "True"
-    return context_of(sql, "JdbcSink", given, folder, exactly_once=exactly_once)
+    settings = {**postgres.connection, "topics": "out", "auto.create": "true"}
+    settings |= {name.replace("_", "."): str(value) for name, value in more.items()}
+    exactly_once = settings.pop("exactly.once", "") == "True"
+    return context_of(sql, "JdbcSink", settings, folder, exactly_once=exactly_once)
 
 
 def test_an_upsert_makes_the_table_and_keeps_the_last_of_each_key(
@@ -254,7 +254,7 @@ def test_a_database_that_is_away_is_asked_again_as_often_as_configured(
         patient, context = sink(sql, server, tmp_path, max_retries=10_000, retry_backoff_ms=100)
 
         def start_again() -> None:
-            wait_until(lambda: "is tried again" in caplog.text, timeout=60, what="a retry")
+            wait_until(lambda: "Retrying batch" in caplog.text, timeout=60, what="a retry")
             server.start()
 
         # The server ends with the thread that starts it.
@@ -262,11 +262,11 @@ def test_a_database_that_is_away_is_asked_again_as_often_as_configured(
             back = pool.submit(start_again)
             patient.write(context, batch, 1)
             back.result()
-            found = server.query("SELECT count(*) FROM out")
-        assert found == [("2",)]
+            rows = server.query("SELECT count(*) FROM out")
+        assert rows == [("2",)]
 
 
-def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restarted(
+def test_a_sink_whose_database_is_down_fails_alone_and_resumes_after_a_restart(
     sql: Any, target: Target, topic: str, tmp_path: Path
 ) -> None:
     make_topic(target.bootstrap_servers, topic)
@@ -278,13 +278,13 @@ def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restar
         activate(sql)
         return sql
 
-    # The password is in a file of its own, and nowhere else.
+    # The password is in a separate file, and nowhere else.
     (tmp_path / "secrets.properties").write_text(f"database={Postgres.password}\n")
     secret = f"${{file:{tmp_path}/secrets.properties:database}}"
-    kept = {"config.providers": "file", "config.providers.file.class": "FileConfigProvider"}
+    providers = {"config.providers": "file", "config.providers.file.class": "FileConfigProvider"}
     offsets = OffsetStore(FileTable(tmp_path / "offsets"))
     points = str(tmp_path / "points")
-    worker = Worker("w:1", properties, session, points, offsets, providers=Providers.of(kept),
+    worker = Worker("w:1", properties, session, points, offsets, providers=Providers.of(providers),
                     declared=Declared(file_connectors=True))  # fmt: skip
     herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     herder.start()
@@ -334,16 +334,16 @@ def test_a_sink_whose_database_is_away_fails_alone_and_goes_on_when_it_is_restar
 def test_a_database_with_merge_does_the_same(spark: Any, tmp_path: Path) -> None:
     # Otherwise it writes a log to where it runs.
     spark._jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
-    given = {
+    settings = {
         "connection.url": f"jdbc:derby:memory:{uuid.uuid4().hex};create=true", "topics": "out", "auto.create": "true",
         "insert.mode": "upsert", "pk.mode": "record_key", "delete.enabled": "true", "auto.evolve": "true",
     }  # fmt: skip
-    connector, context = context_of(spark, "JdbcSink", given, tmp_path)
+    connector, context = context_of(spark, "JdbcSink", settings, tmp_path)
     connector.write(context, records(spark, [(1, "a"), (2, "b"), (1, "c")], "id int, name string"), 0)
     rows = [(2, None, None), (3, "d", 1.5)]
     connector.write(context, records(spark, rows, "id int, name string, x double"), 1)
-    reading = {"connection.url": given["connection.url"], "mode": "incrementing", "incrementing.column.name": "id"}
+    reading = {"connection.url": settings["connection.url"], "mode": "incrementing", "incrementing.column.name": "id"}
     reader, about = context_of(spark, "JdbcSource", {**reading, "table.whitelist": "out"}, tmp_path)
-    ((*found,),), _ = batches(reader, about, {})
-    assert sorted(tuple(row.value) for row in found) == [(1, "c", None), (3, "d", 1.5)]
+    ((*read_rows,),), _ = batches(reader, about, {})
+    assert sorted(tuple(row.value) for row in read_rows) == [(1, "c", None), (3, "d", 1.5)]
     connector.stop()

@@ -1,4 +1,5 @@
-"""Workers of Connect on Apache Kafka: records, and the workers' own topics, are kept there as they are on Kavka."""
+"""Workers of Connect on Apache Kafka: records, and the workers' own topics, are kept there as they
+are on Kavka."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ def test_a_standalone_worker_brings_lines_of_a_file_through_a_topic_to_another_f
     }
     source = {"name": "in", "connector.class": SOURCE, "file": lines, "topic": topic, **MADE}
     sink = {"name": "out", "connector.class": SINK, "file": out, "topics": topic}
-    given = {"worker": worker, "source": source, "sink": sink}
-    files = [str(write_properties(tmp_path / f"{name}.properties", values)) for name, values in given.items()]
+    configurations = {"worker": worker, "source": source, "sink": sink}
+    files = [str(write_properties(tmp_path / f"{name}.properties", values)) for name, values in configurations.items()]
     command = [sys.executable, "-m", "kavka.cli.main", "connect-standalone", *files]
     home = {"SPARK_HOME": str(light_home(tmp_path / "home"))}
     with ManagedProcess(command, log=tmp_path / "worker.out", env=home, cwd=tmp_path) as process:
@@ -60,7 +61,7 @@ def test_a_standalone_worker_brings_lines_of_a_file_through_a_topic_to_another_f
             file.write("".join(f"{number}\n" for number in range(500, 1000)))
         expect_lines(out, 1000, process)
         assert process.stop(120) == 0, process.log_tail()
-    assert [int(bytes(one.value)) for one in read_all(apache, topic)] == list(range(1000))
+    assert [int(bytes(record.value)) for record in read_all(apache, topic)] == list(range(1000))
 
 
 def expect_lines(file: Path, count: int, process: ManagedProcess) -> None:
@@ -92,27 +93,27 @@ def test_a_distributed_worker_keeps_configurations_states_and_offsets_in_topics_
         assert worker.ask("PUT", "/connectors/in/pause")[0] == 202
         worker.wait_for_task("in", "PAUSED")
         offsets = worker.ask("GET", "/connectors/in/offsets")[1]["offsets"]
-        assert [(one["partition"], one["offset"]["position"]) for one in offsets] == [
+        assert [(offset["partition"], offset["offset"]["position"]) for offset in offsets] == [
             ({"filename": str(lines)}, lines.stat().st_size)
         ]
-        # A worker whose Spark has ended by itself ends, too, for others to take over what it ran.
+        # A worker whose Spark has ended exits, so that others take over its connectors.
         os.kill(spark_of(worker.process.pid), signal.SIGKILL)
         assert worker.process.wait(PATIENCE) == 1, worker.process.log_tail()
-        assert "Spark's process has ended" in worker.log()
+        assert "Spark's process ended" in worker.log()
     finally:
         worker.process.kill()
 
     with Admin(bootstrap_servers=servers) as admin:
         topics = [f"{group}-{what}" for what in ("config", "offset", "status")]
-        found = admin.describe_configs([ConfigResource.topic(name) for name in topics])
-        assert [one["cleanup.policy"].value for one in found.values()] == ["compact"] * 3
+        topic_configs = admin.describe_configs([ConfigResource.topic(name) for name in topics])
+        assert [entry["cleanup.policy"].value for entry in topic_configs.values()] == ["compact"] * 3
     client = {"bootstrap.servers": servers}
     tables = [TopicTable(client, name, 1, 1) for name in topics]
     try:
-        configs, kept, states = ConfigStore(tables[0]), OffsetStore(tables[1]), StatusStore(tables[2])
+        configs, store, states = ConfigStore(tables[0]), OffsetStore(tables[1]), StatusStore(tables[2])
         assert (configs.config("in"), configs.target("in")) == (source, "PAUSED")
         assert (configs.config("out"), configs.target("out")) == (sink, "STARTED")
-        assert [{"partition": part, "offset": offset} for part, offset in kept.entries("in")] == offsets
+        assert [{"partition": part, "offset": offset} for part, offset in store.entries("in")] == offsets
         assert (states.topics("in"), states.topics("out")) == ([topic], [topic])
     finally:
         for table in tables:
@@ -126,5 +127,5 @@ def spark_of(pid: int) -> int:
         for thread in Path(f"/proc/{pid}/task").iterdir()
         for child in (thread / "children").read_text().split()
     ]
-    (found,) = (child for child in children if b"java" in Path(f"/proc/{child}/cmdline").read_bytes())
-    return found
+    (child_pid,) = (child for child in children if b"java" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return child_pid

@@ -1,4 +1,4 @@
-"""Tasks of Connect on Spark: sources and sinks of one's own, converters, records that fail, retries."""
+"""Connect tasks on Spark: custom sources and sinks, converters, failing records, retries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kavka.pipeline.connect.worker import activate
 from tests.support.our_consumer import read_all
 from tests.support.targets import Target
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600), pytest.mark.records]
 
 PATIENCE = 240.0
 AVRO = {
@@ -77,14 +77,14 @@ class Counting(IncrementalSource):
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> Any:
         first = start.get("one", {"at": 0})["at"]
         if self.fail_at is not None and first >= self.fail_at:
-            raise ConnectError("it is over")
+            raise ConnectError("no more rows")
         return context.spark.range(first, end["one"]["at"]).selectExpr("CAST(id AS STRING) AS value")
 
     fail_at: int | None = None
 
 
-class Kept(Sink):
-    """Keeps what it is given, for the test to see; fails as often as it is told to."""
+class RecordingSink(Sink):
+    """Records the rows that it receives and raises the configured failures."""
 
     rows: list[Any] = []
     types: set[str] = set()
@@ -94,15 +94,15 @@ class Kept(Sink):
     def write(self, context: Context, records: Any, batch_id: int) -> None:
         if self.failures:
             raise self.failures.pop(0)
-        found = records.orderBy("offset").collect()
+        rows = records.orderBy("offset").collect()
         self.types.add(records.schema["value"].dataType.simpleString())
-        self.rows.extend(found)
+        self.rows.extend(rows)
 
 
 @pytest.fixture
-def kept() -> Iterator[type[Kept]]:
-    Kept.rows, Kept.types, Kept.failures = [], set(), []
-    yield Kept
+def recording_sink() -> Iterator[type[RecordingSink]]:
+    RecordingSink.rows, RecordingSink.types, RecordingSink.failures = [], set(), []
+    yield RecordingSink
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
         activate(spark)
         return spark
 
-    def one(cls: Any, name: str, **settings: str) -> Outcome:
+    def run_connector(cls: Any, name: str, **settings: str) -> Outcome:
         ended = threading.Event()
         outcomes: list[Outcome] = []
 
@@ -131,14 +131,14 @@ def run(spark: Any, target: Target, tmp_path: Path) -> Callable[..., Outcome]:
         declared = Declared(file_connectors=True)
         points = str(tmp_path / "points")
         worker = Worker("w:1", properties, session, points, offsets, exactly_once, declared=declared)
-        given = {"name": name, "connector.class": cls.__name__, "trigger": "available-now"}
-        given |= {key.replace("_", "."): value for key, value in settings.items()}
-        task = Task(worker, name, cls, given, on_end)
+        configuration = {"name": name, "connector.class": cls.__name__, "trigger": "available-now"}
+        configuration |= {key.replace("_", "."): value for key, value in settings.items()}
+        task = Task(worker, name, cls, configuration, on_end)
         task.start()
         assert ended.wait(PATIENCE), f"{name} has not ended"
         return outcomes[0]
 
-    return one
+    return run_connector
 
 
 @pytest.fixture
@@ -148,7 +148,12 @@ def admin(target: Target) -> Iterator[Admin]:
 
 
 def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_sink(
-    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str, tmp_path: Path
+    run: Callable[..., Outcome],
+    recording_sink: type[RecordingSink],
+    target: Target,
+    admin: Admin,
+    topic: str,
+    tmp_path: Path,
 ) -> None:
     """Values with schemas in each record, keys made of the value, poison left out."""
     folder = tmp_path / "rows"
@@ -172,20 +177,20 @@ def test_a_stream_goes_to_its_topic_through_transformations_and_back_through_a_s
     outcome = run(Rows, "rows", topic=topic, folder=str(folder), worker_exactly_once="true", **json_converter, **more,
                   **made)  # fmt: skip
     assert outcome.kind == "done", outcome.trace
-    found = read_all(target, topic)
-    assert sorted(bytes(one.key) for one in found) == [n.to_bytes(4, "big") for n in range(3)]
-    first = json.loads(next(one.value for one in found if one.key == bytes(4)))
+    records = read_all(target, topic)
+    assert sorted(bytes(entry.key) for entry in records) == [n.to_bytes(4, "big") for n in range(3)]
+    first = json.loads(next(entry.value for entry in records if entry.key == bytes(4)))
     assert first["payload"] == {"id": 0, "name": "7", "at": 1704164645000}
-    assert [one["type"] for one in first["schema"]["fields"]] == ["int64", "string", "int64"]
+    assert [field["type"] for field in first["schema"]["fields"]] == ["int64", "string", "int64"]
     assert first["schema"]["fields"][2]["name"] == "org.apache.kafka.connect.data.Timestamp"
-    assert {one.timestamp for one in found} == {1704164645000}
+    assert {record.timestamp for record in records} == {1704164645000}
 
-    outcome = run(kept, "back", topics=topic, exactly_once="true", **json_converter)
+    outcome = run(recording_sink, "back", topics=topic, exactly_once="true", **json_converter)
     assert outcome.kind == "done", outcome.trace
-    assert kept.types == {"struct<id:bigint,name:string,at:timestamp>"}
-    assert sorted((row.key, row.value.id, row.value.name) for row in kept.rows) == [(0, 0, "7"), (1, 1, "n1"),
+    assert recording_sink.types == {"struct<id:bigint,name:string,at:timestamp>"}
+    assert sorted((row.key, row.value.id, row.value.name) for row in recording_sink.rows) == [(0, 0, "7"), (1, 1, "n1"),
                                                                                     (2, 2, "n2")]  # fmt: skip
-    assert {row.topic for row in kept.rows} == {topic}
+    assert {row.topic for row in recording_sink.rows} == {topic}
     group = admin.list_consumer_group_offsets("connect-back")
     assert group[TopicPartition(topic, 0)] is not None
 
@@ -206,7 +211,7 @@ def test_a_source_leaves_out_what_fails_or_fails(
     assert "Value (no number) was out of range" in (failed.trace or "").splitlines()[0]
     assert read_all(target, topic) == []
     assert run(Rows, "tolerant", errors_tolerance="all", errors_log_enable="true", **common).kind == "done"
-    assert [bytes(one.value) for one in read_all(target, topic)] == [b"Struct{id=1,name=12}"]
+    assert [bytes(record.value) for record in read_all(target, topic)] == [b"Struct{id=1,name=12}"]
 
 
 def test_a_batch_says_topic_partition_headers_and_time_of_its_records(
@@ -222,15 +227,15 @@ def test_a_batch_says_topic_partition_headers_and_time_of_its_records(
     outcome = run(Once, "once", prefix=topic, value_converter="LongConverter", **made)
     assert outcome.kind == "done", outcome.trace
     described = admin.describe_topics([f"{topic}-0", f"{topic}-1"])
-    assert [len(one.partitions) for one in described.values()] == [2, 3]
+    assert [len(description.partitions) for description in described.values()] == [2, 3]
     sizes = admin.describe_configs([ConfigResource.topic(f"{topic}-1")])
     assert next(iter(sizes.values()))["max.message.bytes"].value == "54321"
-    (one, two) = sorted(read_all(target, f"{topic}-1"), key=lambda record: record.timestamp)
-    assert (bytes(one.key), bytes(one.value), one.timestamp) == (b"k", (1).to_bytes(8, "big"), 1001)
-    assert [(name, bytes(value)) for name, value in two.headers] == [("n", b"3")]
+    (first, second) = sorted(read_all(target, f"{topic}-1"), key=lambda record: record.timestamp)
+    assert (bytes(first.key), bytes(first.value), first.timestamp) == (b"k", (1).to_bytes(8, "big"), 1001)
+    assert [(name, bytes(value)) for name, value in second.headers] == [("n", b"3")]
 
 
-def test_an_incremental_source_goes_on_where_it_stopped_and_writes_a_batch_again_once(
+def test_an_incremental_source_resumes_and_repeats_a_batch_once(
     run: Callable[..., Outcome], target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
@@ -239,7 +244,7 @@ def test_an_incremental_source_goes_on_where_it_stopped_and_writes_a_batch_again
     try:
         outcome = run(Counting, "count", until="10", **settings)
         assert outcome.kind == "failed"
-        assert "it is over" in (outcome.trace or "")
+        assert "no more rows" in (outcome.trace or "")
     finally:
         Counting.fail_at = None
     store = OffsetStore(FileTable(tmp_path / "offsets"))
@@ -255,13 +260,14 @@ def test_an_incremental_source_goes_on_where_it_stopped_and_writes_a_batch_again
     store.put_plan("count", plan.number, plan.start, plan.end, done=False)
     assert run(Counting, "count", until="11", **settings).kind == "done"
     # The rows of a batch are written by several tasks at once.
-    assert sorted(int(bytes(one.value)) for one in read_all(target, topic)) == list(range(11))
+    assert sorted(int(bytes(record.value)) for record in read_all(target, topic)) == list(range(11))
 
 
 def test_lines_of_a_file_are_the_same_whether_tasks_send_them_or_transformations_change_them(
     run: Callable[..., Outcome], target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
-    """Without transformations lines do not go through Spark. Each is there once, also when a batch is written again."""
+    """Without transformations lines do not go through Spark. Each is there once, also when a batch
+    is written again."""
     sent, changed = f"{topic}-sent", f"{topic}-changed"
     admin.create_topics([NewTopic(name, 1) for name in (sent, changed)])
     path = tmp_path / "in.log"
@@ -280,35 +286,35 @@ def test_lines_of_a_file_are_the_same_whether_tasks_send_them_or_transformations
         assert plan is not None and plan.done and plan.number == 1
         store.put_plan(name, plan.number, plan.start, plan.end, done=False)
         assert run(FileStreamSource, name, topic=name, **common, **more).kind == "done"
-    found, others = read_all(target, sent), read_all(target, changed)
-    assert sorted(bytes(one.value) for one in found) == sorted(bytes(one.value) for one in others) == expected
-    assert {(one.key, tuple(one.headers)) for one in found} == {(None, ())}
-    assert {(one.key, tuple(one.headers)) for one in others} == {(None, (("by", b"us"),))}
+    records, others = read_all(target, sent), read_all(target, changed)
+    assert sorted(bytes(entry.value) for entry in records) == sorted(bytes(entry.value) for entry in others) == expected
+    assert {(record.key, tuple(record.headers)) for record in records} == {(None, ())}
+    assert {(record.key, tuple(record.headers)) for record in others} == {(None, (("by", b"us"),))}
 
 
 def test_a_sink_is_tried_again_while_the_other_system_is_away_and_fails_with_the_cause(
-    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str
+    run: Callable[..., Outcome], recording_sink: type[RecordingSink], target: Target, admin: Admin, topic: str
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         producer.send(topic, value="x")
         producer.send(topic, value=b"no UTF-8: \xff")
     values = ["x", "no UTF-8: \ufffd"]
-    kept.failures = [RetriableError("the database is away")] * 2
+    recording_sink.failures = [RetriableError("the database is away")] * 2
     patient = {"errors_retry_timeout": "600000", "errors_retry_delay_max_ms": "10"}
-    assert run(kept, "patient", topics=topic, **patient).kind == "done"
-    assert [row.value for row in kept.rows] == values
-    kept.failures = [RetriableError("the database is away")]
-    outcome = run(kept, "impatient", topics=topic)
+    assert run(recording_sink, "patient", topics=topic, **patient).kind == "done"
+    assert [row.value for row in recording_sink.rows] == values
+    recording_sink.failures = [RetriableError("the database is away")]
+    outcome = run(recording_sink, "impatient", topics=topic)
     assert (outcome.kind, "the database is away" in (outcome.trace or "")) == ("failed", True)
-    # What was not written is written by the next start.
-    kept.rows.clear()
-    assert run(kept, "impatient", topics=topic).kind == "done"
-    assert [row.value for row in kept.rows] == values
+    # The next start writes the missing records.
+    recording_sink.rows.clear()
+    assert run(recording_sink, "impatient", topics=topic).kind == "done"
+    assert [row.value for row in recording_sink.rows] == values
 
 
 def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
-    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str
+    run: Callable[..., Outcome], recording_sink: type[RecordingSink], target: Target, admin: Admin, topic: str
 ) -> None:
     import io
 
@@ -321,7 +327,8 @@ def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
         five, name = b"\0\0\0\0\x07", b"\x02\x0a\x02\x08five"
         good = name + b"\x02" + b"\x02\x7d"
         assert out.getvalue() == good
-        # Confluent's bytes are missing; an int of 36 bits; a decimal of 17 digits; data that ends too early.
+        # Confluent's bytes are missing; an int of 36 bits; a decimal of 17 digits; data that ends
+        # too early.
         large_int = name + b"\x80\x80\x80\x80\x80\x01" + b"\x02\x7d"
         large_decimal = name + b"\x02" + b"\x0e" + b"\x7f" * 7
         for value in (five + good, good, five + large_int, five + large_decimal, five + name):
@@ -329,29 +336,31 @@ def test_avro_and_json_without_schemas_become_columns_and_poison_is_left_out(
         for value in ('{"id": 1, "tags": ["a"]}', '{"id": 2.5, "more": {"x": true}}', None):
             producer.send(f"{topic}-json", value=value)
     avro = {"value_converter": "io.confluent.connect.avro.AvroConverter", "value_converter_schema": json.dumps(AVRO)}
-    outcome = run(kept, "avro", topics=topic, value_converter_wire_format="confluent", errors_tolerance="all", **avro)
+    outcome = run(
+        recording_sink, "avro", topics=topic, value_converter_wire_format="confluent", errors_tolerance="all", **avro
+    )
     assert outcome.kind == "done", outcome.trace
-    assert [tuple(row.value) for row in kept.rows] == [(5, "five", 1, Decimal("1.25"))]
-    kept.rows.clear()
+    assert [tuple(row.value) for row in recording_sink.rows] == [(5, "five", 1, Decimal("1.25"))]
+    recording_sink.rows.clear()
     plain = {"value_converter": "JsonConverter", "value_converter_schemas_enable": "false"}
-    outcome = run(kept, "json", topics=f"{topic}-json", **plain)
+    outcome = run(recording_sink, "json", topics=f"{topic}-json", **plain)
     assert outcome.kind == "done", outcome.trace
-    one, two, three = kept.rows
-    assert (one.value.id, one.value.tags, one.value.more) == (1.0, ["a"], None)
-    assert (two.value.id, two.value.more.x, three.value) == (2.5, True, None)
+    first, second, three = recording_sink.rows
+    assert (first.value.id, first.value.tags, first.value.more) == (1.0, ["a"], None)
+    assert (second.value.id, second.value.more.x, three.value) == (2.5, True, None)
 
 
 def test_json_that_is_nested_too_deep_fails_alone_and_spark_lives_on(
-    run: Callable[..., Outcome], kept: type[Kept], target: Target, admin: Admin, topic: str
+    run: Callable[..., Outcome], recording_sink: type[RecordingSink], target: Target, admin: Admin, topic: str
 ) -> None:
     """Some hundreds of levels ended Spark's process, and with it all connectors of the worker."""
     admin.create_topics([NewTopic(topic, 1), NewTopic(f"{topic}-schemas", 1)])
-    most = MAX_DEPTH - 1
+    deepest = MAX_DEPTH - 1
     plain = [
         b'{"id": 1}',
         b'{"a":' * 900 + b"1" + b"}" * 900,
         b"[" * 5000 + b"]" * 5000,
-        b'{"deep": ' + b"[" * most + b"1" + b"]" * most + b"}",
+        b'{"deep": ' + b"[" * deepest + b"1" + b"]" * deepest + b"}",
         b'{"text": "' + b"[" * 500 + b'", "all": [' + b'{"<": {"b": [1]}},' * 200 + b"{}]}",
     ]
     array, number = b'{"type": "array", "items": ', b'{"type": "int32", "optional": true}'
@@ -368,15 +377,15 @@ def test_json_that_is_nested_too_deep_fails_alone_and_spark_lives_on(
         for value in with_schemas:
             producer.send(f"{topic}-schemas", value=value)
     common = {"value_converter": "JsonConverter", "errors_tolerance": "all"}
-    outcome = run(kept, "plain", topics=topic, value_converter_schemas_enable="false", **common)
+    outcome = run(recording_sink, "plain", topics=topic, value_converter_schemas_enable="false", **common)
     assert outcome.kind == "done", outcome.trace
-    assert [row.offset for row in kept.rows] == [0, 3, 4]
-    assert kept.rows[0].value.id == 1
-    assert len(kept.rows[2].value.all) == 201
-    kept.rows.clear()
-    outcome = run(kept, "schemas", topics=f"{topic}-schemas", **common)
+    assert [row.offset for row in recording_sink.rows] == [0, 3, 4]
+    assert recording_sink.rows[0].value.id == 1
+    assert len(recording_sink.rows[2].value.all) == 201
+    recording_sink.rows.clear()
+    outcome = run(recording_sink, "schemas", topics=f"{topic}-schemas", **common)
     assert outcome.kind == "done", outcome.trace
-    assert [row.value for row in kept.rows] == [1, 2]
+    assert [row.value for row in recording_sink.rows] == [1, 2]
 
 
 def test_decimals_times_and_schemas_of_single_records_that_do_not_fit_fail_those_records_alone(spark: Any) -> None:
@@ -391,10 +400,10 @@ def test_decimals_times_and_schemas_of_single_records_that_do_not_fit_fail_those
         return base64.b64encode(number.to_bytes(40, "big", signed=True)).decode()
 
     text = {"type": "string", "optional": True}
-    most = (10**38 - 1) // 100
+    largest = (10**38 - 1) // 100
     values = [
         (shape(2), {"a": "MDk=", "all": ["AQ==", None, "/w=="], "at": 0}),
-        (shape(2), {"a": base64_of(most), "all": [base64_of(-most)], "at": None}),
+        (shape(2), {"a": base64_of(largest), "all": [base64_of(-largest)], "at": None}),
         (shape(2), {"a": None, "all": None, "at": 1}),
         (shape(2), {"a": 1.5, "all": [], "at": 1}),
         (shape(4), {"a": "MDk=", "all": ["MDk="], "at": 1}),
@@ -421,16 +430,18 @@ def test_decimals_times_and_schemas_of_single_records_that_do_not_fit_fail_those
 
     written = flow.value.encode(F.col("value"), records.type_of("value"), SchemaName())
     shown = records.frame.select("offset", "value", "_error", written.cast("string").alias("w"))
-    found = shown.orderBy("offset").collect()
-    assert [row.offset for row in found if row._error is not None] == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert {row._error.message for row in found[5:12]} == {"the payload is not what the schema says"}
-    assert "schemas that do not fit together" in found[12]._error.message
-    large = Decimal(most).scaleb(-2, Exact(prec=50))
-    assert [(row.value.a, row.value.all) for row in found[:5]] == [
+    stored_rows = shown.orderBy("offset").collect()
+    assert [row.offset for row in stored_rows if row._error is not None] == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert {row._error.message for row in stored_rows[5:12]} == {"the payload does not match the schema"}
+    assert "incompatible schemas" in stored_rows[12]._error.message
+    large = Decimal(largest).scaleb(-2, Exact(prec=50))
+    assert [(row.value.a, row.value.all) for row in stored_rows[:5]] == [
         (Decimal("123.45"), [Decimal("0.01"), None, Decimal("-0.01")]), (large, [large.copy_negate()]), (None, None),
         (Decimal("1.5"), []), (Decimal("1.2345"), [Decimal("1.2345")]),
     ]  # fmt: skip
-    payloads = [json.loads(row.w)["payload"] for row in found[:5]]
-    numbers = [int.from_bytes(base64.b64decode(one["a"]), "big", signed=True) for one in payloads if one["a"]]
-    assert numbers == [1234500, most * 100, 15000, 12345]
+    payloads = [json.loads(row.w)["payload"] for row in stored_rows[:5]]
+    numbers = [
+        int.from_bytes(base64.b64decode(payload["a"]), "big", signed=True) for payload in payloads if payload["a"]
+    ]
+    assert numbers == [1234500, largest * 100, 15000, 12345]
     assert payloads[0]["all"] == ["ZA==", None, "nA=="] and payloads[4]["all"] == ["MDk="]

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 SUPPORT = Path(jars.__file__).parent
 GOLDEN = SUPPORT.parent / "golden" / "connect-transforms-3.9.1.json"
 
-# Ours has no values without types: JSON without schemas that is made a time is written as milliseconds, where Apache's
-# converter refuses a Java date.
+# Ours has no values without types: JSON without schemas that is made a time is written as
+# milliseconds, where Apache's converter refuses a Java date.
 BETTER_HERE = {("TimestampConverter$Value", False, "Timestamp")}
 
 
@@ -37,7 +37,8 @@ def test_the_golden_file_is_what_apaches_transformations_do(tmp_path: Path) -> N
 
 
 def decoded(spark: Any, flow: Any, case: dict[str, Any]) -> Any:
-    """A record of the case as a sink's transformations get it. From VALUES: Spark needs no job for what follows."""
+    """A record of the case as a sink's transformations get it. From VALUES: Spark needs no job for
+    what follows."""
 
     def data(part: Any) -> str:
         return "CAST(NULL AS BINARY)" if part is None else f"X'{json.dumps(part).encode().hex()}'"
@@ -68,28 +69,28 @@ def test_records_come_out_as_they_do_of_apaches_transformations(spark: Any) -> N
         worker = {f"{side}.converter": "JsonConverter" for side in ("key", "value")}
         worker |= {f"{side}.converter.schemas.enable": str(schemas).lower() for side in ("key", "value")}
         flows[schemas] = Flow.of("c", {}, config, worker, keep_raw=False)
-    given: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     golden = json.loads(GOLDEN.read_text())
     wrong = []
     for number, case in enumerate(connect_cases.cases()):
         flow = flows[case["schemas"]]
         text = json.dumps([case["schemas"], case["key"], case["value"], case["timestamp"], case["headers"]])
-        if text not in given:
-            given[text] = decoded(spark, flow, case)
+        if text not in outcomes:
+            outcomes[text] = decoded(spark, flow, case)
         steps, errors = compiled(
             {"transforms": "t", "transforms.t.type": f"org.apache.kafka.connect.transforms.{case['type']}"}
             | {f"transforms.t.{name}": value for name, value in case["config"].items()}
         )
         assert not errors, errors
-        records = steps[0].apply(given[text])
+        records = steps[0].apply(outcomes[text])
         sides = [
-            one.encode(F.col(side), records.type_of(side), records.names[side]).cast("string").alias(side)
-            for side, one in (("key", flow.key), ("value", flow.value))
+            part.encode(F.col(side), records.type_of(side), records.names[side]).cast("string").alias(side)
+            for side, part in (("key", flow.key), ("value", flow.value))
         ]
         rows = records.frame.select(*sides, "topic", "headers", "_error").collect()
         if (case["type"], case["schemas"], case["config"].get("target.type")) in BETTER_HERE:
             continue
-        ours, theirs = shown(rows[0] if rows else None), told(golden[number])
+        ours, theirs = shown(rows[0] if rows else None), plain_outcome(golden[number])
         if ours != theirs:
             wrong.append(f"case {number}: {case['type']} {case['config']}\n  ours:   {ours}\n  theirs: {theirs}")
     assert not wrong, "\n".join(wrong)
@@ -100,7 +101,10 @@ def shown(row: Any) -> dict[str, Any]:
         return {"dropped": True}
     if row["_error"] is not None:
         return {"error": row["_error"]["exception"], "message": row["_error"]["message"].split(", found: ")[0]}
-    headers = [[one["key"], None if one["value"] is None else bytes(one["value"]).decode()] for one in row["headers"]]
+    headers = [
+        [header["key"], None if header["value"] is None else bytes(header["value"]).decode()]
+        for header in row["headers"]
+    ]
     sides = {side: None if row[side] is None else plain(json.loads(row[side])) for side in ("key", "value")}
     return {"topic": row["topic"], **sides, "headers": headers}
 
@@ -108,13 +112,13 @@ def shown(row: Any) -> dict[str, Any]:
 def plain(part: Any) -> Any:
     """Columns that were read from JSON may all be null: whether a field is optional is not kept."""
     if isinstance(part, dict):
-        return {name: plain(one) for name, one in part.items() if name != "optional"}
-    return [plain(one) for one in part] if isinstance(part, list) else part
+        return {name: plain(value) for name, value in part.items() if name != "optional"}
+    return [plain(value) for value in part] if isinstance(part, list) else part
 
 
-def told(wanted: dict[str, Any]) -> dict[str, Any]:
+def plain_outcome(expected: dict[str, Any]) -> dict[str, Any]:
     """Messages without the names of Java's classes and what Java prints of a record."""
-    if "error" not in wanted:
-        return {name: plain(part) for name, part in wanted.items()}
-    message = wanted["message"].split(", found: ")[0].split("; supported types")[0].split(": SinkRecord")[0]
-    return {"error": wanted["error"], "message": message}
+    if "error" not in expected:
+        return {name: plain(part) for name, part in expected.items()}
+    message = expected["message"].split(", found: ")[0].split("; supported types")[0].split(": SinkRecord")[0]
+    return {"error": expected["error"], "message": message}

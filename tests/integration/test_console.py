@@ -1,4 +1,5 @@
-"""The console's frame: who may ask, what is refused, what lasts over a restart, how it starts and ends."""
+"""The console's frame: who may ask, what is refused, what lasts over a restart, how it starts and
+ends."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory) -> Iterator[KavkaProcess]:
-    with KavkaProcess(tmp_path_factory.mktemp("broker")) as found:
-        yield found
+    with KavkaProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory, broker) -> Iterator[ConsoleProcess]:
-    with ConsoleProcess(tmp_path_factory.mktemp("console"), broker.bootstrap_servers) as found:
-        yield found
+    with ConsoleProcess(tmp_path_factory.mktemp("console"), broker.bootstrap_servers) as console:
+        yield console
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +50,8 @@ def guarded(tmp_path_factory, broker) -> Iterator[ConsoleProcess]:
     for name, role in (("anna", Role.ADMIN), ("bert", Role.OPERATE), ("carl", Role.VIEW)):
         users.put(name, role, f"{name}'s")
     options = ["--users", str(users.path), "--allowed-host", "console.example"]
-    with ConsoleProcess(folder, broker.bootstrap_servers, "--host", "127.0.0.1", *options) as found:
-        yield found
+    with ConsoleProcess(folder, broker.bootstrap_servers, "--host", "127.0.0.1", *options) as guarded:
+        yield guarded
 
 
 def basic(name: str, password: str | None = None) -> str:
@@ -97,7 +98,7 @@ def test_a_form_of_another_site_changes_nothing(console):
     assert "made was created" not in again.text, "a line is said once"
 
 
-def test_every_answer_forbids_scripts_and_frames_of_others(console):
+def test_every_response_forbids_foreign_scripts_and_frames(console):
     for path in ("/c/default/overview", "/api/clusters/default/overview", "/nowhere", "/static/console.js"):
         headers = console.get(path).headers
         assert "script-src 'self'" in headers["Content-Security-Policy"]
@@ -123,7 +124,7 @@ def test_a_body_that_is_no_object_is_refused_in_a_line(console, body):
     assert answer.status == 400 and "JSON" in answer.error
 
 
-def test_what_is_not_there_is_said(console):
+def test_unknown_paths_are_errors(console):
     assert console.get("/c/nowhere/overview").error == "there is no cluster 'nowhere' here"
     assert console.get(of_default("/topics/nothing")).error == "there is no topic 'nothing'"
     page = console.get("/c/default/topics/%3Cscript%3E", Accept="text/html")
@@ -146,7 +147,7 @@ def test_the_description_of_the_api_names_every_operation(console):
 # --- users and roles
 
 
-def test_nobody_sees_anything_before_logging_in(guarded):
+def test_all_pages_require_a_login(guarded):
     answer = guarded.get("/c/default/overview", Accept="text/html")
     assert (answer.status, answer.headers["Location"]) == (303, "/login?next=/c/default/overview")
     for path in ("/api/clusters/default/overview", "/c/default/events", "/api/openapi.json"):
@@ -185,9 +186,9 @@ def test_a_role_may_what_it_may_and_every_change_is_written_down(guarded):
     assert guarded.get(of_default("/audit"), Authorization=carl).status == 403
     assert guarded.post(of_default("/topics/create"), {"name": "roles"}, Authorization=anna).status == 200
     lines = guarded.get(of_default("/audit"), Authorization=anna).json()
-    kept = [(line["user"], line["action"], line["arguments"].get("name"), line["outcome"]) for line in lines]
-    assert ("anna", "create_topic", "roles", "done") in kept
-    assert ("carl", "create_topic", None, "this takes the role operate, and carl has view") in kept
+    entries = [(line["user"], line["action"], line["arguments"].get("name"), line["outcome"]) for line in lines]
+    assert ("anna", "create_topic", "roles", "done") in entries
+    assert ("carl", "create_topic", None, "this takes the role operate, and carl has view") in entries
 
 
 def test_a_user_who_is_removed_is_out_at_once(guarded):
@@ -234,7 +235,7 @@ def test_a_name_of_a_megabyte_is_refused_before_it_is_read(guarded):
         assert answer.status == expected and len(answer.text) < 10_000
 
 
-def test_half_open_requests_keep_nobody_out(guarded):
+def test_half_open_requests_do_not_block_other_clients(guarded):
     """520 of them, from one address and from several."""
     peers = []
     try:
@@ -275,7 +276,7 @@ def test_users_behind_a_trusted_proxy_have_their_own_addresses(tmp_path, broker)
         assert console.get(path, Authorization=basic("anna"), X_Forwarded_For="10.0.0.2").status == 200
 
 
-def test_a_name_that_was_allowed_is_answered(guarded):
+def test_an_allowed_host_name_is_served(guarded):
     assert guarded.get("/healthz", Host="console.example").status == 200
     assert guarded.get("/healthz", Host="other.example").status == 421
 
@@ -290,7 +291,7 @@ def run_tool(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str
 def test_the_tool_that_keeps_the_users(tmp_path):
     users = str(tmp_path / "users")
     added = run_tool("console-user", "--users", users, "--add", "anna", "--role", "admin", text="secret\n")
-    assert (added.returncode, added.stdout) == (0, "anna may admin\n")
+    assert (added.returncode, added.stdout) == (0, "anna has the role admin\n")
     assert "secret" not in Path(users).read_text()
     assert run_tool("console-user", "--users", users, "--list").stdout == "anna admin\n"
     assert run_tool("console-user", "--users", users, "--remove", "anna").returncode == 0
@@ -301,7 +302,7 @@ def test_the_tool_that_keeps_the_users(tmp_path):
 # --- starting and ending
 
 
-def test_what_it_cannot_start_with_is_one_line(tmp_path, console, broker):
+def test_a_start_error_is_one_line(tmp_path, console, broker):
     start = ["console", "--bootstrap-server", broker.bootstrap_servers, "--data", str(tmp_path / "d")]
     everywhere = run_tool(*start, "--host", "0.0.0.0", "--port", "0")
     assert everywhere.returncode == 1 and "it needs users" in everywhere.stderr
@@ -313,7 +314,7 @@ def test_what_it_cannot_start_with_is_one_line(tmp_path, console, broker):
     assert nothing.returncode == 1 and "bootstrap-server" in nothing.stderr
 
 
-def test_a_cluster_that_does_not_answer_is_said_and_the_pages_wait_for_it(tmp_path):
+def test_an_unreachable_cluster_is_shown_until_it_responds(tmp_path):
     with ConsoleProcess(tmp_path, f"localhost:{free_port()}") as lonely:
         page = lonely.get("/c/default/overview", Accept="text/html")
         assert page.status == 503 and "no broker answers at" in page.text
@@ -422,7 +423,7 @@ def test_it_serves_https_with_a_certificate(tmp_path, broker):
         connection.close()
 
 
-def test_several_clusters_are_told_apart(tmp_path, broker):
+def test_several_clusters_are_separate(tmp_path, broker):
     file = tmp_path / "clusters"
     file.write_text(
         f"[shop]\nbootstrap.servers={broker.bootstrap_servers}\n[away]\nbootstrap.servers=localhost:{free_port()}\n"
@@ -431,7 +432,7 @@ def test_several_clusters_are_told_apart(tmp_path, broker):
         page = console.get("/c/shop/overview", Accept="text/html")
         assert page.status == 200 and 'href="/c/away/overview"' in page.text
         assert console.get("/c/away/overview", Accept="text/html").status == 503
-        listed = {one["name"]: one for one in console.get("/api/clusters").json()}
+        listed = {cluster["name"]: cluster for cluster in console.get("/api/clusters").json()}
         assert list(listed) == ["shop", "away"]
         assert (listed["shop"]["servers"], listed["shop"]["error"]) == (broker.bootstrap_servers, "")
         assert listed["away"]["error"]
@@ -443,7 +444,7 @@ def test_several_clusters_are_told_apart(tmp_path, broker):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_without_a_word_though_somebody_looks(tmp_path, broker, number):
+def test_a_signal_ends_it_quietly_while_a_client_is_connected(tmp_path, broker, number):
     with ConsoleProcess(tmp_path, broker.bootstrap_servers) as console:
         stream = http.client.HTTPConnection("127.0.0.1", console.port, timeout=PATIENCE_S)
         stream.request("GET", "/c/default/events")

@@ -27,10 +27,11 @@ pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def kafka(java_parts: None, tmp_path: Path) -> Iterator[ApacheKafka]:
-    # Without this check a transaction can be begun in a partition behind the coordinator's back: then it hangs.
+    # Without this check a transaction can be begun in a partition behind the coordinator's back:
+    # then it hangs.
     settings = {"transaction.partition.verification.enable": "false"}
-    with ApacheKafka(tmp_path / "kafka", version="4.3.0", overrides=settings) as found:
-        yield found
+    with ApacheKafka(tmp_path / "kafka", version="4.3.0", overrides=settings) as kafka:
+        yield kafka
 
 
 @pytest.fixture
@@ -38,9 +39,9 @@ def page(kafka: ApacheKafka, tmp_path: Path) -> Iterator[Page]:
     with (
         browser() as chromium,
         ConsoleProcess(tmp_path, kafka.bootstrap_servers) as console,
-        page_of(chromium, console.origin) as (found, watch),
+        page_of(chromium, console.origin) as (browser_page, watch),
     ):
-        yield found
+        yield browser_page
         watch.check()
 
 

@@ -1,4 +1,5 @@
-"""Messages by the console's API: pages that neither repeat nor leave out, formats, limits, what the document says."""
+"""Messages by the console's API: pages that neither repeat nor leave out, formats, limits, what the
+document says."""
 
 from __future__ import annotations
 
@@ -26,19 +27,20 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaProcess]:
-    with KavkaProcess(tmp_path_factory.mktemp("broker")) as found:
-        yield found
+    with KavkaProcess(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, broker: KavkaProcess) -> Iterator[ConsoleProcess]:
-    with ConsoleProcess(tmp_path_factory.mktemp("console"), broker.bootstrap_servers) as found:
-        yield found
+    with ConsoleProcess(tmp_path_factory.mktemp("console"), broker.bootstrap_servers) as console:
+        yield console
 
 
 @pytest.fixture(scope="module")
 def many(broker: KavkaProcess) -> str:
-    """40 partitions, more than are read at a time; one message in ten has a mark; a transaction that was aborted."""
+    """40 partitions, more than are read at a time; one message in ten has a mark; a transaction
+    that was aborted."""
     servers = broker.bootstrap_servers
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic("many", 40, 1)])
@@ -55,17 +57,17 @@ def many(broker: KavkaProcess) -> str:
     return "many"
 
 
-def found(console: ConsoleProcess, **asked: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = console.api("/messages?" + urlencode({"seconds": 60, **asked}))
+def search(console: ConsoleProcess, **query: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = console.api("/messages?" + urlencode({"seconds": 60, **query}))
     return answer
 
 
-def all_pages(console: ConsoleProcess, **asked: Any) -> list[int]:
+def all_pages(console: ConsoleProcess, **query: Any) -> list[int]:
     ids, cursor = [], ""
     while True:
-        page = found(console, cursor=cursor, **asked)
+        page = search(console, cursor=cursor, **query)
         ids += [json.loads(message["value"]["text"])["id"] for message in page["messages"]]
-        assert len(page["messages"]) <= asked.get("limit", 50)
+        assert len(page["messages"]) <= query.get("limit", 50)
         cursor = page["cursor"]
         if page["done"]:
             return ids
@@ -84,19 +86,19 @@ def test_page_after_page_has_every_message_that_fits_once(
 
 
 def test_the_newest_of_all_partitions_come_first(console: ConsoleProcess, many: str) -> None:
-    page = found(console, topic=many, limit=30, committed=True)
+    page = search(console, topic=many, limit=30, committed=True)
     assert [json.loads(m["value"]["text"])["id"] for m in page["messages"]] == list(range(3999, 3969, -1))
     # Time, partitions and offsets as beginnings.
-    page = found(console, topic=many, start="time", at="1970-01-01T00:00:04.990Z", committed=True, limit=1000)
+    page = search(console, topic=many, start="time", at="1970-01-01T00:00:04.990Z", committed=True, limit=1000)
     assert sorted(m["timestamp"] for m in page["messages"]) == list(range(4990, 5000))
-    page = found(console, topic=many, start="offset", at=98, partition="3, 5-6", limit=1000)
+    page = search(console, topic=many, start="offset", at=98, partition="3, 5-6", limit=1000)
     assert sorted((m["partition"], m["offset"]) for m in page["messages"]) == [
         (p, o) for p in (3, 5, 6) for o in (98, 99)
     ]
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"),
+    ("query", "field"),
     [
         ({"start": "yesterday"}, "start"),
         ({"start": "tail"}, "start"),
@@ -114,8 +116,8 @@ def test_the_newest_of_all_partitions_come_first(console: ConsoleProcess, many: 
         ({"unknown": "x"}, "unknown"),
     ],
 )
-def test_a_wrong_input_is_named(console: ConsoleProcess, many: str, asked: dict[str, str], field: str) -> None:
-    answer = console.get(of_default("/messages?" + urlencode({"topic": many, **asked})))
+def test_a_wrong_input_is_named(console: ConsoleProcess, many: str, query: dict[str, str], field: str) -> None:
+    answer = console.get(of_default("/messages?" + urlencode({"topic": many, **query})))
     assert (answer.status, answer.json()["field"]) == (400, field), answer.text
 
 
@@ -138,7 +140,7 @@ def test_messages_of_any_size_do_not_fill_the_memory(console: ConsoleProcess, br
     before = console.process.rss_bytes()
     texts, cursor = [], ""
     while True:
-        page = found(console, topic="large", limit=150, cursor=cursor)
+        page = search(console, topic="large", limit=150, cursor=cursor)
         texts += [int(message["value"]["text"].split()[0]) for message in page["messages"]]
         assert all(message["value"]["cut"] for message in page["messages"])
         cursor = page["cursor"]
@@ -165,7 +167,7 @@ def test_a_broken_batch_does_not_hide_the_others(console: ConsoleProcess, broker
         file.write(b"?")
     notice = "offsets 2 to 2 of partition 0 are not read: "
     for start in ("oldest", "newest"):
-        page = found(console, topic="broken", start=start)
+        page = search(console, topic="broken", start=start)
         assert sorted(message["value"]["text"] for message in page["messages"]) == ["0", "1", "3", "4"]
         assert page["done"] and [text[: len(notice)] for text in page["notices"]] == [notice]
     saved = console.get("/c/default/messages/download?topic=broken&start=oldest").json()
@@ -175,7 +177,8 @@ def test_a_broken_batch_does_not_hide_the_others(console: ConsoleProcess, broker
 
 
 def test_messages_made_to_do_harm_cost_little(console: ConsoleProcess, broker: KavkaProcess) -> None:
-    """Forty messages of some 20 KB that claim 4000 fields in each of 10^12 records, and lists for costly filters."""
+    """Forty messages of some 20 KB that claim 4000 fields in each of 10^12 records, and lists for
+    costly filters."""
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         admin.create_topics([NewTopic("harm", 1, 1)])
     fields = [{"name": f"f{n}", "type": "null"} for n in range(4000)]
@@ -187,10 +190,10 @@ def test_messages_made_to_do_harm_cost_little(console: ConsoleProcess, broker: K
             producer.send("harm", data)
         producer.flush()
     before = console.process.rss_bytes()
-    page = found(console, topic="harm", limit=40)
+    page = search(console, topic="harm", limit=40)
     assert [message["value"]["kind"] for message in page["messages"]] == ["json", "hex"] * 20
     assert "more than 200000 values" in page["messages"][1]["value"]["problem"]
-    page = found(console, topic="harm", expression="value[*] > value[*]")
+    page = search(console, topic="harm", expression="value[*] > value[*]")
     assert page["done"] and page["notices"][-1] == "20 messages were not compared"
     assert "the filters take more than" in page["notices"][0]
     grown = console.process.rss_bytes() - before
@@ -207,7 +210,7 @@ def test_avro_is_produced_and_found_by_its_fields(console: ConsoleProcess, broke
             {"topic": "users", "value": json.dumps({"id": number}), "value_format": "avro", "value_schema": schema},
         )
         assert answer.status == 200, answer.text
-    page = found(
+    page = search(
         console, topic="users", value_format="avro", value_schema=schema, expression="value.id == 2", start="oldest"
     )
     assert [(m["value"]["kind"], m["value"]["text"]) for m in page["messages"]] == [("avro", '{"id": 2}')]
@@ -229,7 +232,7 @@ def test_only_so_many_searches_run_at_a_time_and_they_end_with_their_readers(
         answer.close()
         connection.close()
     wait_until(lambda: console.searches() == 0, timeout=PATIENCE_S, what="the end of all tails")
-    assert found(console, topic=many)["messages"]
+    assert search(console, topic=many)["messages"]
 
 
 def test_a_download_is_streamed_and_whole(console: ConsoleProcess, many: str) -> None:

@@ -1,4 +1,5 @@
-"""Messages, groups, transactions and pipelines of a cluster of three brokers: every action, clicked in a browser."""
+"""Messages, groups, transactions and pipelines of a cluster of three brokers: every action, clicked
+in a browser."""
 
 from __future__ import annotations
 
@@ -40,13 +41,14 @@ HOSTILE = [
 
 
 class Workers(BaseHTTPRequestHandler):
-    """A Connect worker, as far as the console asks it: one sink that runs and one source that failed."""
+    """A Connect worker, as far as the console asks it: one sink that runs and one source that
+    failed."""
 
     states = {"files": "RUNNING", "broken": "FAILED"}
-    asked: list[str] = []
+    requests: list[str] = []
 
     def do_GET(self) -> None:
-        found = {
+        body = {
             name: {
                 "info": {"type": "sink" if name == "files" else "source", "config": {"connector.class": "Lines"}},
                 "status": {
@@ -59,16 +61,16 @@ class Workers(BaseHTTPRequestHandler):
             }
             for name, state in self.states.items()
         }
-        self._answer(200, json.dumps(found).encode())
+        self._answer(200, json.dumps(body).encode())
 
     def do_PUT(self) -> None:
-        self.asked.append(f"PUT {self.path}")
+        self.requests.append(f"PUT {self.path}")
         name, what = self.path.split("/")[2:4]
         self.states[name] = {"pause": "PAUSED", "resume": "RUNNING"}[what]
         self._answer(202, b"")
 
     def do_POST(self) -> None:
-        self.asked.append(f"POST {self.path}")
+        self.requests.append(f"POST {self.path}")
         self.states[self.path.split("/")[2]] = "RUNNING"
         self._answer(202, b"{}")
 
@@ -84,8 +86,8 @@ class Workers(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
+    with browser() as chromium:
+        yield chromium
 
 
 @pytest.fixture(scope="module")
@@ -112,23 +114,23 @@ def console(
         "--connect-url",
         f"http://127.0.0.1:{workers.server_port}",
         env={**os.environ, "KAVKA_PIPELINE_DIR": str(jobs_folder)},
-    ) as found:
-        yield found
+    ) as console_process:
+        yield console_process
     workers.shutdown()
 
 
 @pytest.fixture
 def page(chromium: Browser, console: ConsoleProcess) -> Iterator[Page]:
-    """At the end: no dialog was opened, no script failed, nobody else was asked for anything."""
-    with page_of(chromium, console.origin) as (found, watch):
-        yield found
+    """At the end: no dialog was opened, no script failed, no other host was contacted."""
+    with page_of(chromium, console.origin) as (browser_page, watch):
+        yield browser_page
         watch.check()
 
 
 @pytest.fixture(scope="module")
 def admin(cluster: KavkaCluster) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=cluster.bootstrap_servers) as found:
-        yield found
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        yield admin
 
 
 def made(admin: Admin, name: str, partitions: int = 3, replicas: int = 3) -> str:
@@ -180,8 +182,8 @@ def test_a_phone_shows_every_page_without_scrolling_sideways_also_in_the_dark(
         for path in paths:
             page.goto(f"/c/default/{path}")
             page.wait_for_load_state("load")
-            wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert wide <= 0, f"{path} is {wide} pixels too wide"
+            overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert overflow <= 0, f"{path} is {overflow} pixels too wide"
             back = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
             assert sum(int(part) for part in re.findall(r"\d+", back)[:3]) < 200, f"{path} is bright: {back}"
         watch.check()
@@ -298,11 +300,11 @@ def test_hostile_messages_are_shown_as_text_and_nothing_of_them_runs(
     assert "'=cmd|" in lines
     with page.expect_download() as got:
         page.locator("#json").click()
-    found = json.loads(Path(got.value.path()).read_text())
-    assert [one["offset"] for one in found] == list(range(len(HOSTILE)))
-    assert found[0]["value"] == SCRIPT.decode()
-    assert found[5]["key"] is None
-    assert found[1]["valueBase64"]
+    document = json.loads(Path(got.value.path()).read_text())
+    assert [entry["offset"] for entry in document] == list(range(len(HOSTILE)))
+    assert document[0]["value"] == SCRIPT.decode()
+    assert document[5]["key"] is None
+    assert document[1]["valueBase64"]
 
 
 def test_a_message_is_produced_copied_and_seen_by_a_live_tail(
@@ -338,15 +340,15 @@ def test_a_message_is_produced_copied_and_seen_by_a_live_tail(
     copy.locator("[name=to_topic]").fill(topic)
     copy.locator("[name=to_partition]").fill("0")
     send(copy, "Copy", "partition 0, offset 0")
-    found = console.api(f"/messages?topic={topic}&start=oldest")["messages"]
-    assert sorted((one["partition"], one["key"]["text"], one["value"]["text"]) for one in found) == [
+    messages = console.api(f"/messages?topic={topic}&start=oldest")["messages"]
+    assert sorted((entry["partition"], entry["key"]["text"], entry["value"]["text"]) for entry in messages) == [
         (0, "first", '{"a": 1}'),
         (1, "first", '{"a": 1}'),
     ]
-    assert all(one["headers"][0]["name"] == "origin" for one in found)
+    assert all(entry["headers"][0]["name"] == "origin" for entry in messages)
 
 
-def test_a_search_shows_what_it_found_while_it_goes_on_and_can_be_stopped(
+def test_a_search_shows_results_while_it_runs_and_can_be_stopped(
     page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
     topic = made(admin, "long", 1, 1)
@@ -436,8 +438,8 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
         return page.locator("#preview tbody tr td:nth-child(4)").all_inner_texts()
 
     def committed() -> list[int]:
-        found = admin.list_consumer_group_offsets("again")
-        return [at.offset for _, at in sorted(found.items()) if at is not None]
+        offsets = admin.list_consumer_group_offsets("again")
+        return [at.offset for _, at in sorted(offsets.items()) if at is not None]
 
     for way, value, topics, file, expected in (
         ("to-current", "", "", "", [10, 20]),
@@ -458,7 +460,7 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
         send(page.locator("form#set"), "Set these offsets", "offsets of again are set")
         assert committed() == expected, way
 
-    # What was previewed is not what is there any more.
+    # The previewed offsets are outdated.
     preview("to-latest")
     admin.alter_consumer_group_offsets("again", {first: 1})
     refused(page.locator("form#set"), "Set these offsets", "changed since")
@@ -537,7 +539,7 @@ def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
     monkeypatch.setenv("KAVKA_PIPELINE_DIR", str(jobs_folder))
     process = ManagedProcess(["sleep", "1000"], log=tmp_path / "job.log")
     progress = {"state": "RUNNING", "rows_per_second": 1234.0, "lag": 56, "batch": 7, "state_rows": 8, "job": "w.py"}
-    jobs.write("words", {**progress, "pid": process.pid, "begun": jobs.begun(process.pid)})
+    jobs.write("words", {**progress, "pid": process.pid, "begun": jobs.start_ticks(process.pid)})
     jobs.write("broken", {"state": jobs.FAILED, "error": "<b>no such topic</b>", "pid": 2**22 + 1})
     page.goto("/c/default/pipelines")
     row = page.locator("#jobs tr", has_text="words")
@@ -547,7 +549,7 @@ def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
     send(row, "Stop", "words has ended")
     assert not process.running()
     send(page.locator("#jobs tr", has_text="broken"), "Forget", "forgotten")
-    jobs.forget("words")
+    jobs.remove("words")
 
     page.goto("/c/default/pipelines")
     files = page.locator("#connectors tr", has_text="files")
@@ -558,17 +560,17 @@ def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
     broken = page.locator("#connectors tr", has_text="broken")
     expect(broken).to_contain_text("ConnectException: <b>no file</b>")
     send(broken, "Restart", "restart")
-    assert Workers.asked == [
+    assert Workers.requests == [
         "PUT /connectors/files/pause",
         "PUT /connectors/files/resume",
         "POST /connectors/broken/restart?includeTasks=true&onlyFailed=false",
     ]
 
 
-# --- a broker that is gone
+# --- a broker that is down
 
 
-def test_messages_of_a_broker_that_is_gone_are_missed_in_words_and_found_when_it_is_back(
+def test_messages_of_a_stopped_broker_are_reported_missing_until_it_returns(
     page: Page, console: ConsoleProcess, cluster: KavkaCluster, admin: Admin
 ) -> None:
     placed = {"alone": {0: [2]}, "half": {0: [0], 1: [2]}}

@@ -1,4 +1,5 @@
-"""Groups of the new protocol in `__consumer_offsets`: Kafka's dump tool and a broker that was killed read them."""
+"""Groups of the new protocol in `__consumer_offsets`: Kafka's dump tool and a broker that was
+killed read them."""
 
 from __future__ import annotations
 
@@ -77,27 +78,29 @@ def test_the_dump_tool_with_its_offsets_decoder_reads_our_groups(
             member.process.kill()
     files = [path for path in sorted(broker.log_dirs[0].glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
     output = run_tool(version, "dump-log", "--offsets-decoder", "--files", ",".join(map(str, files))).stdout
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for key, value in re.findall(r"key: (\{.*?\}) payload: (.*)$", output, re.MULTILINE):
-        known = json.loads(key)
-        kind = str(known.get("type", known.get("version")))
-        found.setdefault(kind, []).append((known["data"], None if value in ("<DELETE>", "null") else json.loads(value)))
-    assert {"3", "5", "6", "7", "8"} <= set(found), output[:2000]
-    epochs = [value["data"]["epoch"] for _, value in found["3"] if value is not None]
+        group_key = json.loads(key)
+        kind = str(group_key.get("type", group_key.get("version")))
+        groups.setdefault(kind, []).append(
+            (group_key["data"], None if value in ("<DELETE>", "null") else json.loads(value))
+        )
+    assert {"3", "5", "6", "7", "8"} <= set(groups), output[:2000]
+    epochs = [value["data"]["epoch"] for _, value in groups["3"] if value is not None]
     assert epochs == sorted(epochs) and len(epochs) >= 4
-    said = [value["data"] for _, value in found["5"] if value is not None]
-    assert {one["instanceId"] for one in said} == {"one", None}
-    assert any(one["subscribedTopicNames"] == [TOPIC] for one in said)
-    assert any(value is None for _, value in found["8"]), "the member that left"
+    said = [value["data"] for _, value in groups["5"] if value is not None]
+    assert {member["instanceId"] for member in said} == {"one", None}
+    assert any(entry["subscribedTopicNames"] == [TOPIC] for entry in said)
+    assert any(value is None for _, value in groups["8"]), "the member that left"
     if version == "4.3.0":
         # 3.9 does not know of patterns that the broker resolves.
-        (key, value) = found["16"][0]
+        (key, value) = groups["16"][0]
         assert ("^ord.*" in key["regularExpression"], value["data"]["topics"]) == (True, [TOPIC])
-        assert any(one.get("classicMemberMetadata") for one in said)
+        assert any(entry.get("classicMemberMetadata") for entry in said)
     assert "rror" not in output
 
 
-def test_members_go_on_with_their_partitions_after_the_broker_was_killed(broker: KavkaProcess, tmp_path: Path) -> None:
+def test_members_keep_their_partitions_after_the_broker_was_killed(broker: KavkaProcess, tmp_path: Path) -> None:
     produce(broker, 60)
     members = [join(broker, tmp_path) for _ in range(2)]
     members.append(join(broker, tmp_path, "classic", assignors=COOPERATIVE))

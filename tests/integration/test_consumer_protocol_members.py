@@ -1,4 +1,5 @@
-"""Real consumers in groups of the new protocol: the broker assigns, and they move partitions one at a time."""
+"""Real consumers in groups of the new protocol: the broker assigns, and they move partitions one at
+a time."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ def test_the_partitions_of_a_member_that_crashed_go_to_the_others_after_its_sess
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_else_notices(client: str, join: Join) -> None:
+def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(client: str, join: Join) -> None:
     first = join(client, instance_id="one")
     second = join(client, instance_id="two")
     wait_for_split([first, second], PARTITIONS)
@@ -218,7 +219,7 @@ def test_javas_subscription_pattern_follows_the_topics(broker: Target, groups: J
 
 
 @pytest.mark.java
-def test_java_is_told_that_a_pattern_is_none(groups: JavaGroups, group: str) -> None:
+def test_java_gets_an_error_for_an_invalid_pattern(groups: JavaGroups, group: str) -> None:
     member = groups.consumer("bad", group, pattern="(")
     try:
         with pytest.raises(JavaError) as raised:
@@ -241,26 +242,26 @@ def poll_for(member: JavaMember, seconds: float) -> None:
 def test_administrators_see_members_epochs_and_assignments(
     broker: Target, groups: JavaGroups, topic_of_six: str, group: str
 ) -> None:
-    one = groups.consumer("one", group, topic_of_six, client_id="c-one", group_remote_assignor="range")
-    two = groups.consumer("two", group, topic_of_six, client_id="c-two", group_instance_id="i-two")
+    first = groups.consumer("one", group, topic_of_six, client_id="c-one", group_remote_assignor="range")
+    second = groups.consumer("two", group, topic_of_six, client_id="c-two", group_instance_id="i-two")
     try:
-        wait_until(lambda: [len(c.poll(50).assigned) for c in (one, two)] == [3, 3], timeout=40, what="a split")
-        found = groups.describe(group)
-        assert (found["type"], found["state"], found["assignor"]) == ("Consumer", "Stable", "range")
-        assert found["epoch"] == found["targetEpoch"]
-        members = {member["client"]: member for member in found["members"]}
+        wait_until(lambda: [len(c.poll(50).assigned) for c in (first, second)] == [3, 3], timeout=40, what="a split")
+        description = groups.describe(group)
+        assert (description["type"], description["state"], description["assignor"]) == ("Consumer", "Stable", "range")
+        assert description["epoch"] == description["targetEpoch"]
+        members = {member["client"]: member for member in description["members"]}
         assert set(members) == {"c-one", "c-two"}
         assert members["c-two"]["instance"] == "i-two"
-        for member, consumer in ((members["c-one"], one), (members["c-two"], two)):
+        for member, consumer in ((members["c-one"], first), (members["c-two"], second)):
             assert set(member["assigned"]) == set(member["target"]) == consumer.assigned
-            assert (member["epoch"], member["upgraded"]) == (found["epoch"], True)
+            assert (member["epoch"], member["upgraded"]) == (description["epoch"], True)
         assert groups.groups()[group] == {"type": "Consumer", "state": "Stable"}
         with pytest.raises(JavaError) as raised:
             groups.delete(group)
         assert raised.value.name == "GroupNotEmptyException"
     finally:
-        one.close()
-        two.close()
+        first.close()
+        second.close()
     wait_until(lambda: groups.groups()[group]["state"] == "Empty", timeout=30, what="an empty group", interval=0.5)
     groups.delete(group)
     assert group not in groups.groups()

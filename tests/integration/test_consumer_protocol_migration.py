@@ -106,8 +106,8 @@ def setting(broker: Target, topic: str, tmp_path: Path) -> Iterator[Setting]:
 
 def group_type(broker: Target, group: str) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    found = {one.group_id: one.type.name for one in admin.list_consumer_groups().result().valid}
-    return found[group]
+    types = {group.group_id: group.type.name for group in admin.list_consumer_groups().result().valid}
+    return types[group]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +173,9 @@ def test_an_administrator_sees_which_members_are_upgraded(java_parts: None, brok
         wait_until(
             lambda: groups.describe(setting.group)["state"] == "Stable", timeout=30, what="a stable group", interval=0.5
         )
-        found = groups.describe(setting.group)
-        assert found["type"] == "Consumer"
-        assert sorted(member["upgraded"] for member in found["members"]) == [False, True]
+        description = groups.describe(setting.group)
+        assert description["type"] == "Consumer"
+        assert sorted(member["upgraded"] for member in description["members"]) == [False, True]
 
 
 def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(broker: Target, setting: Setting) -> None:

@@ -1,6 +1,7 @@
-"""What the controller of a real cluster does when it dies, and when it is asked to elect, move and delete.
+"""The controller of a real cluster: failover, elections, reassignment and deletion.
 
-Asked by Kavka's own admin client, by Apache's tools of 3.9.1, and through ZooKeeper as still older tools did.
+Asked by Kavka's own admin client, by Apache's tools of 3.9.1, and through ZooKeeper as still older
+tools did.
 """
 
 from __future__ import annotations
@@ -45,17 +46,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaCluster]:
 
 @pytest.fixture(autouse=True)
 def all_alive(cluster: KavkaCluster) -> None:
-    """Whatever the test before did: a broker that was paused may have to sign in again on a busy machine."""
-    gone = [number for number in cluster.brokers if number not in cluster.alive()]
-    if gone:
-        cluster.start(*gone)
+    """Whatever the test before did: a broker that was paused may have to sign in again on a busy
+    machine."""
+    stopped = [number for number in cluster.brokers if number not in cluster.alive()]
+    if stopped:
+        cluster.start(*stopped)
     cluster.wait_until_known(cluster.brokers)
 
 
 @pytest.fixture(scope="module")
 def admin(cluster: KavkaCluster) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=cluster.bootstrap_servers) as one:
-        yield one
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin_client:
+        yield admin_client
 
 
 @pytest.fixture
@@ -72,14 +74,15 @@ def create(admin: Admin, name: str, *layout: list[int], configs: dict[str, str] 
 
 
 def leaders(admin: Admin, name: str) -> dict[int, tuple[int, list[int], set[int]]]:
-    """Leader, replicas and ISR of each partition, as one of the brokers knows them: others may have been told more."""
+    """Leader, replicas and ISR of each partition in the metadata of one broker; other brokers
+    may have newer metadata."""
     try:
-        found = admin.describe_topics([name])[name]
+        topics = admin.describe_topics([name])[name]
     except AdminError:
         return {}
     return {
         p.partition: (-1 if p.leader is None else p.leader.id, [n.id for n in p.replicas], {n.id for n in p.isr})
-        for p in found.partitions
+        for p in topics.partitions
     }
 
 
@@ -89,8 +92,8 @@ def until(condition: Callable[[], bool], what: str, timeout: float = 60) -> None
 
 def in_sync(admin: Admin, name: str) -> None:
     def full() -> bool:
-        found = leaders(admin, name)
-        return bool(found) and all(set(replicas) == isr for _, replicas, isr in found.values())
+        current = leaders(admin, name)
+        return bool(current) and all(set(replicas) == isr for _, replicas, isr in current.values())
 
     until(full, f"{name} in sync")
 
@@ -107,16 +110,16 @@ def held_by(admin: Admin, name: str, *expected: int, partition: int = 0) -> None
 
 
 def controller(admin: Admin) -> int:
-    found: list[int] = []
+    controllers: list[int] = []
 
-    def known() -> bool:
+    def is_elected() -> bool:
         node = admin.describe_cluster().controller
         if node is not None:
-            found.append(node.id)
-        return bool(found)
+            controllers.append(node.id)
+        return bool(controllers)
 
-    until(known, "a controller")
-    return found[-1]
+    until(is_elected, "a controller")
+    return controllers[-1]
 
 
 def read_all(cluster: KavkaCluster, name: str, partitions: int, count: int) -> list[int]:
@@ -173,7 +176,7 @@ def tool(cluster: KavkaCluster, name: str, *args: str, via: int = 0) -> str:
     return run_tool(APACHE, name, "--bootstrap-server", servers, *args, timeout=120).stdout
 
 
-def test_another_controller_goes_on_when_the_first_is_killed(cluster: KavkaCluster, admin: Admin) -> None:
+def test_another_controller_continues_when_the_first_is_killed(cluster: KavkaCluster, admin: Admin) -> None:
     first = controller(admin)
     others = [n for n in cluster.brokers if n != first]
     create(admin, "led-by-it", [first, *others[:2]], [others[0], first, others[1]])
@@ -195,7 +198,8 @@ def test_another_controller_goes_on_when_the_first_is_killed(cluster: KavkaClust
 def test_nothing_acknowledged_is_lost_when_the_controller_loses_the_end_of_its_log_and_is_back_at_once(
     cluster: KavkaCluster, admin: Admin
 ) -> None:
-    """As after a power failure: it restarts within its session, and another controller is elected meanwhile."""
+    """As after a power failure: it restarts within its session, and another controller is elected
+    meanwhile."""
     first = controller(admin)
     other = next(number for number in cluster.brokers if number != first)
     create(admin, "power", [first, other])
@@ -330,11 +334,11 @@ def test_settings_altered_through_several_brokers_at_once_are_all_kept(cluster: 
     assert not failed
     resource = ConfigResource.topic("altered")
 
-    def known() -> set[str]:
+    def current_names() -> set[str]:
         return set(filter(None, (admin.describe_configs([resource])[resource][name].value or "").split(",")))
 
     expected = {f"{item}:{number}" for number in cluster.brokers for item in range(each)}
-    until(lambda: known() == expected, f"{len(expected)} values")
+    until(lambda: current_names() == expected, f"{len(expected)} values")
 
 
 def test_preferred_leaders_are_elected_by_both_tools(cluster: KavkaCluster, admin: Admin) -> None:
@@ -368,8 +372,8 @@ def test_the_nodes_of_old_tools_are_followed(cluster: KavkaCluster, admin: Admin
     tree.create("/admin/reassign_partitions", json.dumps(plan).encode())
     held_by(admin, "old-way", 2, 1)
     until(lambda: tree.exists("/admin/reassign_partitions") is None, "the node to go")
-    asked = {"version": 1, "partitions": [{"topic": "old-way", "partition": 0}]}
-    tree.create("/admin/preferred_replica_election", json.dumps(asked).encode())
+    request = {"version": 1, "partitions": [{"topic": "old-way", "partition": 0}]}
+    tree.create("/admin/preferred_replica_election", json.dumps(request).encode())
     until(lambda: tree.exists("/admin/preferred_replica_election") is None, "the election to be held")
     led_by(admin, "old-way", 2)
 

@@ -1,4 +1,5 @@
-"""kill -9 in the middle of a produce, and a disk that is full: what was acknowledged is there, once, in order."""
+"""kill -9 in the middle of a produce, and a disk that is full: what was acknowledged is there,
+once, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.support.processes import wait_until
 from tests.support.targets import KAVKA, Target, start_target
 from tests.support.wire import PRODUCE, Wire
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.records]
 
 TOPIC = "crash"
 
@@ -74,7 +75,8 @@ class Writer:
 def crash_and_restart(
     target_name: str, folder: Path, seed: int, rounds: int, idempotent: bool
 ) -> tuple[Target, list[list[tuple[int, int]]]]:
-    """A broker that was killed while it was written to, running again, and what it had acknowledged in each life."""
+    """A broker that was killed while it was written to, running again, and what it had acknowledged
+    in each life."""
     chance = random.Random(seed)
     # Small segments, so that some of the kills fall into a roll.
     segment = 300_000 if target_name == KAVKA else 1 << 20
@@ -109,9 +111,9 @@ def test_every_record_acknowledged_before_a_kill_is_there_once_and_in_order(
 ) -> None:
     broker, lives = crash_and_restart(target_name, tmp_path, seed, rounds=3, idempotent=False)
     try:
-        found = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
-        assert [offset for offset, *_ in found] == list(range(len(found)))
-        at = {offset: int(key or b"-1") for offset, key, _, _ in found}
+        records = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
+        assert [offset for offset, *_ in records] == list(range(len(records)))
+        at = {offset: int(key or b"-1") for offset, key, _, _ in records}
         for acknowledged in lives:
             assert len(acknowledged) > 500
             for number, offset in acknowledged:
@@ -123,7 +125,8 @@ def test_every_record_acknowledged_before_a_kill_is_there_once_and_in_order(
 
 
 def _lives_in_the_log(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """(first, last) of each writer's run of numbers; a number twice, or out of order, is an assertion."""
+    """(first, last) of each writer's run of numbers; a number twice, or out of order, is an
+    assertion."""
     start = previous = numbers[0]
     for number in numbers[1:]:
         if number == previous + 1:
@@ -135,13 +138,11 @@ def _lives_in_the_log(numbers: list[int]) -> Iterator[tuple[int, int]]:
     yield start, previous
 
 
-def test_an_idempotent_producer_goes_on_over_a_kill_with_nothing_lost_and_nothing_twice(
-    target_name: str, tmp_path: Path
-) -> None:
+def test_an_idempotent_producer_survives_a_kill_without_loss_or_duplicates(target_name: str, tmp_path: Path) -> None:
     broker, lives = crash_and_restart(target_name, tmp_path, 3, rounds=1, idempotent=True)
     try:
-        found = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
-        keys = [int(key or b"-1") for _, key, _, _ in found]
+        records = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
+        keys = [int(key or b"-1") for _, key, _, _ in records]
         assert keys == list(range(len(keys)))
         assert len(keys) >= len(lives[0])
     finally:
@@ -165,7 +166,7 @@ def test_the_files_are_sane_after_a_kill_and_a_restart(target_name: str, java_pa
         broker.close()
 
 
-def test_a_torn_batch_at_the_end_is_cut_off(tmp_path: Path) -> None:
+def test_a_torn_batch_at_the_end_is_truncated(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
         for number in range(10):
@@ -177,8 +178,8 @@ def test_a_torn_batch_at_the_end_is_cut_off(tmp_path: Path) -> None:
             file.write(torn[:-7])
         broker.start()
         assert _produce(broker, TOPIC, b"next") == (0, 10)
-        found = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
-        assert [value for _, _, value, _ in found] == [b"%d" % n for n in range(10)] + [b"next"]
+        records = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
+        assert [value for _, _, value, _ in records] == [b"%d" % n for n in range(10)] + [b"next"]
 
 
 def test_indexes_that_were_lost_are_made_again(tmp_path: Path) -> None:
@@ -191,8 +192,8 @@ def test_indexes_that_were_lost_are_made_again(tmp_path: Path) -> None:
             for path in log_files(broker.log_dirs[0], suffix):
                 path.unlink()
         broker.start()
-        found = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
-        assert [value for _, _, value, _ in found] == [b"%d" % n for n in range(200)]
+        records = read_all(broker.bootstrap_servers, [(TOPIC, 0)])[TOPIC, 0]
+        assert [value for _, _, value, _ in records] == [b"%d" % n for n in range(200)]
 
 
 def _produce(broker: KavkaProcess, topic: str, value: bytes) -> tuple[int, int]:
@@ -219,22 +220,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def _until(condition: Callable[[], tuple[int, int]], wanted: int, timeout: float) -> tuple[int, int]:
+def _until(condition: Callable[[], tuple[int, int]], expected: int, timeout: float) -> tuple[int, int]:
     result = (99, -1)
 
     def check() -> bool:
         nonlocal result
         result = condition()
-        return result[0] == wanted
+        return result[0] == expected
 
-    wait_until(check, timeout=timeout, what=f"error code {wanted}", interval=0.1)
+    wait_until(check, timeout=timeout, what=f"error code {expected}", interval=0.1)
     return result
 
 
 def test_a_full_disk_is_an_error_for_its_topics_only_and_is_forgotten_when_there_is_room(
     tmp_path: Path, small_disk: Path
 ) -> None:
-    """56 is KAFKA_STORAGE_ERROR. Topics go to the log directory with the fewest partitions, in turn."""
+    """56 is KAFKA_STORAGE_ERROR. Topics go to the log directory with the fewest partitions, in
+    turn."""
     roomy = tmp_path / "roomy"
     with KavkaProcess(
         tmp_path / "kavka",
@@ -263,11 +265,11 @@ def test_a_full_disk_is_an_error_for_its_topics_only_and_is_forgotten_when_there
         for topic in full:
             code, offset = _until(lambda topic=topic: _produce(broker, topic, b"room again"), 0, timeout=20)
             assert (code, offset) == (0, 1)
-        found = read_all(broker.bootstrap_servers, [(topic, 0) for topic in full])
+        records = read_all(broker.bootstrap_servers, [(topic, 0) for topic in full])
         for topic in full:
-            assert [value for _, _, value, _ in found[topic, 0]] == [b"first", b"room again"]
+            assert [value for _, _, value, _ in records[topic, 0]] == [b"first", b"room again"]
 
         assert broker.stop() == 0
         broker.start()
-        found = read_all(broker.bootstrap_servers, [(topic, 0) for topic in (*full, *well)])
-        assert all(found[topic, 0][0][2] == b"first" for topic in (*full, *well))
+        records = read_all(broker.bootstrap_servers, [(topic, 0) for topic in (*full, *well)])
+        assert all(records[topic, 0][0][2] == b"first" for topic in (*full, *well))

@@ -1,4 +1,4 @@
-"""What README.md tells people to type works as it stands there, but for ports and folders."""
+"""The commands of README.md work as written, except for ports and folders."""
 
 from __future__ import annotations
 

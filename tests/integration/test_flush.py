@@ -1,4 +1,4 @@
-"""When the disk has to have it: flush.messages=1, flush.before.visible, and that nobody else waits for that."""
+"""Flush policies: flush.messages=1, flush.before.visible, and no delay for other requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.material import read_all
 from tests.support.strace import tracing
 from tests.support.wire import FETCH, PRODUCE, Wire
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.records]
 
 DELAY_S = 0.4
 SLOW = f"delay_enter={int(DELAY_S * 1000)}ms"
@@ -44,7 +44,7 @@ def timed_fetch(broker: KavkaProcess, topic: str, offset: int) -> tuple[float, i
         return time.monotonic() - began, len(records)
 
 
-def test_with_flush_messages_1_the_disk_has_it_before_the_answer_leaves(tmp_path: Path) -> None:
+def test_with_flush_messages_1_the_response_follows_the_fsync(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, "safe", flush_messages="1") == 0
         timed_produce(broker, "safe")
@@ -64,7 +64,7 @@ def test_with_flush_messages_1_the_disk_has_it_before_the_answer_leaves(tmp_path
         assert order.index("flushed") < order.index("answer")
 
 
-def test_an_answer_that_waits_for_the_disk_makes_nobody_else_wait(tmp_path: Path) -> None:
+def test_a_response_that_waits_for_the_disk_delays_no_other_request(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, "safe", flush_messages="1") == 0
         assert wire.create_topic(broker.address, "quick") == 0
@@ -79,7 +79,7 @@ def test_an_answer_that_waits_for_the_disk_makes_nobody_else_wait(tmp_path: Path
             assert slow[0] >= DELAY_S
 
 
-def test_all_who_wait_for_the_disk_share_a_flush(tmp_path: Path) -> None:
+def test_all_requests_that_wait_for_the_disk_share_a_flush(tmp_path: Path) -> None:
     count = 2000
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, "safe", flush_messages="1") == 0
@@ -98,11 +98,11 @@ def test_all_who_wait_for_the_disk_share_a_flush(tmp_path: Path) -> None:
             assert producer.flush(60) == 0
         flushes = sum("/safe-0/" in line and ".log>" in line for line in trace.read_text().splitlines())
         assert 0 < flushes < count / 10 / 2
-        found = read_all(broker.bootstrap_servers, [("safe", 0)])["safe", 0]
-        assert [value for _, _, value, _ in found] == [b"%d" % number for number in range(count)]
+        records = read_all(broker.bootstrap_servers, [("safe", 0)])["safe", 0]
+        assert [value for _, _, value, _ in records] == [b"%d" % number for number in range(count)]
 
 
-def test_what_was_acknowledged_after_a_flush_is_before_the_recovery_point_of_a_clean_stop(tmp_path: Path) -> None:
+def test_flushed_records_are_before_the_recovery_point_of_a_clean_stop(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path / "kavka", overrides={"log.flush.offset.checkpoint.interval.ms": 100}) as broker:
         assert wire.create_topic(broker.address, "safe", flush_messages="1") == 0
         assert wire.create_topic(broker.address, "quick") == 0

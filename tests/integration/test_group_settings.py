@@ -1,4 +1,5 @@
-"""Settings of single groups: the commands of docs/configuration.md, and what is left of them after a crash."""
+"""Settings of single groups: the commands of docs/configuration.md, and what is left of them after
+a crash."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def interval(broker: KavkaProcess, group: str) -> int | None:
     return None if answer.error_code else int(answer.heartbeat_interval_ms)
 
 
-def test_what_a_group_was_given_holds_after_the_broker_was_killed(tmp_path: Path) -> None:
+def test_group_settings_survive_a_kill_of_the_broker(tmp_path: Path) -> None:
     broker = KavkaProcess(tmp_path, overrides={"group.consumer.max.session.timeout.ms": 70_000})
     try:
         printed = []

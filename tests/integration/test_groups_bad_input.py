@@ -1,4 +1,5 @@
-"""Wrong requests about groups get the code that Apache Kafka gives, and change nothing. Runs against either."""
+"""Wrong requests about groups get the code that Apache Kafka gives, and change nothing. Runs
+against either."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ from tests.support.targets import Target, start_target
 pytestmark = pytest.mark.timeout(120)
 
 TOPIC = "known"
-# Name of the topic and consumer's assignor data in the simplest form: version 0, one topic, no user data.
+# Name of the topic and consumer's assignor data in the simplest form: version 0, one topic, no user
+# data.
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x05known\xff\xff\xff\xff"
 
 
@@ -172,8 +174,8 @@ class Caller:
             group_id=self.group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])]
         )
         response = self.call(request, OffsetFetchResponse, version)
-        (found,) = response.topics[0].partitions
-        return found.committed_offset, ErrorCode(found.error_code)
+        (result,) = response.topics[0].partitions
+        return result.committed_offset, ErrorCode(result.error_code)
 
     def describe(self, group: str) -> Any:
         return self.call(DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, 4).groups[0]
@@ -339,7 +341,7 @@ def test_deletions_of_what_must_stay(caller: Caller) -> None:
     assert caller.fetch() == (-1, ErrorCode.NONE)
 
 
-def test_what_is_said_of_groups(caller: Caller) -> None:
+def test_invalid_describe_and_list_requests(caller: Caller) -> None:
     assert caller.describe("missing").group_state == "Dead"
     assert caller.commit() is ErrorCode.NONE
     described = caller.describe(caller.group)

@@ -1,4 +1,5 @@
-"""`__consumer_offsets` is Kafka's: its dump tool reads ours, its broker goes on with our groups, and we with theirs."""
+"""`__consumer_offsets` has Kafka's format: its dump tool reads ours, its broker continues our
+groups, and ours continues theirs."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ SIMPLE = "only-offsets"
 
 
 def fill(broker: Target, folder: Path) -> str:
-    """A stable group with commits, a group with offsets only, and one that was deleted; the member's id."""
+    """A stable group with commits, a group with offsets only, and one that was deleted; the
+    member's id."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(20)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -107,13 +109,13 @@ def test_the_dump_tool_with_its_offsets_decoder_reads_our_groups(ours: tuple[Pat
     assert offsets[SIMPLE, TOPIC, 1]["data"]["metadata"].rstrip("\0") == "ein Wort dazu"
     assert offsets["deleted", TOPIC, 1] is None
     groups = {key["data"]["group"]: value for key, value in payloads if set(key["data"]) == {"group"}}
-    found = groups[GROUP]["data"]
-    assert (found["protocolType"], found["protocol"], found["leader"]) == ("consumer", "range", member_id)
-    assert [m["groupInstanceId"] for m in found["members"]] == ["static-one"]
+    commits = groups[GROUP]["data"]
+    assert (commits["protocolType"], commits["protocol"], commits["leader"]) == ("consumer", "range", member_id)
+    assert [m["groupInstanceId"] for m in commits["members"]] == ["static-one"]
     assert "rror" not in output
 
 
-def test_an_apache_broker_goes_on_with_our_groups(ours: tuple[Path, str], tmp_path: Path) -> None:
+def test_an_apache_broker_continues_our_groups(ours: tuple[Path, str], tmp_path: Path) -> None:
     folder, member_id = ours
     copy = tmp_path / "logs"
     shutil.copytree(folder, copy)
@@ -147,7 +149,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[st
     return broker.log_dirs[0], member_id, nodes
 
 
-def test_our_broker_goes_on_with_the_groups_of_an_apache_broker(
+def test_our_broker_continues_the_groups_of_an_apache_broker(
     theirs: tuple[Path, str, dict[str, bytes]], tmp_path: Path
 ) -> None:
     folder, member_id, nodes = theirs

@@ -1,4 +1,5 @@
-"""Real consumers in classic groups: they join, share, leave, crash, come back, and move partitions one at a time."""
+"""Real consumers in classic groups: they join, share, leave, crash, come back, and move partitions
+one at a time."""
 
 from __future__ import annotations
 
@@ -137,7 +138,7 @@ def test_members_of_all_clients_share_one_group(broker: Target, topic_of_six: st
 @pytest.mark.parametrize(
     "client", ["confluent", "kafka-python", *(pytest.param(n, marks=pytest.mark.java) for n in JAVA_CLIENTS)]
 )
-def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_else_notices(
+def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(
     client: str, join: Join, request: pytest.FixtureRequest
 ) -> None:
     if client.startswith("java-"):
@@ -154,7 +155,8 @@ def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_else_noti
         crashed = time.monotonic()
         member = join(client, instance_id="two")
         wait_for_split([first, member], PARTITIONS, timeout=60)
-        # On a machine so busy that the new process came after the session was over, nothing is shown: once more.
+        # On a machine so busy that the new process came after the session was over, nothing is
+        # shown: once more.
         if time.monotonic() - crashed < SESSION / 1000:
             break
     assert member.partitions == mine
@@ -186,10 +188,10 @@ def test_cooperative_members_give_up_only_what_moves(client: str, join: Join, re
     assert revoked == second.partitions
     third = join(client, assignors=COOPERATIVE)
     wait_for_split([first, second, third], PARTITIONS)
-    kept = first.partitions
+    retained = first.partitions
     second.leave()
     wait_for_split([first, third], PARTITIONS)
-    assert first.partitions >= kept
+    assert first.partitions >= retained
 
 
 def test_new_partitions_of_a_topic_are_given_to_the_members(broker: Target, topic_of_six: str, join: Join) -> None:

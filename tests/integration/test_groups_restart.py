@@ -1,4 +1,5 @@
-"""A broker that is killed loses no group and no offset: members go on with what they have, commits are all there."""
+"""A killed broker loses no group and no offset: members keep their assignment, and all commits
+are stored."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.support.members import PYTHON_CLIENTS, Member, wait_for_records, wait
 from tests.support.processes import wait_until
 from tests.support.targets import Target, start_target
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow, pytest.mark.records]
 
 PARTITIONS = 6
 GROUP = "survivors"
@@ -45,7 +46,7 @@ def produce(broker: Target, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("client", PYTHON_CLIENTS)
-def test_members_go_on_with_their_partitions_after_the_broker_was_killed(
+def test_members_keep_their_partitions_after_the_broker_was_killed(
     client: str, broker: Target, topic: str, tmp_path: Path
 ) -> None:
     make_topic(broker, topic)
@@ -68,10 +69,10 @@ def test_members_go_on_with_their_partitions_after_the_broker_was_killed(
     broker.kill()
     broker.start()
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP})
-    wanted = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    found = [p.offset for p in consumer.committed(wanted, timeout=30)]
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    offsets = [p.offset for p in consumer.committed(partitions, timeout=30)]
     consumer.close()
-    assert found == [20] * PARTITIONS
+    assert offsets == [20] * PARTITIONS
 
 
 def test_static_members_are_known_after_the_broker_was_killed(broker: Target, topic: str, tmp_path: Path) -> None:
@@ -101,10 +102,10 @@ def test_static_members_are_known_after_the_broker_was_killed(broker: Target, to
 def test_no_acknowledged_commit_is_lost_however_often_the_broker_is_killed(broker: Target, topic: str) -> None:
     make_topic(broker, topic)
     rng = random.Random(7)
-    wanted = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     config = {"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP, "enable.auto.commit": False}
     consumer = Consumer(config)
-    # What the last commit that was acknowledged said, and what was tried after it and may be there or not.
+    # The last acknowledged commit, and later attempts that may or may not be stored.
     acknowledged = [-1001] * PARTITIONS
     attempted: list[set[int]] = [set() for _ in range(PARTITIONS)]
     offset = 0
@@ -134,7 +135,7 @@ def test_no_acknowledged_commit_is_lost_however_often_the_broker_is_killed(broke
         stopped.set()
         committing.join()
         reader = Consumer(config)
-        for position in reader.committed(wanted, timeout=60):
+        for position in reader.committed(partitions, timeout=60):
             assert position.offset in attempted[position.partition] | {acknowledged[position.partition]}
         reader.close()
     consumer.close()

@@ -1,4 +1,5 @@
-"""Bytes that no honest client sends: the answer is Kafka's, the broker goes on, and its memory stays bounded."""
+"""Bytes that no correct client sends: the response is Kafka's, the broker stays up, and its
+memory stays bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.support.kavka_process import KavkaProcess
 from tests.support.targets import KAVKA, Target, start_target
 from tests.support.wire import METADATA, PRODUCE, Wire
 
-# What Apache Kafka 4.3 does: it closes the connection, waits for more, or answers with that error code.
+# Apache Kafka 4.3's behaviour: it closes the connection, waits for more, or returns that error
+# code.
 KAFKA_ANSWERS = {
     "random bytes": "closed",
     "random bytes in an honest frame": "closed",
@@ -112,7 +114,7 @@ KAFKA_ANSWERS = {
     "a message of format 0 in a request of today": "87",
 }
 
-# Where Kavka has an answer of its own, and why.
+# Responses of Kavka that differ from Kafka's, with the reason.
 KAVKA_ANSWERS = {
     # Kafka's handler fails on it and the client waits until it gives up.
     "null records": {"87"},
@@ -123,7 +125,8 @@ KAVKA_ANSWERS = {
     "CreatePartitions up to 2 billion": {"44", "37", "-1"},
     # A client that forgot the tags of its header is still told which versions there are.
     "ApiVersions of a version out of range, a header without tags": {"answered", "closed"},
-    # A string that is not UTF-8 is a malformed request; Kafka puts question marks in and finds the name invalid.
+    # A string that is not UTF-8 is a malformed request; Kafka puts question marks in and finds the
+    # name invalid.
     "a name that is not UTF-8": {"17", "closed"},
     # Packed batches are stored as they came: what is inside is seen by who unpacks them.
     "compression that is none": {"0", "87", "2", "-1"},
@@ -139,7 +142,8 @@ MIB = 1 << 20
 
 
 def grown_by(broker: Target, before: int) -> int:
-    """How much memory the broker has taken since. A Java heap grows as it likes: it is not held to a bound."""
+    """How much memory the broker has taken since. A Java heap grows as it likes: it is not held to
+    a bound."""
     return broker.process.rss_bytes() - before if isinstance(broker, KavkaProcess) else 0
 
 
@@ -167,7 +171,7 @@ def test_every_hostile_case_has_an_expectation() -> None:
 
 
 @pytest.mark.parametrize("name", hostile.CASES)
-def test_hostile_bytes_get_what_kafka_gives_and_the_broker_goes_on(broker: Target, target_name: str, name: str) -> None:
+def test_hostile_bytes_get_kafkas_response_and_the_broker_stays_up(broker: Target, target_name: str, name: str) -> None:
     if name == "null records" and target_name != KAVKA:
         pytest.skip("Apache Kafka never answers this one")
     allowed = {KAFKA_ANSWERS[name]} if name in KAFKA_ANSWERS else set()
@@ -204,7 +208,7 @@ def test_mangled_honest_requests_leave_the_broker_serving(broker: Target) -> Non
 
 @pytest.mark.timeout(180)
 def test_a_bomb_is_not_opened_beyond_bounds_when_it_must_be_opened(broker: Target, target_name: str) -> None:
-    """The topic has a compression of its own, so that the broker has to unpack what comes."""
+    """The topic has its own compression type, so that the broker has to decompress the batch."""
     topic = "opened"
     if target_name != KAVKA:
         pytest.skip("Apache Kafka unpacks as much as its heap holds")
@@ -256,7 +260,7 @@ def test_thousands_of_connections_are_held_and_a_busy_one_is_served(broker: Targ
     assert still_serves(broker)
 
 
-def test_clients_that_send_a_byte_at_a_time_hold_up_nobody(broker: Target) -> None:
+def test_clients_that_send_a_byte_at_a_time_delay_no_other_client(broker: Target) -> None:
     request = wire.request(METADATA, 4, wire.metadata_request([TOPIC]))
     slow = [Wire(broker.address, 10.0) for _ in range(100)]
     try:
@@ -276,8 +280,9 @@ def test_clients_that_send_a_byte_at_a_time_hold_up_nobody(broker: Target) -> No
             connection.close()
 
 
-def test_a_client_that_never_reads_its_answers_is_held_back(broker: Target) -> None:
-    """It asks for megabytes over and over: the broker stops reading from it rather than keeping the answers."""
+def test_a_client_that_never_reads_its_responses_is_not_read(broker: Target) -> None:
+    """It requests megabytes repeatedly: the broker stops reading from it instead of queueing
+    responses."""
     with Wire(broker.address, 30.0) as connection:
         payload = wire.batch([b"x" * 500_000])
         for _ in range(10):
@@ -295,7 +300,7 @@ def test_a_client_that_never_reads_its_answers_is_held_back(broker: Target) -> N
         assert grown_by(broker, before) < 128 * MIB
 
 
-def test_answers_to_pipelined_requests_come_in_order(broker: Target) -> None:
+def test_responses_to_pipelined_requests_come_in_order(broker: Target) -> None:
     with Wire(broker.address, 10.0) as connection:
         waiting = wire.request(wire.FETCH, 4, wire.fetch_request(TOPIC, 0, _end(broker), version=4), 1)
         quick = wire.request(METADATA, 4, wire.metadata_request([TOPIC]), 2)

@@ -116,9 +116,9 @@ def test_records_are_deleted_and_log_dirs_described(
         topic,
         stdin="1\n2\n3\n4\n",
     )
-    asked = tmp_path / "delete.json"
-    asked.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 3}]}))
-    deleted = tool(java_version, target, "delete-records", "--offset-json-file", str(asked))
+    offsets_file = tmp_path / "delete.json"
+    offsets_file.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 3}]}))
+    deleted = tool(java_version, target, "delete-records", "--offset-json-file", str(offsets_file))
     assert "low_watermark: 3" in deleted
     described = tool(java_version, target, "log-dirs", "--describe", "--topic-list", topic)
     answer = json.loads(next(line for line in described.splitlines() if line.startswith("{")))

@@ -1,4 +1,5 @@
-"""The folder on disk is Kafka's: Apache's tool and an Apache broker read ours, and we read theirs."""
+"""The folder on disk is Kafka's: Apache's tool and an Apache broker read ours, and we read
+theirs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.support.material import CODECS, Material, dump, fill, log_files, read
 from tests.support.processes import wait_until
 from tests.support.targets import APACHE, KAVKA, start_target
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts"), pytest.mark.records]
 
 
 @dataclass
@@ -56,18 +57,18 @@ def test_the_dump_tool_reads_every_record_of_every_segment(ours: Folder, version
     files = list(log_files(ours.path, ".log"))
     assert len(files) > len(ours.material.records), "segments were rolled"
     output = dump(version, files, "--deep-iteration", "--print-data-log")
-    found: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    dumped: dict[tuple[str, int], list[tuple[int, str]]] = {}
     partition = ("", -1)
     for line in output.splitlines():
         if line.startswith("Dumping "):
             topic, _, number = Path(line.removeprefix("Dumping ")).parent.name.rpartition("-")
             partition = topic, int(number)
         elif match := re.match(r"\| offset: (\d+) .*?(?: payload: (.*))?$", line):
-            found.setdefault(partition, []).append((int(match[1]), match[2] or ""))
+            dumped.setdefault(partition, []).append((int(match[1]), match[2] or ""))
     for partition, records in ours.material.records.items():
         expected = [(offset, (value or b"").decode()) for offset, _, value, _ in records]
-        start = found[partition][0][0]
-        assert found[partition] == expected[start:], partition
+        start = dumped[partition][0][0]
+        assert dumped[partition] == expected[start:], partition
         assert start <= ours.material.start_offsets.get(partition, 0)
 
 
@@ -75,8 +76,8 @@ def test_the_dump_tool_reads_every_record_of_every_segment(ours: Folder, version
 def test_the_dump_tool_finds_the_batches_packed_as_the_producer_or_the_topic_said(ours: Folder, version: str) -> None:
     for topic, codec in [(f"plain-{codec}", codec) for codec in CODECS] + [("own-gzip", "gzip"), ("own-zstd", "zstd")]:
         output = dump(version, [next((ours.path / f"{topic}-0").glob("*.log"))])
-        found = {word.lower() for word in re.findall(r"compresscodec: (\w+)", output)}
-        assert found == {codec}
+        codecs = {word.lower() for word in re.findall(r"compresscodec: (\w+)", output)}
+        assert codecs == {codec}
 
 
 @pytest.mark.parametrize("version", [LAST_WITH_ZOOKEEPER, NEWEST])
@@ -164,12 +165,12 @@ def test_our_reader_reads_every_record_that_apache_kafka_wrote(theirs: tuple[Fol
     folder, _ = theirs
     for (topic, partition), expected in folder.material.records.items():
         files = sorted((folder.path / f"{topic}-{partition}").glob("*.log"))
-        found = [
+        records = [
             (record.offset, record.key, record.value, tuple(record.headers))
             for path in files
             for record in read_records(path.read_bytes())
         ]
-        assert found == expected[found[0][0] :], topic
+        assert records == expected[records[0][0] :], topic
 
 
 def test_our_broker_started_on_the_folder_of_an_apache_broker_serves_every_record(

@@ -1,4 +1,5 @@
-"""Error codes and texts that clients look at: each test passes on Apache Kafka as well (`--target apache39`)."""
+"""Error codes and texts that clients look at: each test passes on Apache Kafka as well (`--target
+apache39`)."""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ class Broker:
 
     def topic_id(self, topic: str) -> uuid.UUID:
         answer = self.call(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12)
-        found: uuid.UUID = answer.topics[0].topic_id
-        return found
+        topic_id: uuid.UUID = answer.topics[0].topic_id
+        return topic_id
 
     def produce(
         self, topic: str, records: bytes, version: int, *, partition: int = 0, transactional_id: str | None = None
@@ -171,7 +172,8 @@ def test_transactions_cannot_contain_internal_topics(broker: Broker, topic: str)
         )
         builder.append(Record(timestamp=int(time.time() * 1000), key=b"key", value=b"value"))
         code = broker.produce(topic, bytes(builder.build()), version, transactional_id=name)
-        # Below v12 Kafka asks the coordinator first, which has no such partition in the transaction.
+        # Below v12 Kafka asks the coordinator first, which has no such partition in the
+        # transaction.
         asks_first = broker.target.version != KAVKA and version < 12
         refused = ErrorCode.TRANSACTION_ABORTABLE if asks_first else ErrorCode.INVALID_TOPIC_EXCEPTION
         assert code is refused, version
@@ -185,8 +187,8 @@ def test_a_coordinator_is_found_with_the_message_none_up_to_version_3(broker: Br
         for version in (1, 2, 3):
             answer = broker.coordinator("x", kind, version)
             assert (answer.error_code, answer.error_message) == (0, "NONE")
-        found = broker.coordinator("x", kind, 4).coordinators[0]
-        assert (found.error_code, found.error_message) == (0, "")
+        coordinator = broker.coordinator("x", kind, 4).coordinators[0]
+        assert (coordinator.error_code, coordinator.error_message) == (0, "")
 
 
 def test_acl_requests_are_refused_as_there_is_no_authorizer(broker: Broker) -> None:
@@ -214,7 +216,7 @@ def test_acl_requests_are_refused_as_there_is_no_authorizer(broker: Broker) -> N
         )
         deleted = broker.call(DeleteAclsRequest(filters=[DeleteAclsFilter(**matching)] * 2), version)
         texts = [(described.error_code, described.error_message)]
-        texts += [(found.error_code, found.error_message) for found in (*created.results, *deleted.filter_results)]
+        texts += [(result.error_code, result.error_message) for result in (*created.results, *deleted.filter_results)]
         assert texts == [
             (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker"),
             *[(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")] * 4,

@@ -34,8 +34,8 @@ def fetch(broker: KavkaProcess, topic: str) -> int:
 
 
 def home(broker: KavkaProcess, topic: str) -> Path:
-    [found] = [path for path in broker.log_dirs if (path / f"{topic}-0").is_dir()]
-    return found
+    [directory] = [path for path in broker.log_dirs if (path / f"{topic}-0").is_dir()]
+    return directory
 
 
 def start(tmp_path: Path, **overrides: object) -> KavkaProcess:
@@ -56,8 +56,8 @@ def test_partitions_are_spread_over_the_directories_and_found_again(tmp_path: Pa
         for stop in (broker.stop, broker.kill):
             stop()
             broker.start()
-            found = read_all(broker.bootstrap_servers, [(topic, 0) for topic in TOPICS])
-            assert {key[0]: [record[2] for record in records] for key, records in found.items()} == {
+            stored = read_all(broker.bootstrap_servers, [(topic, 0) for topic in TOPICS])
+            assert {key[0]: [record[2] for record in records] for key, records in stored.items()} == {
                 topic: [topic.encode()] for topic in TOPICS
             }
 
@@ -92,9 +92,9 @@ def test_a_disk_that_fails_takes_only_its_own_directory_with_it_until_it_is_well
         broker.start()
         for topic in (*TOPICS, "new"):
             wait_until(lambda t=topic: produce(broker, t) == 0, timeout=10, what=f"{topic} to be well")
-        found = read_all(broker.bootstrap_servers, [(topic, 0) for topic in TOPICS])
+        records = read_all(broker.bootstrap_servers, [(topic, 0) for topic in TOPICS])
         for topic in TOPICS:
-            assert found[topic, 0][0][2] == topic.encode()
+            assert records[topic, 0][0][2] == topic.encode()
 
 
 def errors_of_dirs(broker: KavkaProcess) -> dict[str, int]:
@@ -107,7 +107,7 @@ def errors_of_dirs(broker: KavkaProcess) -> dict[str, int]:
 
 
 def test_a_broker_whose_only_directory_fails_stops_and_says_why(tmp_path: Path) -> None:
-    """As Kafka does: whoever supervises it sees that, and starts it again when the disk is well."""
+    """As Kafka does: the supervisor restarts it when the disk is repaired."""
     with KavkaProcess(tmp_path / "kavka") as broker:
         assert wire.create_topic(broker.address, "a") == 0
         assert produce(broker, "a", b"kept") == 0
@@ -120,5 +120,5 @@ def test_a_broker_whose_only_directory_fails_stops_and_says_why(tmp_path: Path) 
         assert broker.process.returncode == 1
         assert broker.process.log_tail().splitlines()[-1] == "kavka: all log directories have failed"
         broker.start()
-        found = read_all(broker.bootstrap_servers, [("a", 0)])["a", 0]
-        assert [value for _, _, value, _ in found] == [b"kept"]
+        records = read_all(broker.bootstrap_servers, [("a", 0)])["a", 0]
+        assert [value for _, _, value, _ in records] == [b"kept"]

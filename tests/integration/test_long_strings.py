@@ -1,4 +1,5 @@
-"""Strings of clients that are as long as the protocol allows: no response becomes too long to be encoded."""
+"""Strings of clients that are as long as the protocol allows: no response becomes too long to be
+encoded."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KavkaProcess]:
 
 def coordinates(broker: KavkaProcess) -> bool:
     with Wire(broker.address, 30.0) as connection:
-        found: int = connection.call(10, 0, wire.string("group")).int16()
-    return found == 0 and call(broker, join("group"), JoinGroupResponse, 2).error_code == 0
+        error_code: int = connection.call(10, 0, wire.string("group")).int16()
+    return error_code == 0 and call(broker, join("group"), JoinGroupResponse, 2).error_code == 0
 
 
 def call(broker: KavkaProcess, request: Any, response_class: Any, version: int, client_id: str = "test") -> Any:
@@ -109,7 +110,7 @@ def alter(broker: KavkaProcess, name: str, value: str, operation: int) -> Any:
     return call(broker, request, IncrementalAlterConfigsResponse, 1).responses[0]
 
 
-def test_long_error_messages_are_cut_off(broker: KavkaProcess) -> None:
+def test_long_error_messages_are_truncated(broker: KavkaProcess) -> None:
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name=LONGEST, num_partitions=1, replication_factor=1)], timeout_ms=1000
     )

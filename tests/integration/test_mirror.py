@@ -28,7 +28,7 @@ from tests.support.missing import skip_loudly
 from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600), pytest.mark.records]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240.0
@@ -53,31 +53,31 @@ class Pair:
         self.b.close()
 
     def status(self, name: str) -> FlowStatus:
-        return next(one for one in self.mirror.statuses() if one.flow == name)
+        return next(status for status in self.mirror.statuses() if status.flow == name)
 
 
 def contents(records: list[Any]) -> dict[int, list[Any]]:
     """By partition, in order, all that a record is but its offset."""
-    found: dict[int, list[Any]] = {}
+    by_partition: dict[int, list[Any]] = {}
     for r in sorted(records, key=lambda r: (r.partition, r.offset)):
-        found.setdefault(r.partition, []).append((r.timestamp, r.key, r.value, r.headers))
-    return found
+        by_partition.setdefault(r.partition, []).append((r.timestamp, r.key, r.value, r.headers))
+    return by_partition
 
 
 def wait_for_mirror(pair: Pair, topic: str, count: int, remote: str | None = None) -> list[Any]:
-    """What the target has of a topic, when it has so many records."""
+    """The records of a topic in the target, once it has so many."""
     remote = remote or f"A.{topic}"
-    found: list[Any] = []
+    records: list[Any] = []
 
     def there() -> bool:
-        nonlocal found
+        nonlocal records
         if remote not in pair.admin_b.list_topics():
             return False
-        found = read_all(pair.b, remote)
-        return len(found) >= count
+        records = read_all(pair.b, remote)
+        return len(records) >= count
 
     wait_until(there, timeout=PATIENCE, what=f"{count} records in {remote}", interval=0.2)
-    return found
+    return records
 
 
 def fill(pair: Pair, topic: str, numbers: range, **settings: Any) -> None:
@@ -147,8 +147,8 @@ def test_settings_of_topics_follow_but_those_that_are_the_targets_affair(pair: P
     resource = ConfigResource.topic("A.orders")
 
     def settings() -> dict[str, str | None]:
-        found = pair.admin_b.describe_configs(resource)[resource]
-        return {name: entry.value for name, entry in found.items() if entry.source.name == "DYNAMIC_TOPIC_CONFIG"}
+        configs = pair.admin_b.describe_configs(resource)[resource]
+        return {name: entry.value for name, entry in configs.items() if entry.source.name == "DYNAMIC_TOPIC_CONFIG"}
 
     assert settings() == {"retention.ms": "86400000"}
     pair.admin_a.incremental_alter_configs(
@@ -165,8 +165,8 @@ def test_new_topics_and_partitions_are_followed(pair: Pair) -> None:
     pair.admin_a.create_partitions({"later": NewPartitions(3)})
     with Producer(bootstrap_servers=pair.a.bootstrap_servers) as producer:
         producer.send("later", b"two", partition=2).get(60)
-    found = wait_for_mirror(pair, "later", 2)
-    assert sorted((r.partition, r.value) for r in found) == [(0, b"one"), (2, b"two")]
+    records = wait_for_mirror(pair, "later", 2)
+    assert sorted((r.partition, r.value) for r in records) == [(0, b"one"), (2, b"two")]
 
 
 def test_nothing_goes_round_in_circles(pair: Pair) -> None:
@@ -178,7 +178,7 @@ def test_nothing_goes_round_in_circles(pair: Pair) -> None:
         assert not [name for name in admin.list_topics() if "A.B." in name or "B.A." in name]
 
 
-def test_a_group_goes_on_in_the_target_where_it_stopped_in_the_source(pair: Pair) -> None:
+def test_a_group_continues_in_the_target_where_it_stopped_in_the_source(pair: Pair) -> None:
     pair.admin_a.create_topics([NewTopic("work", 1)])
     with Producer(bootstrap_servers=pair.a.bootstrap_servers) as producer:
         for n in range(300):
@@ -203,7 +203,7 @@ def test_a_group_goes_on_in_the_target_where_it_stopped_in_the_source(pair: Pair
         rest: list[int] = []
         while len(rest) < 300 - 137:
             rest += [int(r.value) for r in consumer.poll(0.2)]
-        # What it commits while it consumes here is not overwritten by what the source says.
+        # Offsets that it commits while it consumes here are not overwritten by the source's.
         consumer.commit_sync()
         with Producer(bootstrap_servers=pair.a.bootstrap_servers) as producer:
             producer.send("work", b"300").get(60)
@@ -235,11 +235,16 @@ def test_mirrormakers_own_client_reads_what_was_written(pair: Pair) -> None:
     ends = {tp: end for tp, end in _ends(pair, "orders").items()}
     pair.admin_a.alter_consumer_group_offsets("readers", {tp: end // 2 for tp, end in ends.items()})
 
-    def told() -> dict[str, int]:
-        found = [Checkpoint.read(r.key, r.value) for r in read_all(pair.b, "A.checkpoints.internal")]
-        return {f"{c.topic}-{c.partition}": c.downstream for c in found if c.group == "readers"}
+    def reported_offsets() -> dict[str, int]:
+        records = [Checkpoint.read(r.key, r.value) for r in read_all(pair.b, "A.checkpoints.internal")]
+        return {f"{c.topic}-{c.partition}": c.downstream for c in records if c.group == "readers"}
 
-    wait_until(lambda: len(told()) == PARTITIONS, timeout=PATIENCE, what="the checkpoints of the group", interval=0.2)
+    wait_until(
+        lambda: len(reported_offsets()) == PARTITIONS,
+        timeout=PATIENCE,
+        what="the checkpoints of the group",
+        interval=0.2,
+    )
     wait_until(lambda: "A.heartbeats" in pair.admin_b.list_topics(), timeout=PATIENCE, what="heartbeats of A in B")
     probe = Path(__file__).parents[1] / "support" / "java" / "MirrorProbe.java"
     done = subprocess.run(
@@ -252,14 +257,15 @@ def test_mirrormakers_own_client_reads_what_was_written(pair: Pair) -> None:
     assert lines["upstream"] == "[A]"
     assert lines["hops"] == "1"
     assert "A.heartbeats" in lines["heartbeats"] and lines["checkpoints"] == "[A.checkpoints.internal]"
-    assert lines["offsets"] == "{" + ", ".join(f"{tp}={at}" for tp, at in sorted(told().items())) + "}"
-    # And it is right: before it in the target are the records that are before the group in the source.
+    assert lines["offsets"] == "{" + ", ".join(f"{tp}={at}" for tp, at in sorted(reported_offsets().items())) + "}"
+    # And it is right: before it in the target are the records that are before the group in the
+    # source.
     for tp, end in ends.items():
         before = [r for r in read_all(pair.a, "orders") if r.partition == tp.partition and r.offset < end // 2]
         mirrored = sorted(
             (r for r in read_all(pair.b, "A.orders") if r.partition == tp.partition), key=lambda r: r.offset
         )
-        rest = [r for r in mirrored if r.offset >= told()[f"A.orders-{tp.partition}"]]
+        rest = [r for r in mirrored if r.offset >= reported_offsets()[f"A.orders-{tp.partition}"]]
         assert len(before) + len(rest) == len(mirrored)
 
 
@@ -276,7 +282,7 @@ def test_the_lag_is_shown_and_goes_back_to_zero(pair: Pair) -> None:
 
         def shown() -> dict[str, Any]:
             with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/status", timeout=10) as answer:
-                return next(one for one in json.load(answer) if one["flow"] == "A->B")
+                return next(flow for flow in json.load(answer) if flow["flow"] == "A->B")
 
         wait_until(lambda: shown()["records"] >= 422, timeout=PATIENCE, what="the records in the status", interval=0.2)
         wait_until(
@@ -295,7 +301,7 @@ def test_the_lag_is_shown_and_goes_back_to_zero(pair: Pair) -> None:
     assert done[TopicPartition("stamped", 0)].offset == 50  # type: ignore[union-attr]
 
 
-def test_it_goes_on_when_either_broker_was_away(pair: Pair) -> None:
+def test_the_mirror_continues_after_either_broker_was_down(pair: Pair) -> None:
     wait_for_mirror(pair, "orders", 422)
     before = Counter(r.value for r in read_all(pair.a, "orders"))
     for broker, numbers in ((pair.b, range(600, 630)), (pair.a, range(630, 660))):
@@ -306,11 +312,11 @@ def test_it_goes_on_when_either_broker_was_away(pair: Pair) -> None:
             fill(pair, "orders", numbers)
             broker.kill()
         broker.start()
-    wanted = Counter(r.value for r in read_all(pair.a, "orders"))
-    assert sum((wanted - before).values()) == 60
+    expected = Counter(r.value for r in read_all(pair.a, "orders"))
+    assert sum((expected - before).values()) == 60
 
     def all_there() -> bool:
-        return not wanted - Counter(r.value for r in read_all(pair.b, "A.orders"))
+        return not expected - Counter(r.value for r in read_all(pair.b, "A.orders"))
 
     wait_until(all_there, timeout=PATIENCE, what="what was written meanwhile", interval=0.5)
 
@@ -336,13 +342,13 @@ def test_the_older_mirrormaker_into_apache_kafka(spark: Any, pair: Pair, java_pa
                 wait_until(
                     lambda: {"orders", "stamped"} <= set(admin.list_topics()), timeout=PATIENCE, what="topics in Apache"
                 )
-            for name, wanted in source.items():
-                count = sum(map(len, wanted.values()))
+            for name, expected in source.items():
+                count = sum(map(len, expected.values()))
                 wait_until(
                     lambda name=name, count=count: len(read_all(apache, name)) >= count,  # type: ignore[misc]
                     timeout=PATIENCE, what=f"{name} in Apache Kafka", interval=0.5,
                 )  # fmt: skip
-                assert contents(read_all(apache, name)) == wanted
+                assert contents(read_all(apache, name)) == expected
         finally:
             mirror.stop()
     finally:
@@ -374,9 +380,9 @@ def test_an_exactly_once_mirror_that_starts_again_mirrors_all_of_a_topic_that_wa
                 producer.send("orders", value)
         both.mirror = Mirror(flows_of(file), spark)
         both.mirror.start()
-        found = [r.value for r in wait_for_mirror(both, "orders", len(expected))]
+        mirrored = [r.value for r in wait_for_mirror(both, "orders", len(expected))]
         both.mirror.stop()
-        assert found == expected
+        assert mirrored == expected
 
     try:
         old, new = [b"old %d" % n for n in range(5)], [b"new %d" % n for n in range(9)]
@@ -392,7 +398,7 @@ def test_the_program_of_the_document_and_the_example_run(
     spark: Any, pair: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Shared:
-        """The session of all tests, which nobody stops."""
+        """The session of all tests, which no test stops."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(spark, name)

@@ -1,4 +1,5 @@
-"""The tools of the mirror as people run them: the commands of docs/mirror.md, and a mirror that is killed."""
+"""The tools of the mirror as people run them: the commands of docs/mirror.md, and a mirror that is
+killed."""
 
 from __future__ import annotations
 
@@ -84,26 +85,26 @@ class World:
     def end(self, topic: str, partitions: int = 1) -> int:
         """How many offsets the target has of a topic."""
         try:
-            found = self.admin_b.list_offsets(
+            offsets = self.admin_b.list_offsets(
                 {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
             )
         except KafkaError:
             return 0
-        return sum(one.offset for one in found.values())
+        return sum(entry.offset for entry in offsets.values())
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     need_command("java")
-    found = World(tmp_path_factory.mktemp("mirror-tool"))
-    found.admin_a.create_topics([NewTopic("orders", 1), NewTopic("payments", 1)])
-    found.admin_b.create_topics([NewTopic("stock", 1)])
-    for servers, topic in ((found.a, "orders"), (found.a, "payments"), (found.b, "stock")):
+    world = World(tmp_path_factory.mktemp("mirror-tool"))
+    world.admin_a.create_topics([NewTopic("orders", 1), NewTopic("payments", 1)])
+    world.admin_b.create_topics([NewTopic("stock", 1)])
+    for servers, topic in ((world.a, "orders"), (world.a, "payments"), (world.b, "stock")):
         with Producer(bootstrap_servers=servers.bootstrap_servers) as producer:
             for n in range(100):
                 producer.send(topic, b"%d" % n)
-    yield found
-    found.close()
+    yield world
+    world.close()
 
 
 @pytest.fixture
@@ -129,8 +130,8 @@ def wait(process: ManagedProcess, condition: Callable[[], bool], what: str) -> N
 
 
 def command_with(*words: str) -> str:
-    (found,) = (line for block in blocks("sh") for line in block.splitlines() if all(word in line for word in words))
-    return found
+    (command,) = (line for block in blocks("sh") for line in block.splitlines() if all(word in line for word in words))
+    return command
 
 
 def test_the_file_that_is_shipped_mirrors_topics_and_groups(world: World, running: Any) -> None:
@@ -165,7 +166,7 @@ def test_two_clusters_mirror_one_another_by_the_file_of_the_document(world: Worl
 
     def status() -> dict[str, Any]:
         with urllib.request.urlopen(f"http://127.0.0.1:{world.status_port}/status", timeout=30) as answer:
-            return {one["flow"]: one for one in json.load(answer)}
+            return {flow["flow"]: flow for flow in json.load(answer)}
 
     wait(process, lambda: status()["berlin->oslo"]["records"] >= 200, "the status")
     wait(process, lambda: status()["berlin->oslo"]["lag_by_partition"].get("orders") == {"0": 0}, "no lag")
@@ -188,7 +189,7 @@ def test_the_older_tool_copies_topics_under_their_names(world: World, running: A
     assert [r.value for r in read_all(world.b, "orders")] == [r.value for r in read_all(world.a, "orders")]
 
 
-def test_what_is_wrong_is_told_in_one_line(world: World) -> None:
+def test_an_error_is_one_line(world: World) -> None:
     world.write("none.properties", "bootstrap.servers = localhost:9092\n")
     world.write("circle.properties", "clusters = A\nA.bootstrap.servers = localhost:9092\n")
     for command, message in (
@@ -199,7 +200,7 @@ def test_what_is_wrong_is_told_in_one_line(world: World) -> None:
             "--consumer.config has no group.id",
         ),
         ("bin/kafka-mirror-maker.sh --message.handler x", "--message.handler is not supported"),
-        ("bin/connect-mirror-maker.sh circle.properties", "nothing is mirrored"),
+        ("bin/connect-mirror-maker.sh circle.properties", "no pair of clusters is enabled"),
         ("bin/connect-mirror-maker.sh nowhere.properties", "nowhere.properties"),
     ):
         done = subprocess.run(
@@ -229,7 +230,8 @@ emit.checkpoints.enabled = false
 
 @pytest.mark.slow
 def test_a_mirror_that_is_killed_leaves_nothing_out_and_exactly_once_nothing_twice(world: World, running: Any) -> None:
-    """`A.numbers` is mirrored exactly once, `numbers` at least once; all processes die at the same moment."""
+    """`A.numbers` is mirrored exactly once, `numbers` at least once; all processes die at the same
+    moment."""
     world.admin_a.create_topics([NewTopic("numbers", 2)])
     with Producer(bootstrap_servers=world.a.bootstrap_servers) as producer:
         for n in range(RECORDS):

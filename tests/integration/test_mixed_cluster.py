@@ -1,4 +1,5 @@
-"""A broker of Apache Kafka 3.9.1 in a cluster of ours: as a follower, as a leader, as the controller."""
+"""A broker of Apache Kafka 3.9.1 in a cluster of ours: as a follower, as a leader, as the
+controller."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.support.cluster import Cluster, MixedCluster
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.records]
 
 APACHES = MixedCluster.LAST
 
@@ -35,12 +36,12 @@ class World:
             return None
 
     def make_controller(self, ours: bool) -> None:
-        """Takes the office from whoever has it until one of the right kind has got it."""
+        """Delete the controller znode until a broker of the right kind is elected."""
 
         def right() -> bool:
-            found = self.controller()
-            if found is None or (found != APACHES) == ours:
-                return found is not None
+            controller_id = self.controller()
+            if controller_id is None or (controller_id != APACHES) == ours:
+                return controller_id is not None
             with contextlib.suppress(NoNodeError):
                 self.tree.delete("/controller")
             return False
@@ -55,13 +56,13 @@ class World:
 
     def wait_for_isr(self, topic: str, expected: list[int]) -> None:
         def there() -> bool:
-            found = []
+            isrs = []
             for partition in range(3):
                 try:
-                    found.append(json.loads(self.tree.get(f"/brokers/topics/{topic}/partitions/{partition}/state")[0]))
+                    isrs.append(json.loads(self.tree.get(f"/brokers/topics/{topic}/partitions/{partition}/state")[0]))
                 except NoNodeError:
                     return False
-            return all(sorted(each["isr"]) == expected and each["leader"] in expected for each in found)
+            return all(sorted(each["isr"]) == expected and each["leader"] in expected for each in isrs)
 
         wait_until(there, timeout=60, what=f"{topic} with the ISR {expected}", interval=0.1)
 
@@ -80,23 +81,23 @@ class World:
         settings = {"bootstrap.servers": self.cluster.bootstrap_servers, "auto.offset.reset": "earliest"}
         consumer = Consumer(settings | {"group.id": group})
         consumer.subscribe(["t"])
-        found: list[int] = []
+        values: list[int] = []
 
         def enough() -> bool:
-            found.extend(int(message.value()) for message in consumer.consume(500, 0.5) if not message.error())
-            return len(found) >= self.written
+            values.extend(int(message.value()) for message in consumer.consume(500, 0.5) if not message.error())
+            return len(values) >= self.written
 
         wait_until(enough, timeout=90, what=f"{self.written} records", interval=0)
         consumer.commit(asynchronous=False)
         consumer.close()
-        return sorted(found)
+        return sorted(values)
 
 
 def test_a_broker_of_apaches_works_in_our_cluster_in_every_role(java_parts: None, tmp_path: Path) -> None:
     with ZooKeeper(tmp_path / "zookeeper") as zookeeper, MixedCluster(tmp_path, zookeeper, start=False) as cluster:
         cluster.start(0, 1)
         with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-            # Apache's broker knows none of these, and would not start if it were told of them.
+            # Apache's broker does not know these settings and would not start with them.
             admin.update_features({"transaction.version": 1}, allow_downgrade=True)
         cluster.start(APACHES)
         tree = KazooClient(zookeeper.connect)

@@ -1,4 +1,5 @@
-"""A broker's connections from outside: how many, how long, how slow, how they are counted, and how they end."""
+"""A broker's connections from outside: how many, how long, how slow, how they are counted, and how
+they end."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def ask_to_wait(connection: Wire, offset: int, max_wait_ms: int, topic: str = TO
 
 
 def served(connection: Wire, timeout: float = 0.5) -> bool:
-    """Whether the broker answers on this connection in that time."""
+    """Whether the broker responds on this connection in that time."""
     connection.socket.settimeout(timeout)
     try:
         connection.call(API_VERSIONS, 0, b"")
@@ -68,20 +69,20 @@ def closing(*connections: Wire) -> Iterator[None]:
             connection.close()
 
 
-# --- how many ---------------------------------------------------------------------------------------------------
+# --- how many
 
 
 def test_with_max_connections_open_a_new_one_waits_until_one_goes(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path, overrides={"max.connections": 2}) as broker:
-        one, two, three = (Wire(broker.address) for _ in range(3))
-        with closing(one, two, three):
-            assert served(one) and served(two)
+        first, second, three = (Wire(broker.address) for _ in range(3))
+        with closing(first, second, three):
+            assert served(first) and served(second)
             assert not served(three, 0.3)
-            one.close()
+            first.close()
             assert three.receive()
 
 
-def test_an_address_with_too_many_connections_is_turned_away_and_others_have_limits_of_their_own(
+def test_connections_are_limited_per_address(
     tmp_path: Path,
 ) -> None:
     limits = {"max.connections.per.ip": 2, "max.connections.per.ip.overrides": "127.0.0.2:1,127.0.0.3:3"}
@@ -121,7 +122,7 @@ def test_the_limits_change_while_the_broker_runs_and_survive_a_restart(tmp_path:
             broker.start()
 
 
-# --- how long ---------------------------------------------------------------------------------------------------
+# --- how long
 
 
 def test_a_silent_connection_is_closed_after_its_time_but_not_one_whose_fetch_waits(tmp_path: Path) -> None:
@@ -157,10 +158,10 @@ def test_a_thousand_idle_connections_are_in_nobodys_way(tmp_path: Path) -> None:
         assert served(Wire(broker.address), 5)
 
 
-# --- how slow ---------------------------------------------------------------------------------------------------
+# --- how slow
 
 
-def test_a_slow_reader_of_a_large_fetch_holds_nobody_up_and_gets_it_all(tmp_path: Path) -> None:
+def test_a_slow_reader_of_a_large_fetch_delays_no_other_client_and_gets_it_all(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path) as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
         assert wire.create_topic(broker.address, "other") == 0
@@ -185,7 +186,7 @@ def test_a_slow_reader_of_a_large_fetch_holds_nobody_up_and_gets_it_all(tmp_path
             assert len(records) > 29_000_000
 
 
-def test_requests_without_end_and_no_reading_of_the_answers_take_bounded_memory(tmp_path: Path) -> None:
+def test_requests_without_reading_the_responses_take_bounded_memory(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path) as broker:
         before = broker.process.rss_bytes()
         flood = Wire(broker.address, 30)
@@ -205,7 +206,7 @@ def test_requests_without_end_and_no_reading_of_the_answers_take_bounded_memory(
                 assert served(other, 5)
 
 
-# --- how they are counted ---------------------------------------------------------------------------------------
+# --- how they are counted
 
 
 class Scraped:
@@ -239,7 +240,7 @@ def test_the_metrics_say_what_went_in_and_out_what_was_asked_and_what_there_is(t
             for offset in (0, 6):
                 body = wire.fetch_request(TOPIC, 0, offset, version=4)
                 assert wire.fetched(connection.call(FETCH, 4, body), 4)[0] == 0
-            # One that waits: the time of a request is until its answer.
+            # A request that waits: its time ends with its response.
             body = wire.fetch_request(TOPIC, 0, 12, version=4, max_wait_ms=300)
             assert wire.fetched(connection.call(FETCH, 4, body), 4)[2] == b""
 
@@ -272,10 +273,10 @@ def test_the_metrics_say_what_went_in_and_out_what_was_asked_and_what_there_is(t
         assert broker.stop() == 0
 
 
-# --- how they end -----------------------------------------------------------------------------------------------
+# --- how they end
 
 
-def test_a_stop_waits_for_nobody_whose_fetch_waits(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_pending_fetches(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path, overrides={"group.initial.rebalance.delay.ms": 60_000}) as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
         waiting = [Wire(broker.address) for _ in range(20)]
@@ -291,7 +292,7 @@ def test_a_stop_waits_for_nobody_whose_fetch_waits(tmp_path: Path) -> None:
         assert "Traceback" not in broker.process.log_tail()
 
 
-def test_whoever_is_writing_when_the_broker_stops_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_stop_loses_no_acknowledged_record_of_active_producers(tmp_path: Path) -> None:
     with KavkaProcess(tmp_path) as broker:
         assert wire.create_topic(broker.address, TOPIC) == 0
         acknowledged = 0
@@ -315,6 +316,6 @@ def test_whoever_is_writing_when_the_broker_stops_loses_nothing_that_was_acknowl
         with Wire(broker.address) as connection:
             code, end = wire.end_offset(connection, TOPIC, 0)
         assert code == 0
-        # The last one may have been written and its answer cut off by the stop.
+        # The last one may have been written, and its response lost by the stop.
         assert end in (acknowledged, acknowledged + 1)
         assert "Traceback" not in broker.process.log_tail()

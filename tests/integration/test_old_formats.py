@@ -1,6 +1,7 @@
-"""What a client of 2014 puts on the wire, byte by byte: Produce v0 to v2, Fetch v0 to v3, message formats 0 and 1.
+"""The bytes of a client of 2014: Produce v0 to v2, Fetch v0 to v3, message formats 0 and 1.
 
-Apache Kafka 3.9 (`--target apache39`) is what this was written against; 4.x serves none of these versions.
+Apache Kafka 3.9 (`--target apache39`) is what this was written against; 4.x serves none of these
+versions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from kafka import KafkaConsumer, TopicPartition
 from tests.support import wire
 from tests.support.targets import APACHE, Target
 from tests.support.wire import FETCH, PRODUCE, Wire
+
+pytestmark = pytest.mark.records
 
 
 @pytest.fixture(autouse=True)
@@ -52,19 +55,20 @@ def produce(target: Target, topic: str, records: bytes, version: int) -> tuple[i
 
 
 def fetch(target: Target, topic: str, offset: int, version: int) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """All messages from that offset on; converted ones may come in more answers than were batches."""
-    found: list[tuple[int, int, bytes | None, bytes | None]] = []
+    """All messages from that offset on; converted messages may come in more responses than there
+    were batches."""
+    messages: list[tuple[int, int, bytes | None, bytes | None]] = []
     with Wire(target.address) as connection:
         while True:
             answer = connection.call(FETCH, version, wire.fetch_request(topic, 0, offset, version=version))
             code, high_watermark, records = wire.fetched(answer, version)
             assert code == 0
             if offset >= high_watermark:
-                return found
+                return messages
             fresh = [message for message in wire.messages(records) if message[0] >= offset]
             assert fresh, f"nothing at offset {offset} below {high_watermark}"
-            found += fresh
-            offset = found[-1][0] + 1
+            messages += fresh
+            offset = messages[-1][0] + 1
 
 
 @pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 0), (2, 1)])
@@ -80,9 +84,9 @@ def test_messages_of_the_old_formats_are_taken_and_read_back_by_old_and_new_clie
 
     expected = [(n, b"k%d" % n if n else None, b"v%d" % n) for n in range(5)] + [(5, b"gone", None)]
     for fetch_version in (0, 1, 2, 3):
-        found = fetch(target, created, 0, fetch_version)
-        assert [(offset, key, value) for offset, _, key, value in found] == expected
-        assert {found_magic for _, found_magic, _, _ in found} == {0 if fetch_version < 2 else 1}
+        messages = fetch(target, created, 0, fetch_version)
+        assert [(offset, key, value) for offset, _, key, value in messages] == expected
+        assert {found_magic for _, found_magic, _, _ in messages} == {0 if fetch_version < 2 else 1}
     today = read_today(target, created, 6)
     assert [(offset, key, value) for offset, key, value, _ in today] == expected
     if magic == 1:
@@ -112,14 +116,14 @@ def test_a_batch_of_today_with_headers_is_read_by_an_old_client_without_them(tar
     records = wire.batch([b"one", b"two", b"three"])
     assert produce(target, created, records, 3) == (0, 0)
     for version in (0, 2, 3):
-        found = fetch(target, created, 0, version)
-        assert [(offset, value) for offset, _, _, value in found] == [(0, b"one"), (1, b"two"), (2, b"three")]
+        messages = fetch(target, created, 0, version)
+        assert [(offset, value) for offset, _, _, value in messages] == [(0, b"one"), (1, b"two"), (2, b"three")]
 
 
 def test_an_old_client_may_start_in_the_middle_of_a_batch_of_today(target: Target, created: str) -> None:
     assert produce(target, created, wire.batch([b"0", b"1", b"2", b"3"]), 3) == (0, 0)
-    found = fetch(target, created, 2, 1)
-    assert [(offset, value) for offset, _, _, value in found] == [(2, b"2"), (3, b"3")]
+    messages = fetch(target, created, 2, 1)
+    assert [(offset, value) for offset, _, _, value in messages] == [(2, b"2"), (3, b"3")]
 
 
 def test_a_wrong_checksum_in_an_old_format_is_refused(target: Target, created: str) -> None:
@@ -136,5 +140,5 @@ def test_a_format_that_does_not_go_with_the_version_is_refused(
     assert (version, magic, produce(target, created, records, version)[0]) == (version, magic, EXPECTED[version, magic])
 
 
-# What Apache Kafka 3.9 answers: only versions 3 and up look at the format (87 is INVALID_RECORD).
+# Apache Kafka 3.9's response: only versions 3 and up check the format (87 is INVALID_RECORD).
 EXPECTED = {(0, 1): 0, (1, 1): 0, (1, 2): 0, (3, 0): 87, (3, 1): 87}

@@ -53,11 +53,11 @@ def admin(target: Target) -> Iterator[Admin]:
 
 
 def eventually(check: Callable[[], Any], timeout: float = 20.0) -> Any:
-    """What a cluster does after it has answered: the last result, true or not."""
+    """For changes that a cluster completes after its response: the last result, true or not."""
     deadline = time.monotonic() + timeout
-    while not (found := check()) and time.monotonic() < deadline:
+    while not (result := check()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return result
 
 
 def fill(target: Target, topic: str, count: int, partition: int = 0) -> None:
@@ -90,7 +90,7 @@ def test_topics_are_created_listed_described_and_deleted(admin: Admin, topic: st
     assert eventually(lambda: not {topic, other} & set(admin.list_topics()))
 
 
-def test_what_failed_and_what_was_done_are_told_apart(admin: Admin, topic: str) -> None:
+def test_failed_and_successful_items_are_reported_separately(admin: Admin, topic: str) -> None:
     admin.create_topics([topic])
     with pytest.raises(AdminError) as caught:
         admin.create_topics([topic, f"{topic}-new", "not/a/name"])
@@ -148,9 +148,12 @@ def test_partitions_become_more_and_never_fewer(admin: Admin, topic: str) -> Non
 def test_settings_are_described_and_changed_one_by_one(admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1, configs={"retention.ms": "7777"})])
     resource = ConfigResource.topic(topic)
-    found = eventually(lambda: admin.describe_configs(resource)[resource])
-    assert (found["retention.ms"].value, found["retention.ms"].source) == ("7777", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    assert found["cleanup.policy"].is_default
+    configs = eventually(lambda: admin.describe_configs(resource)[resource])
+    assert (configs["retention.ms"].value, configs["retention.ms"].source) == (
+        "7777",
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+    )
+    assert configs["cleanup.policy"].is_default
 
     admin.incremental_alter_configs(
         {
@@ -162,11 +165,11 @@ def test_settings_are_described_and_changed_one_by_one(admin: Admin, topic: str)
         }
     )
     assert eventually(lambda: admin.describe_configs(resource)[resource]["segment.bytes"].value == "1048576")
-    found = admin.describe_configs(resource, include_synonyms=True, include_documentation=True)[resource]
-    assert found["cleanup.policy"].value == "delete,compact"
-    assert found["retention.ms"].value == "604800000"
-    assert found["segment.bytes"].synonyms[0].value == "1048576"
-    assert found["segment.bytes"].documentation
+    configs = admin.describe_configs(resource, include_synonyms=True, include_documentation=True)[resource]
+    assert configs["cleanup.policy"].value == "delete,compact"
+    assert configs["retention.ms"].value == "604800000"
+    assert configs["segment.bytes"].synonyms[0].value == "1048576"
+    assert configs["segment.bytes"].documentation
 
     admin.incremental_alter_configs({resource: {"segment.bytes": None, "retention.ms": "1"}})
     assert eventually(lambda: admin.describe_configs(resource)[resource]["retention.ms"].value == "1")
@@ -184,9 +187,9 @@ def test_a_wrong_setting_is_refused_with_the_brokers_words(admin: Admin, topic: 
 
 def test_a_brokers_settings_can_be_read(admin: Admin) -> None:
     resource = ConfigResource.broker(admin.describe_cluster().nodes[0].id)
-    found = admin.describe_configs(resource)[resource]
-    assert found["log.dirs"].is_read_only
-    assert len(found) > 100
+    configs = admin.describe_configs(resource)[resource]
+    assert configs["log.dirs"].is_read_only
+    assert len(configs) > 100
 
 
 def test_a_groups_settings_are_changed_and_given_to_its_members(admin: Admin, target: Target, topic: str) -> None:
@@ -195,10 +198,10 @@ def test_a_groups_settings_are_changed_and_given_to_its_members(admin: Admin, ta
         with pytest.raises(AdminError):
             admin.incremental_alter_configs({resource: {heartbeat: "7000"}})
         return
-    found = admin.describe_configs(resource)[resource]
-    assert (found[heartbeat].value, found[heartbeat].is_default) == ("5000", True)
+    configs = admin.describe_configs(resource)[resource]
+    assert (configs[heartbeat].value, configs[heartbeat].is_default) == ("5000", True)
     admin.create_topics([NewTopic(topic, 1, 1)])
-    # Whoever looks for the coordinator has the offsets topic made.
+    # FindCoordinator creates the offsets topic.
     assert admin.list_consumer_group_offsets(topic) == {}
     with Messages(target.address) as connection:
 
@@ -211,9 +214,9 @@ def test_a_groups_settings_are_changed_and_given_to_its_members(admin: Admin, ta
         admin.incremental_alter_configs({resource: [AlterConfigOp(heartbeat, "7000")]})
         assert eventually(lambda: beat("member", member.member_epoch).heartbeat_interval_ms == 7000)
         beat("member", -1)
-    found = admin.describe_configs(resource, include_synonyms=True)[resource]
-    assert (found[heartbeat].value, found[heartbeat].source) == ("7000", ConfigSource.DYNAMIC_GROUP_CONFIG)
-    assert [synonym.name for synonym in found[heartbeat].synonyms] == [heartbeat, f"group.{heartbeat}"]
+    configs = admin.describe_configs(resource, include_synonyms=True)[resource]
+    assert (configs[heartbeat].value, configs[heartbeat].source) == ("7000", ConfigSource.DYNAMIC_GROUP_CONFIG)
+    assert [synonym.name for synonym in configs[heartbeat].synonyms] == [heartbeat, f"group.{heartbeat}"]
     assert resource in admin.list_config_resources([ResourceType.GROUP])
     for wrong in ({heartbeat: "4999"}, {heartbeat: "soon"}, {"nonsense": "1"}):
         with pytest.raises(AdminError) as caught:
@@ -331,7 +334,7 @@ def test_groups_are_listed_described_and_deleted(admin: Admin, target: Target, t
     assert group not in [listed.group_id for listed in admin.list_consumer_groups()]
 
 
-def test_all_members_can_be_thrown_out(admin: Admin, target: Target, topic: str) -> None:
+def test_all_members_can_be_removed(admin: Admin, target: Target, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])
     group = f"g-{topic}"
     consumer = Consumer({"bootstrap.servers": target.bootstrap_servers, "group.id": group})
@@ -444,7 +447,7 @@ def test_elections_and_reassignments(admin: Admin, target: Target, topic: str) -
             admin.elect_leaders(ElectionType.PREFERRED, [tp])
     else:
         outcome = admin.elect_leaders(ElectionType.PREFERRED, [tp, other, missing])
-        assert {one: error and error.code for one, error in outcome.items()} == {
+        assert {name: error and error.code for name, error in outcome.items()} == {
             tp: ErrorCode.ELECTION_NOT_NEEDED,
             other: ErrorCode.ELECTION_NOT_NEEDED,
             missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -464,7 +467,7 @@ def test_elections_and_reassignments(admin: Admin, target: Target, topic: str) -
     assert admin.list_partition_reassignments() == {}
     with pytest.raises(AdminError) as caught:
         admin.alter_partition_reassignments({tp: [broker, 99], other: None})
-    assert {one: error.code for one, error in caught.value.errors.items()} == {
+    assert {name: error.code for name, error in caught.value.errors.items()} == {
         tp: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         other: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
     }

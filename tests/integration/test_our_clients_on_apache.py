@@ -27,7 +27,7 @@ FILES = (
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [targets.APACHE, targets.APACHE_39])
-def test_what_holds_for_kavka_holds_for_apache_kafka(java_parts: None, name: str) -> None:
+def test_the_clients_behave_the_same_on_apache_kafka(java_parts: None, name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--target", name]
         + [f"tests/integration/{file}" for file in FILES],

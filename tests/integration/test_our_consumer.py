@@ -44,7 +44,7 @@ def values(records: Any) -> list[Any]:
     return [record.value for record in records]
 
 
-# --- partitions of one's own choice
+# --- assigned partitions
 
 
 def test_assigned_partitions_are_read_from_the_beginning(servers: str, make: Make, topic: str) -> None:
@@ -53,10 +53,10 @@ def test_assigned_partitions_are_read_from_the_beginning(servers: str, make: Mak
     fill(servers, topic, numbers(200, 300), 1)
     consumer = make(auto_offset_reset="earliest")
     consumer.assign([(topic, 0), TopicPartition(topic, 1)])
-    found = read(consumer, 500)
-    by_partition = {p: [r.value for r in found if r.partition == p] for p in (0, 1)}
+    records = read(consumer, 500)
+    by_partition = {p: [r.value for r in records if r.partition == p] for p in (0, 1)}
     assert by_partition == {0: numbers(300), 1: numbers(200, 300)}
-    assert [r.offset for r in found if r.partition == 1] == list(range(200))
+    assert [r.offset for r in records if r.partition == 1] == list(range(200))
     assert consumer.position((topic, 0)) == 300
     assert consumer.assignment() == {(topic, 0), (topic, 1)}
     assert consumer.lag() == {(topic, 0): 0, (topic, 1): 0}
@@ -142,7 +142,7 @@ def test_seeking_where_there_is_nothing_assigned_is_refused(make: Make, topic: s
         consumer.seek((topic, 0), 1)
     with pytest.raises(IllegalState, match="not assigned"):
         consumer.position((topic, 0))
-    with pytest.raises(IllegalState, match="reads nothing"):
+    with pytest.raises(IllegalState, match="no subscription"):
         consumer.poll()
 
 
@@ -153,9 +153,9 @@ def test_offsets_of_times_beginnings_and_ends(servers: str, make: Make, topic: s
             producer.send(topic, b"x", partition=0, timestamp=1000 + 10 * i)
     consumer = make()
     both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    found = consumer.offsets_for_times({both[0]: 1035, both[1]: 1035})
-    assert found[both[0]] is not None and found[both[0]][:2] == (4, 1040)
-    assert found[both[1]] is None
+    result = consumer.offsets_for_times({both[0]: 1035, both[1]: 1035})
+    assert result[both[0]] is not None and result[both[0]][:2] == (4, 1040)
+    assert result[both[1]] is None
     assert consumer.offsets_for_times({both[0]: 5000})[both[0]] is None
     assert consumer.beginning_offsets(both) == {both[0]: 0, both[1]: 0}
     assert consumer.end_offsets(both) == {both[0]: 10, both[1]: 0}
@@ -169,19 +169,19 @@ def test_pause_holds_a_partition_back_without_losing_what_was_fetched(servers: s
     fill(servers, topic, numbers(500), 1)
     consumer = make(auto_offset_reset="earliest", max_poll_records=50)
     consumer.assign([(topic, 0), (topic, 1)])
-    found = read(consumer, 50)
+    records = read(consumer, 50)
     consumer.pause([(topic, 0)])
     assert consumer.paused() == {(topic, 0)}
-    before = sum(1 for r in found if r.partition == 0)
+    before = sum(1 for r in records if r.partition == 0)
     deadline = time.monotonic() + 20
     while consumer.position((topic, 1)) < 500 and time.monotonic() < deadline:
-        found += consumer.poll(0.1)
-    assert sum(1 for r in found if r.partition == 0) == before
+        records += consumer.poll(0.1)
+    assert sum(1 for r in records if r.partition == 0) == before
     assert not consumer.poll(0.3)
     consumer.resume([(topic, 0)])
-    found += read(consumer, 500 - before)
-    assert [r.value for r in found if r.partition == 0] == numbers(500)
-    assert [r.value for r in found if r.partition == 1] == numbers(500)
+    records += read(consumer, 500 - before)
+    assert [r.value for r in records if r.partition == 0] == numbers(500)
+    assert [r.value for r in records if r.partition == 1] == numbers(500)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_an_offset_out_of_range_is_reset_or_raised(servers: str, make: Make, top
 # --- commits
 
 
-def test_what_one_commits_the_next_goes_on_with(
+def test_a_consumer_continues_from_the_committed_offsets_of_another(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     fill(servers, topic, numbers(100))
@@ -260,7 +260,11 @@ def test_commits_of_chosen_partitions_and_offsets(servers: str, make: Make, topi
     read(consumer, 30)
     consumer.commit_sync([parts[1]])
     offsets = consumer.committed(parts)
-    assert {tp: one and one.offset for tp, one in offsets.items()} == {parts[0]: None, parts[1]: 10, parts[2]: None}
+    assert {tp: offset and offset.offset for tp, offset in offsets.items()} == {
+        parts[0]: None,
+        parts[1]: 10,
+        parts[2]: None,
+    }
     consumer.commit_sync({parts[0]: 4, parts[2]: OffsetAndMetadata(7, "a note")})
     assert consumer.committed(parts)[parts[0]] == OffsetAndMetadata(4)
     assert consumer.committed(parts)[parts[2]] == OffsetAndMetadata(7, "a note")
@@ -297,11 +301,11 @@ def test_automatic_commits_come_in_time_and_at_the_end(
     other = make(group_id=group)
     tp = TopicPartition(topic, 0)
     deadline = time.monotonic() + 20
-    while (found := other.committed([tp])[tp]) is None or found.offset < 30:
+    while (committed := other.committed([tp])[tp]) is None or committed.offset < 30:
         assert time.monotonic() < deadline
         consumer.poll(0.05)
         time.sleep(0.1)
-    assert found.offset % 10 == 0
+    assert committed.offset % 10 == 0
     at_the_end = consumer.position(tp)
     consumer.close()
     last = other.committed([tp])[tp]
@@ -363,7 +367,7 @@ def fail_at(offset: int, how: str, consumer: Consumer) -> None:
         ("loop", 25),
         ("poll", 20),
         ("columns", 20),
-        # What the program committed itself stays committed.
+        # Offsets that the program committed stay committed.
         ("commit", 25),
         # A poll that raises means that earlier records are done.
         ("wakeup", 10),
@@ -382,7 +386,7 @@ def test_a_record_whose_handler_raised_is_not_committed(
         assert other.committed([tp])[tp] == OffsetAndMetadata(committed, "", 0)
 
 
-def test_a_loop_goes_on_after_a_poll_and_ends_with_close(servers: str, make: Make, topic: str) -> None:
+def test_a_loop_continues_after_a_poll_and_ends_with_close(servers: str, make: Make, topic: str) -> None:
     fill(servers, topic, numbers(50))
     consumer = make(auto_offset_reset="earliest")
     consumer.assign([(topic, 0)])
@@ -425,10 +429,10 @@ def test_arrow_has_all_columns(servers: str, make: Make, topic: str) -> None:
     consumer.assign([(topic, 0), (topic, 1)])
     rows: list[dict[str, Any]] = []
     while len(rows) < 501:
-        found = consumer.poll_arrow(10)
-        assert found is not None
-        found.validate(full=True)
-        rows += found.to_pylist()
+        batch = consumer.poll_arrow(10)
+        assert batch is not None
+        batch.validate(full=True)
+        rows += batch.to_pylist()
     rows.sort(key=lambda row: row["timestamp"])
     assert [row["value"] for row in rows] == [b"v%d" % i for i in range(500)] + [None]
     assert [row["key"] for row in rows] == [b"k%d" % i for i in range(500)] + [None]
@@ -476,7 +480,7 @@ def test_interceptors_see_records_and_commits(servers: str, make: Make, topic: s
     consumer.subscribe([topic])
     assert values(read(consumer, 5)) == [b"0", b"2", b"4", b"6", b"8"]
     consumer.commit_sync()
-    assert [dict(one)[TopicPartition(topic, 0)].offset for one in commits] == [10]
+    assert [dict(commit)[TopicPartition(topic, 0)].offset for commit in commits] == [10]
     consumer.close()
     assert OnlyEven.closed
 
@@ -629,7 +633,7 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any], name: str) -> None:
         Consumer(bootstrap_servers="localhost:1", **settings)
 
 
-def test_wrong_arguments_are_told(make: Make, topic: str) -> None:
+def test_wrong_arguments_raise(make: Make, topic: str) -> None:
     consumer = make(group_id="g")
     with pytest.raises(TypeError, match="either topics or a pattern"):
         consumer.subscribe()
@@ -656,7 +660,7 @@ def test_wrong_arguments_are_told(make: Make, topic: str) -> None:
     consumer.subscribe([topic])
 
 
-# --- more than this file needs, but not worth one of its own
+# --- other methods
 
 
 def test_more_partitions_are_read_when_there_are_more(

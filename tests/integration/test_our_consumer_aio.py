@@ -17,11 +17,11 @@ from tests.support.our_consumer import fill, group_settings, make_topic, numbers
 
 
 async def read(consumer: Consumer, count: int, timeout: float = 30.0) -> list[Any]:
-    found: list[Any] = []
+    records: list[Any] = []
     async with asyncio.timeout(timeout):
-        while len(found) < count:
-            found += await consumer.poll(0.2)
-    return found
+        while len(records) < count:
+            records += await consumer.poll(0.2)
+    return records
 
 
 @contextlib.asynccontextmanager
@@ -115,13 +115,13 @@ def test_a_poll_that_is_cancelled_loses_nothing(servers: str, topic: str, protoc
                     async with asyncio.timeout(0.01):
                         await consumer.poll(5)
             await asyncio.to_thread(fill, servers, topic, numbers(300))
-            found: list[Any] = []
+            records: list[Any] = []
             deadline = time.monotonic() + 30
-            while len(found) < 300 and time.monotonic() < deadline:
+            while len(records) < 300 and time.monotonic() < deadline:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.02):
-                        found += await consumer.poll(5, max_records=7)
-            assert [r.value for r in found] == numbers(300)
+                        records += await consumer.poll(5, max_records=7)
+            assert [r.value for r in records] == numbers(300)
 
     asyncio.run(main())
 
@@ -166,20 +166,20 @@ def test_members_on_one_loop_share_a_topic(servers: str, topic: str, protocol: s
 
     async def main() -> None:
         settings = group_settings(protocol, "cooperative-sticky") | {"group_id": f"g-{topic}"}
-        found: list[Any] = []
+        records: list[Any] = []
 
         async def member() -> None:
             async with Consumer(bootstrap_servers=servers, **settings) as consumer:
                 await consumer.subscribe([topic])
-                while len(found) < 1000:
-                    found.extend(await consumer.poll(0.1))
+                while len(records) < 1000:
+                    records.extend(await consumer.poll(0.1))
 
         members = [asyncio.create_task(member()) for _ in range(3)]
         await asyncio.sleep(1.0)
         await asyncio.to_thread(fill, servers, topic, numbers(1000))
         async with asyncio.timeout(40):
             await asyncio.gather(*members)
-        assert sorted(r.value for r in found) == sorted(numbers(1000))
+        assert sorted(r.value for r in records) == sorted(numbers(1000))
 
     asyncio.run(main())
 

@@ -1,4 +1,5 @@
-"""Our consumer when things go wrong: a broker that is killed, connections that break, answers that do not come."""
+"""Our consumer under faults: a broker that is killed, connections that break, responses that do
+not arrive."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ import kavka.testing
 from kavka import Consumer, KafkaError, Producer, TopicPartition
 from tests.support.our_consumer import GROUPS, Heard, fill, group_settings, make_topic, numbers, poll_until, read
 from tests.support.proxy import Proxy
+
+pytestmark = pytest.mark.records
 
 Broker = kavka.testing.Broker
 
@@ -50,16 +53,16 @@ class Writer:
         return self.written
 
 
-def run_for(consumer: Consumer, seconds: float, found: list[bytes | None]) -> None:
+def run_for(consumer: Consumer, seconds: float, records: list[bytes | None]) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        found += [r.value for r in consumer.poll(0.1)]
+        records += [r.value for r in consumer.poll(0.1)]
 
 
 @pytest.mark.slow
 def test_a_broker_that_is_killed_under_load_costs_nothing(broker: Broker, topic: str, protocol: str) -> None:
     make_topic(broker.bootstrap_servers, topic)
-    found: list[bytes | None] = []
+    records: list[bytes | None] = []
     heard = Heard()
     with Consumer(
         bootstrap_servers=broker.bootstrap_servers,
@@ -71,25 +74,26 @@ def test_a_broker_that_is_killed_under_load_costs_nothing(broker: Broker, topic:
         writer = Writer(broker.bootstrap_servers, topic)
         try:
             for _ in range(3):
-                run_for(consumer, 1.5, found)
+                run_for(consumer, 1.5, records)
                 broker.kill()
-                run_for(consumer, 0.3, found)
+                run_for(consumer, 0.3, records)
                 broker.start()
-                run_for(consumer, 1.0, found)
+                run_for(consumer, 1.0, records)
         finally:
             total = writer.stop()
         deadline = time.monotonic() + 60
-        while len(found) < total and time.monotonic() < deadline:
-            found += [r.value for r in consumer.poll(0.2)]
+        while len(records) < total and time.monotonic() < deadline:
+            records += [r.value for r in consumer.poll(0.2)]
         assert consumer.assignment() == {TopicPartition(topic, 0)}
-    # Not a clean shutdown: a record may be fetched again by a member that had to join anew, but in order, none missing.
+    # Not a clean shutdown: a member that had to join again may fetch a record again, but in order,
+    # none missing.
     if not heard.all("lost"):
-        assert found == numbers(total)
-    assert sorted(set(found), key=int) == numbers(total)  # type: ignore[arg-type]
+        assert records == numbers(total)
+    assert sorted(set(records), key=int) == numbers(total)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
-def test_a_group_goes_on_after_its_coordinator_was_restarted(broker: Broker, topic: str, protocol: str) -> None:
+def test_a_group_continues_after_its_coordinator_was_restarted(broker: Broker, topic: str, protocol: str) -> None:
     make_topic(broker.bootstrap_servers, topic, 4)
     settings = {"bootstrap_servers": broker.bootstrap_servers, "group_id": "g", **group_settings(protocol)}
     with Consumer(**settings) as first, Consumer(**settings) as second:
@@ -98,12 +102,12 @@ def test_a_group_goes_on_after_its_coordinator_was_restarted(broker: Broker, top
         poll_until([first, second], lambda: len(first.assignment()) == len(second.assignment()) == 2)
         for partition in range(4):
             fill(broker.bootstrap_servers, topic, numbers(25, 25 * partition), partition)
-        found = poll_until([first, second], lambda: sum(first.position(tp) for tp in first.assignment()) > 0)
+        polled = poll_until([first, second], lambda: sum(first.position(tp) for tp in first.assignment()) > 0)
         broker.restart()
         for partition in range(4):
             fill(broker.bootstrap_servers, topic, numbers(25, 100 + 25 * partition), partition)
         deadline = time.monotonic() + 30
-        values = [r.value for records in found.values() for r in records]
+        values = [r.value for records in polled.values() for r in records]
         while len(set(values)) < 200 and time.monotonic() < deadline:
             for consumer in (first, second):
                 values += [r.value for r in consumer.poll(0.1)]
@@ -124,7 +128,7 @@ def proxied(tmp_path: Path) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_connections_cut_in_the_middle_of_answers_lose_and_repeat_nothing(proxied: Proxy, topic: str) -> None:
+def test_connections_broken_in_the_middle_of_responses_lose_and_repeat_nothing(proxied: Proxy, topic: str) -> None:
     small = {"batch_size": 10_000, "batch_max_bytes": 0}
     fill(proxied.address, topic, [b"%d " % i * 100 for i in range(5000)], **small)
     proxied.cut_after(200_000)
@@ -136,8 +140,8 @@ def test_connections_cut_in_the_middle_of_answers_lose_and_repeat_nothing(proxie
         retry_backoff_ms=10,
     ) as consumer:
         consumer.assign([(topic, 0)])
-        found = read(consumer, 5000, timeout=60)
-    assert [r.offset for r in found] == list(range(5000))
+        records = read(consumer, 5000, timeout=60)
+    assert [r.offset for r in records] == list(range(5000))
     assert proxied.cuts >= 3
 
 
@@ -171,15 +175,15 @@ def test_a_group_survives_connections_that_break_all_the_time(proxied: Proxy, to
         consumer.subscribe([topic])
         breaking.start()
         try:
-            found: list[bytes | None] = []
+            records: list[bytes | None] = []
             deadline = time.monotonic() + 60
-            while len(set(found)) < 3000 and time.monotonic() < deadline:
-                found += [r.value for r in consumer.poll(0.1)]
+            while len(set(records)) < 3000 and time.monotonic() < deadline:
+                records += [r.value for r in consumer.poll(0.1)]
                 time.sleep(0.02)
         finally:
             stop.set()
             breaking.join()
-        assert set(found) == set(numbers(3000))
+        assert set(records) == set(numbers(3000))
 
 
 def test_no_broker_at_all_is_no_error_of_a_poll(unused_address: str) -> None:

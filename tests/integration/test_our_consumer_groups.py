@@ -140,15 +140,15 @@ def test_a_listener_may_commit_and_seek(servers: str, make: Make, topic: str, gr
         for tp in new:
             consumer.seek(tp, 40)
 
-    def on_revoked(gone: set[TopicPartition]) -> None:
-        consumer.commit_sync(gone)
-        committed.append(consumer.committed(gone))
+    def on_revoked(revoked: set[TopicPartition]) -> None:
+        consumer.commit_sync(revoked)
+        committed.append(consumer.committed(revoked))
 
     consumer.subscribe([topic], on_assigned=on_assigned, on_revoked=on_revoked)
-    found = read(consumer, 20)
-    assert {r.offset for r in found} == set(range(40, 50))
+    records = read(consumer, 20)
+    assert {r.offset for r in records} == set(range(40, 50))
     consumer.unsubscribe()
-    assert [{tp.partition: one.offset for tp, one in some.items()} for some in committed] == [{0: 50, 1: 50}]
+    assert [{tp.partition: offset.offset for tp, offset in some.items()} for some in committed] == [{0: 50, 1: 50}]
 
 
 def test_a_listener_may_take_longer_than_the_poll_that_calls_it(
@@ -167,7 +167,7 @@ def test_a_listener_may_take_longer_than_the_poll_that_calls_it(
     assert [r.offset for r in read(consumer, 10)] == list(range(40, 50))
 
 
-def test_what_a_listener_raises_is_raised_by_poll_and_the_group_goes_on(
+def test_an_error_of_a_listener_is_raised_by_poll_and_the_group_continues(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     fill(servers, topic, numbers(5))
@@ -243,7 +243,7 @@ def test_members_of_both_protocols_may_be_in_one_group(servers: str, make: Make,
 # --- who is out
 
 
-def test_who_polls_too_rarely_loses_its_partitions_and_cannot_commit(
+def test_a_member_that_polls_too_rarely_loses_its_partitions_and_cannot_commit(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     fill(servers, topic, numbers(10))
@@ -374,8 +374,8 @@ def test_a_consumer_with_a_pattern_joins_once_it_knows_what_it_stands_for(server
         consumer = make(**group_settings("classic"), group_id=f"{group}-{number}")
         consumer.subscribe(
             pattern=f"{name}-.*",
-            on_assigned=lambda found, events=events: events.append(("assigned", found)),
-            on_revoked=lambda found, events=events: events.append(("revoked", found)),
+            on_assigned=lambda assigned, events=events: events.append(("assigned", assigned)),
+            on_revoked=lambda revoked, events=events: events.append(("revoked", revoked)),
         )
         poll_until([consumer], lambda consumer=consumer: consumer.assignment() == partitions(f"{name}-a", 1))
         for _ in range(3):
@@ -399,18 +399,19 @@ def test_a_pattern_that_the_broker_does_not_take_is_an_error(servers: str, make:
 
 
 class MostToTheFirst:
-    """An assignor of one's own: everything but the last partition of each topic to the first member by name."""
+    """A custom assignor: everything but the last partition of each topic to the first member by
+    name."""
 
     name = "most-to-the-first"
 
     def __init__(self) -> None:
-        self.given: list[Any] = []
+        self.assignments: list[Any] = []
 
     def user_data(self, topics: frozenset[str]) -> bytes:
         return b"hello"
 
     def assign(self, partitions: Any, members: Any) -> Any:
-        assert all(one.user_data == b"hello" for one in members.values())
+        assert all(member.user_data == b"hello" for member in members.values())
         order = sorted(members)
         result: dict[str, list[tuple[str, int]]] = {member: [] for member in members}
         for topic, count in partitions.items():
@@ -419,18 +420,18 @@ class MostToTheFirst:
         return result
 
     def on_assignment(self, assignment: Any, generation: int) -> None:
-        self.given.append((assignment.partitions, generation))
+        self.assignments.append((assignment.partitions, generation))
 
 
 def test_an_assignor_of_ones_own(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 5)
     own = [MostToTheFirst(), MostToTheFirst()]
     settings = group_settings("classic") | {"group_id": group}
-    consumers = [make(**settings, partition_assignment_strategy=[one]) for one in own]
+    consumers = [make(**settings, partition_assignment_strategy=[assignor]) for assignor in own]
     for consumer in consumers:
         consumer.subscribe([topic])
     poll_until(consumers, lambda: sorted(len(c.assignment()) for c in consumers) == [1, 4])
-    assert sorted(len(one.given[-1][0]) for one in own) == [1, 4]
+    assert sorted(len(assignor.assignments[-1][0]) for assignor in own) == [1, 4]
 
 
 def test_members_without_a_common_assignor_are_refused(servers: str, make: Make, topic: str, group: str) -> None:
@@ -527,12 +528,12 @@ def test_offsets_go_with_a_transaction(servers: str, make: Make, topic: str, gro
     tp = TopicPartition(topic, 0)
     with Producer(bootstrap_servers=servers, transactional_id=f"tx-{topic}") as producer:
         producer.init_transactions()
-        found = read(consumer, 20)
+        records = read(consumer, 20)
         for commit in (False, True):
             producer.begin_transaction()
-            for record in found:
+            for record in records:
                 producer.send(target, record.value)
-            producer.send_offsets_to_transaction({tp: found[-1].offset + 1}, consumer.group_metadata())
+            producer.send_offsets_to_transaction({tp: records[-1].offset + 1}, consumer.group_metadata())
             if commit:
                 producer.commit_transaction()
                 assert consumer.committed([tp])[tp].offset == 20  # type: ignore[union-attr]

@@ -246,7 +246,7 @@ class Broken:
         raise RuntimeError("broken on_acknowledgement")
 
 
-def test_interceptors_see_every_record_and_outcome_and_a_broken_one_harms_nobody(
+def test_interceptors_see_every_record_and_outcome_and_a_broken_one_is_ignored(
     target: Target, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder()
@@ -266,7 +266,7 @@ def test_interceptors_see_every_record_and_outcome_and_a_broken_one_harms_nobody
     assert "broken on_acknowledgement" in caplog.text
 
 
-def test_what_a_callback_raises_is_logged_and_nothing_else_happens(
+def test_an_error_of_a_callback_is_logged_and_ignored(
     producer: Producer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def bad(metadata: Any, error: Any) -> None:
@@ -292,7 +292,7 @@ def test_a_callback_may_send_more(producer: Producer, target: Target, topic: str
     assert read_values(target.bootstrap_servers, topic) == [b"%d" % i for i in range(6)]
 
 
-def test_waiting_inside_a_callback_is_refused_rather_than_for_ever(producer: Producer, topic: str) -> None:
+def test_waiting_inside_a_callback_is_refused(producer: Producer, topic: str) -> None:
     raised: list[Any] = []
 
     def waits(metadata: Any, error: Any) -> None:
@@ -306,9 +306,7 @@ def test_waiting_inside_a_callback_is_refused_rather_than_for_ever(producer: Pro
     assert len(raised) == 1
 
 
-def test_what_a_serializer_raises_is_raised_by_send_and_the_next_record_goes_through(
-    target: Target, topic: str
-) -> None:
+def test_an_error_of_a_serializer_is_raised_by_send_and_the_next_record_is_sent(target: Target, topic: str) -> None:
     def picky(value: str) -> bytes:
         if value == "bad":
             raise RuntimeError("do not like it")

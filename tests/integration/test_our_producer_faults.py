@@ -20,7 +20,7 @@ from tests.support.proxy import Proxy
 from tests.support.reading import read_values
 from tests.support.targets import Target
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.records]
 
 
 def in_thread(work: Callable[[], Any]) -> Future[Any]:
@@ -49,7 +49,8 @@ def own_broker(target_name: str, tmp_path: Path) -> Iterator[Target]:
 
 @pytest.fixture
 def behind_proxy(target_name: str, tmp_path: Path) -> Iterator[tuple[Proxy, Target]]:
-    """A broker that clients reach only through a proxy, which is the address that it gives itself."""
+    """A broker that clients reach only through a proxy, which is the address that it gives
+    itself."""
     with Proxy(("127.0.0.1", 0)) as proxy:
         overrides = {"advertised.listeners": f"PLAINTEXT://{proxy.address}"}
         broker = targets.start_target(target_name, tmp_path / "broker", overrides)
@@ -127,7 +128,7 @@ def test_transactions_survive_a_broker_killed_under_them(own_broker: Target, top
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_connections_cut_in_the_middle_of_an_answer_lose_nothing_and_double_nothing(
+def test_connections_broken_in_the_middle_of_a_response_lose_and_repeat_nothing(
     behind_proxy: tuple[Proxy, Target], topic: str, seed: int
 ) -> None:
     proxy, broker = behind_proxy
@@ -138,7 +139,7 @@ def test_connections_cut_in_the_middle_of_an_answer_lose_nothing_and_double_noth
         for i in range(count):
             producer.send(topic, b"%d" % i)
             if i % 1000 == 0:
-                # An answer to Produce has some 60 bytes, the handshake of a connection some 700.
+                # A Produce response has about 60 bytes, the handshake of a connection about 700.
                 proxy.cut_after(chance.randrange(700, 3000))
                 time.sleep(0.02)
             if i % 5000 == 4999:
@@ -173,7 +174,7 @@ def test_a_stalled_broker_fails_records_in_time_and_those_after_it_arrive(
 
 
 def fill(producer: Producer, topic: str) -> list:  # type: ignore[type-arg]
-    """More than the buffer holds, while nothing is answered."""
+    """More than the buffer holds, while no response arrives."""
     return [producer.send(topic, b"x" * 1000) for _ in range(40)]
 
 

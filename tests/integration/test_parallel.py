@@ -1,4 +1,5 @@
-"""Handling with many threads: everything is handled, in the order that was promised, and nothing is lost by a crash."""
+"""Handling with many threads: everything is handled, in the order that was promised, and nothing is
+lost by a crash."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from kavka import ConfigError, Consumer, ConsumerRecord, Producer, TopicPartitio
 from kavka.parallel import ConsumerThreads, HandlerFailed, HandlerPool
 from tests.support.our_consumer import fill, make_topic, numbers
 
+pytestmark = pytest.mark.records
+
 
 @pytest.fixture
 def settings(servers: str) -> dict[str, Any]:
@@ -29,7 +32,7 @@ def settings(servers: str) -> dict[str, Any]:
 
 
 class Seen:
-    """A handler that remembers, and tells when there are enough."""
+    """A handler that records its input and signals when there is enough."""
 
     def __init__(self, enough: int, pause: float = 0.0) -> None:
         self.records: list[ConsumerRecord] = []
@@ -54,10 +57,10 @@ class Seen:
                 self.done.set()
 
     def by(self, what: str) -> dict[Any, list[int]]:
-        found = defaultdict(list)
+        records = defaultdict(list)
         for record in self.records:
-            found[record.partition, getattr(record, what)].append(record.offset)
-        return found
+            records[record.partition, getattr(record, what)].append(record.offset)
+        return records
 
 
 def keyed(servers: str, topic: str, count: int, keys: int) -> None:
@@ -68,14 +71,14 @@ def keyed(servers: str, topic: str, count: int, keys: int) -> None:
 
 def committed(settings: dict[str, Any], topic: str, partitions: int) -> dict[int, int]:
     with Consumer(settings) as consumer:
-        found = consumer.committed([TopicPartition(topic, p) for p in range(partitions)])
-        return {tp.partition: one.offset for tp, one in found.items() if one is not None}
+        offsets = consumer.committed([TopicPartition(topic, p) for p in range(partitions)])
+        return {tp.partition: entry.offset for tp, entry in offsets.items() if entry is not None}
 
 
 def ends(settings: dict[str, Any], topic: str, partitions: int) -> dict[int, int]:
     with Consumer(settings) as consumer:
-        found = consumer.end_offsets([TopicPartition(topic, p) for p in range(partitions)])
-        return {tp.partition: offset for tp, offset in found.items() if offset}
+        offsets = consumer.end_offsets([TopicPartition(topic, p) for p in range(partitions)])
+        return {tp.partition: offset for tp, offset in offsets.items() if offset}
 
 
 def test_a_pool_keeps_the_order_of_each_key_and_commits_all_of_it(
@@ -305,7 +308,7 @@ def test_a_crash_loses_nothing(servers: str, settings: dict[str, Any], topic: st
 
 
 @pytest.mark.parametrize("kind", [HandlerPool, ConsumerThreads])
-def test_wrong_settings_are_told(kind: Any) -> None:
+def test_wrong_settings_raise(kind: Any) -> None:
     with pytest.raises(ConfigError, match=r"enable\.auto\.commit"):
         kind({"bootstrap.servers": "x:1", "group.id": "g", "enable.auto.commit": True}, ["t"], print)
     with pytest.raises(ConfigError, match=r"group\.id"):

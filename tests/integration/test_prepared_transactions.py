@@ -1,4 +1,4 @@
-"""A transaction that one producer writes and somebody else ends."""
+"""A transaction that one producer writes and another client ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from kavka import Admin, Consumer, ErrorCode, KafkaError, Producer, TopicPartiti
 from kavka.client.errors import IllegalState
 from kavka.client.types import PreparedTransaction
 from tests.support.targets import Target
+
+pytestmark = pytest.mark.records
 
 
 @pytest.fixture
@@ -29,14 +31,14 @@ def producer_of(target: Target, transactional_id: str) -> Producer:
 def prepared(target: Target, topic: str, value: str, transactional_id: str | None = None) -> PreparedTransaction:
     with producer_of(target, transactional_id or f"id-{topic}") as producer:
         producer.send(topic, value, partition=0)
-        found = producer.prepare_transaction()
-    assert found is not None
-    return found
+        transaction = producer.prepare_transaction()
+    assert transaction is not None
+    return transaction
 
 
 def committed(target: Target, topic: str, *, is_open: bool = False) -> list[bytes]:
-    """What readers of committed records are given: all there is, once the markers of what was ended are written, or up
-    to the transaction that is open."""
+    """The records of a read_committed consumer: all records once the markers are written, or up
+    to the open transaction."""
     tp = TopicPartition(topic, 0)
     with (
         Consumer(bootstrap_servers=target.bootstrap_servers, isolation_level="read_committed") as consumer,
@@ -45,15 +47,13 @@ def committed(target: Target, topic: str, *, is_open: bool = False) -> list[byte
         consumer.assign([tp])
         consumer.seek_to_beginning([tp])
         (end,) = (consumer if is_open else other).end_offsets([tp]).values()
-        found = []
+        records = []
         while consumer.position(tp) < end:
-            found += [record.value for record in consumer.poll(0.1)]
-        return found
+            records += [record.value for record in consumer.poll(0.1)]
+        return records
 
 
-def test_another_client_commits_what_a_producer_that_is_gone_has_prepared(
-    target: Target, admin: Admin, topic: str
-) -> None:
+def test_another_client_commits_the_transaction_of_a_closed_producer(target: Target, admin: Admin, topic: str) -> None:
     transaction = prepared(target, topic, "a")
     assert committed(target, topic, is_open=True) == []
     admin.end_transactions([transaction])
@@ -65,7 +65,7 @@ def test_another_client_commits_what_a_producer_that_is_gone_has_prepared(
     assert caught.value.code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_many_are_ended_at_once_and_those_that_cannot_be_are_told(target: Target, admin: Admin, topic: str) -> None:
+def test_many_are_ended_at_once_and_failures_are_reported(target: Target, admin: Admin, topic: str) -> None:
     transactions = [prepared(target, topic, str(number), f"{topic}-{number}") for number in range(3)]
     admin.fence_producers([f"{topic}-1"])
     with pytest.raises(KafkaError) as caught:

@@ -1,4 +1,4 @@
-"""What we build, read by the Java client, CRCs and all."""
+"""Batches that we build, read by the Java client, with CRCs."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ pytestmark = pytest.mark.java
 
 
 def ours() -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    batches: dict[str, bytes] = {}
     for magic, codec in FORMATS:
         name = f"{magic}/{CODEC_NAMES[codec]}"
         records = golden_records(magic, 12, 100)
         large = golden_records(magic, 40, 100, 60)
-        found[f"{name}/plain"] = bytes(built(records, magic, codec, base_offset=100))
-        found[f"{name}/large"] = bytes(built(large, magic, codec, base_offset=100))
-        found[f"{name}/one"] = bytes(built(records[:1], magic, codec, base_offset=100))
+        batches[f"{name}/plain"] = bytes(built(records, magic, codec, base_offset=100))
+        batches[f"{name}/large"] = bytes(built(large, magic, codec, base_offset=100))
+        batches[f"{name}/one"] = bytes(built(records[:1], magic, codec, base_offset=100))
         if magic:
             options = {"timestamp_type": LOG_APPEND_TIME, "append_time": APPEND_TIME}
-            found[f"{name}/append"] = bytes(built(records, magic, codec, base_offset=100, **options))
+            batches[f"{name}/append"] = bytes(built(records, magic, codec, base_offset=100, **options))
         produced = bytearray(built(golden_records(magic, 12, 0), magic, codec))
         for target in range(5):
             rules = ProduceRules(codec=target, timestamp_type=target % 2)
             result = validate_produce(produced, rules, NOW, 9 if magic == 2 else 1)
             stored = bytearray(result.buffer)
             assign_offsets(stored, 5000, 3, result.append_time)
-            found[f"{name}/stored as {CODEC_NAMES[target]}"] = bytes(stored)
+            batches[f"{name}/stored as {CODEC_NAMES[target]}"] = bytes(stored)
     for codec, level in ((1, 9), (3, 1), (3, 17), (4, -5), (4, 19)):
-        found[f"{CODEC_NAMES[codec]}/level {level}"] = bytes(
+        batches[f"{CODEC_NAMES[codec]}/level {level}"] = bytes(
             built(golden_records(2, 40, 0, 60), codec=codec, level=level)
         )
     for codec in range(4):
         batch = built(golden_records(2, 12, 70), codec=codec, base_offset=70)
         for magic in (0, 1):
-            found[f"{CODEC_NAMES[codec]}/down to {magic}"] = down_convert(batch, magic, 73)
-    found["marker"] = bytes(end_marker(True, 4711, 2, 5, TIME, base_offset=9))
+            batches[f"{CODEC_NAMES[codec]}/down to {magic}"] = down_convert(batch, magic, 73)
+    batches["marker"] = bytes(end_marker(True, 4711, 2, 5, TIME, base_offset=9))
     compacted = BatchBuilder(base_offset=50, producer_id=3, producer_epoch=1, base_sequence=20, delete_horizon=TIME)
     compacted.append(Record(52, TIME, b"k", None))
-    found["compacted"] = bytes(compacted.build(last_offset=59))
-    found["emptied"] = bytes(BatchBuilder(base_offset=50).build(last_offset=59, max_timestamp=TIME))
-    return found
+    batches["compacted"] = bytes(compacted.build(last_offset=59))
+    batches["emptied"] = bytes(BatchBuilder(base_offset=50).build(last_offset=59, max_timestamp=TIME))
+    return batches
 
 
 def text(field: bytes | None) -> str:
     return "null" if field is None else "x" + field.hex()
 
 
-def told(name: str, data: bytes) -> list[str]:
+def described_by_java(name: str, data: bytes) -> list[str]:
     """What GoldenRecords.java prints for these bytes, as our reader sees them."""
     lines = [f"name {name}"]
     for batch in batches(data):
@@ -74,10 +74,10 @@ def told(name: str, data: bytes) -> list[str]:
 
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
 def test_java_reads_every_batch_we_build(version: str) -> None:
-    found = ours()
+    batches = ours()
     try:
-        output = run(version, "read", stdin="".join(f"{name}\t{data.hex()}\n" for name, data in found.items()))
+        output = run(version, "read", stdin="".join(f"{name}\t{data.hex()}\n" for name, data in batches.items()))
     except JavaMissing as missing:
         pytest.skip(str(missing))
-    assert output.splitlines() == [line for name, data in found.items() for line in told(name, data)]
+    assert output.splitlines() == [line for name, data in batches.items() for line in described_by_java(name, data)]
     assert output.count("record ") > 1000

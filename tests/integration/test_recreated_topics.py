@@ -1,5 +1,6 @@
-"""A topic that was deleted and created again between two batches of a stream, with more records than before. The
-readers are called as Spark calls them, with offsets as they are in its checkpoint; no Spark runs."""
+"""A topic that was deleted and created again between two batches of a stream, with more records
+than before. The readers are called as Spark calls them, with offsets as they are in its checkpoint;
+no Spark runs."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ from kavka.pipeline.spark.options import source_options
 from kavka.pipeline.spark.source import KavkaStreamReader, OffsetRange
 from tests.support.processes import wait_until
 from tests.support.targets import Target
+
+pytestmark = pytest.mark.records
 
 ALL = ReadAllAvailable()
 
@@ -67,18 +70,18 @@ class Stream:
 
 
 def _stored(offset: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(offset))
-    return found
+    document: dict[str, Any] = json.loads(json.dumps(offset))
+    return document
 
 
 def _ranges(planned: Any) -> list[tuple[int, int]]:
-    assert all(isinstance(one, OffsetRange) for one in planned)
-    return [(one.wanted.start, one.wanted.end) for one in planned]
+    assert all(isinstance(planned, OffsetRange) for planned in planned)
+    return [(planned.offsets.start, planned.offsets.end) for planned in planned]
 
 
 def source(target: Target, topic: str, **options: str) -> Stream:
-    given = {"kafka.bootstrap.servers": target.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
-    return Stream(lambda: KavkaStreamReader(source_options({**given, **options}, streaming=True)))
+    settings = {"kafka.bootstrap.servers": target.bootstrap_servers, "subscribe": topic, "startingOffsets": "earliest"}
+    return Stream(lambda: KavkaStreamReader(source_options({**settings, **options}, streaming=True)))
 
 
 def mirror(target: Target, topic: str) -> Stream:
@@ -86,7 +89,7 @@ def mirror(target: Target, topic: str) -> Stream:
     servers = target.bootstrap_servers
     file = {"clusters": "A, B", "A.bootstrap.servers": servers, "B.bootstrap.servers": servers, "A->B.enabled": "true"}
     file |= {"topics": topic, "heartbeats.replication.enabled": "false"}
-    (flow,) = [one for one in flows_of(file) if one.enabled]
+    (flow,) = [flow for flow in flows_of(file) if flow.enabled]
     return Stream(lambda: MirrorStreamReader(flow))
 
 
@@ -144,9 +147,7 @@ def test_a_mirror_does_not_commit_the_offsets_of_the_old_topic_for_the_new_one(
     assert committed is None or committed.offset < 0
 
 
-def test_a_stream_says_that_its_topic_was_created_again_or_begins_anew(
-    target: Target, admin: Admin, topic: str
-) -> None:
+def test_a_stream_reports_a_recreated_topic_or_starts_again(target: Target, admin: Admin, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fill(target, topic, 5)
     strict, lenient = source(target, topic), source(target, topic, failOnDataLoss="false", maxOffsetsPerTrigger="6")
@@ -198,7 +199,7 @@ def described(epochs: list[int], topic_id: int = 0) -> dict[str, Any]:
     return dict(ids_of([TopicDescription("t", UUID(int=topic_id), False, partitions)]))
 
 
-def test_without_ids_leader_epochs_that_went_back_tell_a_new_topic() -> None:
+def test_without_ids_a_lower_leader_epoch_reveals_a_recreated_topic() -> None:
     assert recreated(described([3, 5]), described([3, 4])) == {"t"}
     assert not recreated(described([3, 5]), described([4, 5, 0]))
     # A cluster that was upgraded, or that does not say.

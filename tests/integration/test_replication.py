@@ -1,4 +1,5 @@
-"""Three brokers on one ZooKeeper, and what replication is for: every client's acknowledged records, on all of them."""
+"""Three brokers on one ZooKeeper, and what replication is for: every client's acknowledged records,
+on all of them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tests.support.processes import wait_until
 from tests.support.reading import read_values
 from tests.support.zookeeper import ZooKeeper
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.records]
 
 BROKERS = (0, 1, 2)
 LAG_MS = 2000
@@ -129,7 +130,9 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_what_any_client_sends_is_on_every_broker_byte_for_byte(cluster: KavkaCluster, topic: str, client: str) -> None:
+def test_records_of_every_client_are_on_every_broker_byte_for_byte(
+    cluster: KavkaCluster, topic: str, client: str
+) -> None:
     values = [f"{client} {n}" for n in range(300)]
     CLIENTS[client](cluster, topic, [(partition, value) for value in values for partition in range(3)])
     wait_identical(cluster, topic)
@@ -186,10 +189,10 @@ def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_is_killed(
     finally:
         stop.set()
         thread.join(120)
-    found = [int(value or b"") for value in read_values(cluster.bootstrap_servers, topic, 0)]
-    assert len(found) == len(set(found))
-    assert found == sorted(found)
-    assert not set(map(int, acknowledged)) - set(found)
+    values = [int(value or b"") for value in read_values(cluster.bootstrap_servers, topic, 0)]
+    assert len(values) == len(set(values))
+    assert values == sorted(values)
+    assert not set(map(int, acknowledged)) - set(values)
     wait_identical(cluster, topic)
 
 
@@ -200,7 +203,7 @@ def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back(
     others = [number for number in BROKERS if number != leader]
     controller = admin.describe_cluster().controller
     assert controller is not None
-    # The controller goes on working, so that only replication has to notice.
+    # The controller keeps working, so that only replication has to notice.
     still = next(number for number in others if number != controller.id)
     cluster.pause(still)
     try:
@@ -213,7 +216,7 @@ def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back(
 
 
 @pytest.mark.parametrize("client", ["ours", "librdkafka", "java-4.3.0"])
-def test_too_few_in_sync_is_told_to_who_asks_for_all(cluster: KavkaCluster, admin: Admin, client: str) -> None:
+def test_too_few_in_sync_replicas_fail_acks_all(cluster: KavkaCluster, admin: Admin, client: str) -> None:
     name = f"few{abs(hash(client)) % 10**9}"
     admin.create_topics([NewTopic(name, replica_assignments={0: [0]}, configs={"min.insync.replicas": "1"})])
     admin.create_topics([NewTopic(f"{name}-2", replica_assignments={0: [0, 1]}, configs={"min.insync.replicas": "2"})])
@@ -229,13 +232,13 @@ def test_too_few_in_sync_is_told_to_who_asks_for_all(cluster: KavkaCluster, admi
                 ) as producer:
                     producer.send(f"{name}-2", "x").get(30)
             elif client == "librdkafka":
-                told: list[Any] = []
+                outcomes: list[Any] = []
                 confluent = ConfluentProducer(
                     {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "retries": 0}
                 )
-                confluent.produce(f"{name}-2", "x", on_delivery=lambda error, _: told.append(error))
+                confluent.produce(f"{name}-2", "x", on_delivery=lambda error, _: outcomes.append(error))
                 confluent.flush(30)
-                raise KafkaException(told[0])
+                raise KafkaException(outcomes[0])
             else:
                 with JavaClient("4.3.0", cluster.bootstrap_servers) as java:
                     java.produce(
@@ -277,15 +280,15 @@ def test_consumers_read_from_the_replica_in_their_rack(cluster: KavkaCluster, ad
     )
     try:
         consumer.assign([ConfluentPartition(topic, 0, OFFSET_BEGINNING)])
-        found: list[bytes] = []
+        consumed: list[bytes] = []
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and (len(found) < 100 or near not in seen):
+        while time.monotonic() < deadline and (len(consumed) < 100 or near not in seen):
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
-                found.append(message.value() or b"")
+                consumed.append(message.value() or b"")
     finally:
         consumer.close()
-    assert found == [value.encode() for value in values]
+    assert consumed == [value.encode() for value in values]
     assert near in seen
 
     with Consumer(

@@ -1,4 +1,5 @@
-"""Other pairs than ours with our broker: our source and sink with Apache Kafka, Spark's own connector with Kavka."""
+"""Other pairs than ours with our broker: our source and sink with Apache Kafka, Spark's own
+connector with Kavka."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def test_source_and_exactly_once_sink_work_with_apache_kafka(
             assert query.awaitTermination(200)
             assert values(read_all(broker, f"{topic}-out")) == list(range(100))
             done = admin.list_consumer_group_offsets("g")
-            assert sum(found.offset for found in done.values() if found is not None) == 100
+            assert sum(committed.offset for committed in done.values() if committed is not None) == 100
     finally:
         broker.close()
 

@@ -1,4 +1,5 @@
-"""The exactly-once sink when things die: under read_committed each record is there once, and none is missing."""
+"""The exactly-once sink when things die: under read_committed each record is there once, and none
+is missing."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from tests.support.spark import start
 from tests.support.spark_crash import GROUPS, STAGES, STREAMS, application, query_of
 from tests.support.targets import Target
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.records]
 
 RECORDS = 100
 
 
 def session_members(leader: int) -> list[int]:
     """The processes that a child of ours has started, however deep: they share its session."""
-    found = []
+    members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -38,8 +39,8 @@ def session_members(leader: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[3]) == leader:
-                found.append(int(entry.name))
-    return found
+                members.append(int(entry.name))
+    return members
 
 
 def kill_session(leader: int, spare: set[int]) -> None:
@@ -53,7 +54,7 @@ def kill_session(leader: int, spare: set[int]) -> None:
 
 @pytest.fixture
 def crashed(target: Target, topic: str, tmp_path: Path) -> Any:
-    """Queries that were killed, all at once, each at a stage of its own in its second batch."""
+    """Queries that are killed at once, each at a different stage of its second batch."""
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(topic, 2), *(NewTopic(f"{topic}-{stage}", 2) for stage in STAGES)])
     for partition in range(2):
@@ -92,7 +93,7 @@ def crashed(target: Target, topic: str, tmp_path: Path) -> Any:
 
 
 def again(spark: Any, target: Target, folder: Path, topic: str, stage: str) -> Any:
-    """What ran in this stage when it was killed, started anew: a query of Spark's, or an application."""
+    """The query or application that ran in this stage when it was killed, started again."""
     if stage not in STREAMS:
         return start(query_of(spark, target.bootstrap_servers, folder, topic, stage))
     streams = application(spark, target.bootstrap_servers, folder, topic, stage)
@@ -100,27 +101,28 @@ def again(spark: Any, target: Target, folder: Path, topic: str, stage: str) -> A
     return streams
 
 
-def process_all(one: Any) -> None:
-    one.process_all_available() if isinstance(one, KafkaStreams) else one.processAllAvailable()
+def process_all(query: Any) -> None:
+    query.process_all_available() if isinstance(query, KafkaStreams) else query.processAllAvailable()
 
 
-def end(one: Any) -> None:
-    one.close() if isinstance(one, KafkaStreams) else one.stop()
+def end(query: Any) -> None:
+    query.close() if isinstance(query, KafkaStreams) else query.stop()
 
 
-def id_of(one: Any) -> str:
-    return str(one.query.id if isinstance(one, KafkaStreams) else one.id)
+def id_of(query: Any) -> str:
+    return str(query.query.id if isinstance(query, KafkaStreams) else query.id)
 
 
 def counts(records: list[Any]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    for one in records:
-        found[one.key.decode()].append(int.from_bytes(one.value))
-    return {key: sorted(numbers) for key, numbers in found.items()}
+    counts: dict[str, list[int]] = defaultdict(list)
+    for record in records:
+        counts[record.key.decode()].append(int.from_bytes(record.value))
+    return {key: sorted(numbers) for key, numbers in counts.items()}
 
 
 def counts_of(numbers: range) -> dict[str, list[int]]:
-    """What the application tells, each once: for each kind of number the first, the second …"""
+    """The output of the application, each value once: for each kind of number the first, the
+    second …"""
     kinds = [number % GROUPS for number in numbers]
     return {str(kind): list(range(1, kinds.count(kind) + 1)) for kind in set(kinds)}
 
@@ -130,19 +132,21 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
 ) -> None:
     with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         for stage in ("all_aborted", "half_aborted"):
-            # What the coordinator does when transaction.timeout.ms is over.
+            # The coordinator's action when transaction.timeout.ms has passed.
             (query_id,) = {
-                one.transactional_id.rpartition("-")[0].rpartition("-")[0]
-                for one in admin.list_transactions(states=["Ongoing"])
+                transaction.transactional_id.rpartition("-")[0].rpartition("-")[0]
+                for transaction in admin.list_transactions(states=["Ongoing"])
                 if any(
                     tp.topic == f"{topic}-{stage}"
-                    for tp in admin.describe_transactions([one.transactional_id])[one.transactional_id].partitions
+                    for tp in admin.describe_transactions([transaction.transactional_id])[
+                        transaction.transactional_id
+                    ].partitions
                 )
             }
             left = [
-                one.transactional_id
-                for one in admin.list_transactions(states=["Ongoing"])
-                if one.transactional_id.startswith(query_id)
+                transaction.transactional_id
+                for transaction in admin.list_transactions(states=["Ongoing"])
+                if transaction.transactional_id.startswith(query_id)
             ]
             assert len(left) == (2 if stage == "all_aborted" else 1)
             admin.fence_producers(left)
@@ -154,16 +158,16 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
             for stage in STAGES:
                 if stage != "late_driver":
                     running[stage] = again(spark, target, crashed, topic, stage)
-            for one in running.values():
-                process_all(one)
+            for query in running.values():
+                process_all(query)
             running["late_driver"] = again(spark, target, crashed, topic, "late_driver")
             process_all(running["late_driver"])
             # The driver of before is still there, with its decision in its hand, and is too late.
             (crashed / "late_driver_may_go_on").touch()
             time.sleep(2)
             fill(target, topic, [RECORDS])
-            for one in running.values():
-                process_all(one)
+            for query in running.values():
+                process_all(query)
             plain = [stage for stage in STAGES if stage not in STREAMS]
             assert {stage: values(read_all(target, f"{topic}-{stage}")) for stage in plain} == {
                 stage: list(range(RECORDS + 1)) for stage in plain
@@ -172,12 +176,12 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
             assert {stage: counts(read_all(target, f"{topic}-{stage}")) for stage in STREAMS} == dict.fromkeys(
                 STREAMS, expected
             )
-            open_now = [one.transactional_id for one in admin.list_transactions(states=["Ongoing"])]
-            ids = [id_of(one) for one in running.values()]
-            assert [name for name in open_now if any(one in name for one in ids)] == []
+            open_now = [transaction.transactional_id for transaction in admin.list_transactions(states=["Ongoing"])]
+            ids = [id_of(query) for query in running.values()]
+            assert [name for name in open_now if any(id in name for id in ids)] == []
         finally:
-            for one in running.values():
-                end(one)
+            for query in running.values():
+                end(query)
 
 
 def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: Any, tmp_path: Path, topic: str) -> None:
@@ -219,8 +223,8 @@ def test_the_broker_killed_and_started_again_loses_and_repeats_nothing(spark: An
         finally:
             stop.set()
             writer.join()
-        for one in (query, streams):
-            process_all(one)
-            end(one)
+        for running in (query, streams):
+            process_all(running)
+            end(running)
         assert values(read_all(broker, f"{topic}-out")) == list(range(written))
         assert counts(read_all(broker, f"{topic}-counts")) == counts_of(range(written))

@@ -12,7 +12,7 @@ from tests.support.our_consumer import read_all
 from tests.support.spark import start
 from tests.support.targets import Target
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.records]
 
 
 @pytest.fixture
@@ -81,5 +81,9 @@ def test_a_stream_writes_each_record_once(
         assert query.lastProgress.batchId >= 3
     finally:
         query.stop()
-    left = [one for one in admin.list_transactions(states=["Ongoing"]) if query.id in one.transactional_id]
+    left = [
+        transaction
+        for transaction in admin.list_transactions(states=["Ongoing"])
+        if query.id in transaction.transactional_id
+    ]
     assert left == []

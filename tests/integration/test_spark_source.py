@@ -40,7 +40,7 @@ def fill(target: Target) -> Any:
 
 @pytest.fixture
 def table(spark: Any) -> Any:
-    """Run a streaming query into a table in memory; its rows are what the test looks at."""
+    """Run a streaming query into a table in memory and return its rows."""
     queries: list[Any] = []
 
     def start(source: Any, **options: str) -> Any:
@@ -118,7 +118,7 @@ def test_a_batch_reads_between_offsets_in_as_many_tasks_as_wanted(
     assert sorted(int(row.value) for row in late.collect()) == list(range(100, 200))
 
 
-def test_a_stream_goes_on_after_its_checkpoint_in_batches_of_the_size_wanted(
+def test_a_stream_continues_after_its_checkpoint_in_batches_of_the_configured_size(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     admin.create_topics([NewTopic(topic, 2)])
@@ -146,7 +146,7 @@ def test_a_stream_goes_on_after_its_checkpoint_in_batches_of_the_size_wanted(
     assert seen[0][1] == [*range(36), *range(90, 94)]
     assert sorted(value for _, values in seen for value in values) == list(range(100))
     committed = admin.list_consumer_group_offsets(f"g-{topic}")
-    assert {tp.partition: found.offset for tp, found in committed.items() if found} == {0: 90, 1: 10}
+    assert {tp.partition: offset.offset for tp, offset in committed.items() if offset} == {0: 90, 1: 10}
     fill(topic, [100])
     run()
     assert seen[3:] == [(3, [100])]
@@ -194,20 +194,20 @@ def test_topics_and_partitions_that_are_made_while_it_runs_are_read_from_their_b
     assert sorted(int(row.value) for row in query.rows()) == [1, 2, 3]
 
 
-def test_what_is_gone_is_told_exactly_or_left_out(
+def test_lost_records_are_reported_exactly_or_skipped(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fill(topic, range(20))
     admin.delete_records({TopicPartition(topic, 0): 8})
-    wanted = {"subscribe": topic, "startingOffsets": f'{{"{topic}":{{"0":3}}}}'}
-    with pytest.raises(Exception, match=rf"{topic}-0: offsets 3 to 7 are gone, its first is 8 now") as caught:
-        batch(spark, target, **wanted).collect()
+    options = {"subscribe": topic, "startingOffsets": f'{{"{topic}":{{"0":3}}}}'}
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets 3 to 7 no longer exist, the first is now 8") as caught:
+        batch(spark, target, **options).collect()
     assert "Traceback" not in str(caught.value)
-    rest = batch(spark, target, **wanted, failOnDataLoss="false").collect()
+    rest = batch(spark, target, **options, failOnDataLoss="false").collect()
     assert sorted(int(row.value) for row in rest) == list(range(8, 20))
     beyond = {"subscribe": topic, "endingOffsets": f'{{"{topic}":{{"0":25}}}}', "kafkaConsumer.pollTimeoutMs": "2000"}
-    with pytest.raises(Exception, match=rf"{topic}-0: offsets 20 to 24 are gone, it ends at 20 now"):
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets 20 to 24 no longer exist, it now ends at 20"):
         batch(spark, target, **beyond).collect()
     query = table(stream(spark, target, subscribe=topic, startingOffsets="earliest"))
     query.processAllAvailable()
@@ -237,7 +237,7 @@ def test_markers_do_not_hold_a_stream_up_and_aborted_records_are_left_out_if_wan
         )
         everything = table(stream(spark, target, subscribe=topic, startingOffsets="earliest"))
         everything.processAllAvailable()
-        # The markers come after the coordinator's answer.
+        # The markers are written after the coordinator's response.
         wait_until(lambda: len(committed.rows()) >= 2, timeout=60, what="what was committed")
         assert sorted(int(row.value) for row in committed.rows()) == [1, 3]
         assert sorted(int(row.value) for row in everything.rows()) == [1, 2, 3]
@@ -252,7 +252,7 @@ def test_markers_do_not_hold_a_stream_up_and_aborted_records_are_left_out_if_wan
         assert sorted(int(row.value) for row in committed.rows()) == [1, 3, 4]
 
 
-def test_a_batch_waits_for_enough_records_but_not_for_ever(
+def test_a_batch_waits_for_enough_records_but_not_forever(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])

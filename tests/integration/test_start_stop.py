@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "bin"
 
 
-def gone(pid: int, timeout: float = 10.0) -> bool:
-    """Ended, whether or not somebody has fetched its exit code yet."""
+def has_ended(pid: int, timeout: float = 10.0) -> bool:
+    """Whether the process has ended, also if its exit code was not collected yet."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         try:
@@ -50,7 +50,8 @@ def receive(servers: str) -> list[bytes]:
 
 @pytest.fixture
 def command(tmp_path, monkeypatch) -> Iterator:
-    """Runs a command of bin/ in a folder of its own; brokers that it leaves behind are ended with the test."""
+    """Runs a command of bin/ in a separate folder; brokers that it leaves behind are ended with
+    the test."""
     environment = {**os.environ, "KAVKA_RUN_DIR": str(tmp_path / "run"), "LOG_DIR": str(tmp_path / "out")}
 
     def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +78,7 @@ def test_a_broker_in_a_test_is_ready_in_well_under_a_second_and_gone_at_the_end(
         assert receive(broker.bootstrap_servers) == [b"a", b"b"]
         pid, folder = broker.pid, broker.log_dir
         assert (folder / "t-0").is_dir()
-    assert gone(pid)
+    assert has_ended(pid)
     assert not folder.exists()
 
 
@@ -104,7 +105,7 @@ def test_a_broker_that_cannot_start_says_why():
 def test_a_broker_goes_when_the_test_that_started_it_dies():
     code = "import kavka.testing, os; print(kavka.testing.Broker().start().pid, flush=True); os._exit(1)"
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout)
-    assert gone(pid)
+    assert has_ended(pid)
 
 
 def test_the_fixture_gives_a_broker_and_a_failing_test_shows_its_log(pytester_folder):
@@ -144,7 +145,7 @@ def test_a_daemon_is_ready_when_the_command_returns_and_is_stopped_by_its_own_co
     stopped = command("kafka-server-stop.sh")
     assert stopped.returncode == 0, stopped.stderr
     assert f"process {pid}" in stopped.stdout
-    assert gone(pid)
+    assert has_ended(pid)
     assert (tmp_path / "kavka-data" / ".kafka_cleanshutdown").exists()
     assert command("kafka-server-stop").returncode == 1
 

@@ -1,5 +1,5 @@
-"""The word count elsewhere than alone on one machine: with Apache's own console producer and consumer on Kavka and on
-Apache Kafka 4.3, and on a standalone cluster of Spark."""
+"""The word count elsewhere than alone on one machine: with Apache's own console producer and
+consumer on Kavka and on Apache Kafka 4.3, and on a standalone cluster of Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.spark_standalone import Standalone
 from tests.support.targets import Target
 from tests.support.tools import ApacheTools
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(700), pytest.mark.records]
 
 LONGS = "org.apache.kafka.common.serialization.LongDeserializer"
 
@@ -47,7 +47,7 @@ def test_lines_of_apaches_console_producer_are_counted_for_apaches_console_consu
         done = apache_tools.run("console-producer", *at, "--topic", topic, stdin=text)
         assert done.code == 0, done.err
         there += len(lines)
-        # In a JVM that goes on, the tool leaves its lines to its producer, which lingers.
+        # In a JVM that keeps running, the tool leaves its lines to its producer, which lingers.
         wait_until(lambda: sum(ends(admin, [topic], False).values()) == there, timeout=60, what="the lines")
 
     def read(count: int) -> list[str]:
@@ -68,7 +68,7 @@ def test_lines_of_apaches_console_producer_are_counted_for_apaches_console_consu
         write("all again")
         streams.process_all_available()
     assert read(8) == sorted([*first, "again\t1", "all\t2"])
-    assert sum(found.offset for found in admin.list_consumer_group_offsets(f"app-{topic}").values()) == 3
+    assert sum(offset.offset for offset in admin.list_consumer_group_offsets(f"app-{topic}").values()) == 3
 
 
 @pytest.mark.slow
@@ -99,10 +99,10 @@ def test_the_word_count_runs_on_a_standalone_master_with_two_workers(
 
             def counts() -> dict[str, int]:
                 assert job.running(), job.log_tail()
-                found: dict[str, int] = {}
-                for one in read_all(target, output):
-                    found[one.key.decode()] = max(found.get(one.key.decode(), 0), int.from_bytes(one.value))
-                return found
+                counts: dict[str, int] = {}
+                for record in read_all(target, output):
+                    counts[record.key.decode()] = max(counts.get(record.key.decode(), 0), int.from_bytes(record.value))
+                return counts
 
             expected = dict(Counter(word for line in words for word in line.split(" ")))
             wait_until(lambda: counts() == expected, timeout=500, what="the counts", interval=0.5)

@@ -1,4 +1,5 @@
-"""`make demo`: a broker, the word count by `kavka pipeline run`, its status, and its end by `kavka pipeline stop`."""
+"""`make demo`: a broker, the word count by `kavka pipeline run`, its status, and its end by `kavka
+pipeline stop`."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def test_the_demo_shows_counts_that_move() -> None:
         [sys.executable, str(DEMO), "--seconds", "8"], capture_output=True, text=True, timeout=380, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    counted = [int(found) for found in re.findall(r"(?:^|  )the (\d+)", ran.stdout, re.MULTILINE)]
+    counted = [int(count) for count in re.findall(r"(?:^|  )the (\d+)", ran.stdout, re.MULTILINE)]
     assert len(counted) >= 2
     assert counted == sorted(counted)
     assert counted[-1] > counted[0]

@@ -40,16 +40,16 @@ EXPRESSIONS: list[Expression] = [
 
 
 def test_an_expression_gives_in_spark_what_it_gives_in_python(spark: Any) -> None:
-    rows = [(one, two) for one in SAMPLES for two in SAMPLES]
+    rows = [(left, right) for left in SAMPLES for right in SAMPLES]
     frame = spark.createDataFrame(rows, "key string, value string")
-    columns = [to_column(one).alias(f"e{number}") for number, one in enumerate(EXPRESSIONS)]
+    columns = [to_column(expression).alias(f"e{number}") for number, expression in enumerate(EXPRESSIONS)]
     wrong = []
     for row in frame.select("key", "value", *columns).collect():
-        for number, one in enumerate(EXPRESSIONS):
-            if row[f"e{number}"] != one(row.key, row.value):
-                wrong.append((one, row.key, row.value, row[f"e{number}"], one(row.key, row.value)))
+        for number, expression in enumerate(EXPRESSIONS):
+            if row[f"e{number}"] != expression(row.key, row.value):
+                wrong.append((expression, row.key, row.value, row[f"e{number}"], expression(row.key, row.value)))
     assert not wrong
-    assert any(one.kind == TEXTS for one in EXPRESSIONS)
+    assert any(expression.kind == TEXTS for expression in EXPRESSIONS)
 
 
 def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
@@ -72,8 +72,8 @@ def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
         (b"k", b"C", "in", 0, 2, None, None),
     ]
     made = native_frame(spark.createDataFrame(rows, schema), chain)
-    found = [(one.topic, one.key, one.value, one.partition, one.sent_at, one.headers) for one in made.collect()]
-    assert found == [("out", b"k", word, None, 1500, [("h", b"1")]) for word in (bytearray(b"a"), bytearray(b"b"))]
+    outputs = [(row.topic, row.key, row.value, row.partition, row.sent_at, row.headers) for row in made.collect()]
+    assert outputs == [("out", b"k", word, None, 1500, [("h", b"1")]) for word in (bytearray(b"a"), bytearray(b"b"))]
     plan = made._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert "MapInArrow" not in plan
@@ -82,13 +82,13 @@ def test_a_chain_of_expressions_needs_no_python(spark: Any) -> None:
         native_frame(broken, chain).collect()
 
 
-def test_what_needs_python_stays_in_python() -> None:
+def test_functions_that_need_python_stay_in_python() -> None:
     def chain(build: Any, **config: Any) -> Any:
         builder = StreamsBuilder()
         build(builder)
         topology = builder.build()
-        given = {"application.id": "x", **{name.replace("_", "."): one for name, one in config.items()}}
-        return chain_of(topology, topology.subtopologies()[0], settings_of(given, need_servers=False))
+        settings = {"application.id": "x", **{name.replace("_", "."): value for name, value in config.items()}}
+        return chain_of(topology, topology.subtopologies()[0], settings_of(settings, need_servers=False))
 
     def plain(builder: StreamsBuilder) -> None:
         builder.stream("in").filter(value == "x").to("out")

@@ -1,4 +1,4 @@
-"""What the streams tests hold against our model is what Kafka Streams itself does."""
+"""The expectations of the streams tests are the output of Kafka Streams."""
 
 from __future__ import annotations
 

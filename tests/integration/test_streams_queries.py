@@ -59,7 +59,10 @@ def test_stores_are_read_while_the_application_runs(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     admin.create_topics(
-        [NewTopic(f"{topic}-in-1", 2), *(NewTopic(f"{topic}-{one}", 1) for one in ("table", "sums", "everywhere"))]
+        [
+            NewTopic(f"{topic}-in-1", 2),
+            *(NewTopic(f"{topic}-{suffix}", 1) for suffix in ("table", "sums", "everywhere")),
+        ]
     )
     fill(target, f"{topic}-in-1", [(key, b"x", at) for key in (b"a", b"b", b"ab") for at in (100, 300, 1500)])
     versions = [(b"k", b"old", 100), (b"k", b"new", 200), (b"gone", b"x", 100), (b"gone", None, 200)]
@@ -129,7 +132,8 @@ def test_stores_are_read_while_the_application_runs(
     left = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).enable_stale_stores()
     assert streams.store(left).get("a") == 3
 
-    # Begun anew, with what the first life left in the topic between the two steps of by-value.
+    # Restarted with the records that the first run left in the topic between the two steps of
+    # by-value.
     again = KafkaStreams(with_stores_of_all_kinds(topic), config(target, f"app-{topic}", tmp_path, **more), spark)
     again.clean_up()
     with again:
@@ -138,7 +142,7 @@ def test_stores_are_read_while_the_application_runs(
         wait_until(lambda: dict(by_value.all()) == {"x": 2, "y": 1}, timeout=240, what="the counts anew", interval=1)
 
 
-def test_an_application_goes_on_after_an_error_if_its_handler_says_so_and_after_a_pause(
+def test_an_application_continues_after_an_error_if_its_handler_says_so_and_after_a_pause(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
     output = f"{topic}-out"
@@ -152,10 +156,10 @@ def test_an_application_goes_on_after_an_error_if_its_handler_says_so_and_after_
             raise ValueError("it is broken")
         return value.upper()
 
-    asked: list[str] = []
+    handled: list[str] = []
 
     def handler(error: BaseException) -> str:
-        asked.append(str(error))
+        handled.append(str(error))
         broken.unlink()
         return StreamThreadExceptionResponse.REPLACE_THREAD
 
@@ -166,14 +170,14 @@ def test_an_application_goes_on_after_an_error_if_its_handler_says_so_and_after_
 
     def written() -> list[bytes]:
         assert streams.exception() is None
-        # At least once: a micro-batch that was cut short is written again.
-        return list(dict.fromkeys(one.value for one in read_all(target, output)))
+        # At least once: an interrupted micro-batch is written again.
+        return list(dict.fromkeys(record.value for record in read_all(target, output)))
 
     with streams:
         fill(target, topic, [(b"k", b"one", 1000)])
         wait_until(lambda: written() == [b"ONE"], timeout=240, what="the record that failed at first", interval=0.5)
-        assert len(asked) == 1
-        assert "it is broken" in asked[0]
+        assert len(handled) == 1
+        assert "it is broken" in handled[0]
         wait_until(lambda: streams.state() == "RUNNING", timeout=60, what="RUNNING again")
         streams.pause()
         assert streams.is_paused()
@@ -194,7 +198,7 @@ def told_of(streams: KafkaStreams, topic: str) -> None:
     assert streams.streams_metadata_for_store("nothing") == []
     partition = streams.query_metadata_for_key("counts", "a").partition
     for number in (0, 1):
-        asked = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).with_partition(number)
-        assert streams.store(asked).get("a") == (3 if number == partition else None)
+        parameters = StoreQueryParameters.from_name_and_type("counts", TYPES.key_value_store()).with_partition(number)
+        assert streams.store(parameters).get("a") == (3 if number == partition else None)
     (thread,) = streams.metadata_for_local_threads()
     assert [task.task_id for task in thread.active_tasks] == ["0_0", "0_1", "1_0", "2_0", "3_0"]

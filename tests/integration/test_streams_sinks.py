@@ -1,4 +1,5 @@
-"""Partitioners of sinks, with a broker and without Spark: how many partitions they are told of."""
+"""Partitioners of sinks, with a broker and without Spark: the partition counts that they
+receive."""
 
 from __future__ import annotations
 
@@ -49,20 +50,27 @@ def job(target: Target, chosen: Any, **settings: Any) -> Job:
         chosen, Produced().with_stream_partitioner(lambda topic, key, value, count: int(value) % count)
     )
     topology = builder.build()
-    found = settings_of(
+    settings_found = settings_of(
         {"application.id": "app", "bootstrap.servers": target.bootstrap_servers, "max.block.ms": "2000", **settings}
     )
-    return Job(topology, found, make_plan(topology, {"in": 1}, 1), {}, "run", False)
+    return Job(topology, settings_found, make_plan(topology, {"in": 1}, 1), {}, "run", False)
 
 
 def partitions(job: Job, key: str, values: range) -> list[int]:
     rows = [
-        {"key": key.encode(), "value": str(one).encode(), "topic": "in", "partition": 0, "offset": one, "timestamp": 1}
-        for one in values
+        {
+            "key": key.encode(),
+            "value": str(value).encode(),
+            "topic": "in",
+            "partition": 0,
+            "offset": value,
+            "timestamp": 1,
+        }
+        for value in values
     ]
     (sent,) = stateless_step(job)(iter([pa.RecordBatch.from_pylist(rows, schema=SCHEMA)]))
-    found: list[int] = sent.column("partition").to_pylist()
-    return found
+    partitions: list[int] = sent.column("partition").to_pylist()
+    return partitions
 
 
 def test_a_partitioner_knows_the_partitions_of_a_topic_that_a_function_chose(

@@ -36,7 +36,7 @@ from tests.support.tools import ours
 
 STREAMS_MD = Path(__file__).resolve().parents[2] / "docs" / "streams.md"
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.records]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def admin(target: Target) -> Iterator[Admin]:
 
 
 def lasting(topic: str, partitions: int) -> NewTopic:
-    """A topic for records of any time: by default those of long ago are gone when the broker next looks."""
+    """A topic for records of any time: by default old records are deleted by retention."""
     return NewTopic(topic, partitions, configs={"retention.ms": "-1"})
 
 
@@ -60,7 +60,11 @@ def fill(target: Target, topic: str, records: Any) -> None:
 def emptied(admin: Admin, topics: list[str]) -> bool:
     """Whether something was written to each, and nothing of it is there any more."""
     described = admin.describe_topics(topics) if topics else {}
-    partitions = [TopicPartition(one.name, p.partition) for one in described.values() for p in one.partitions]
+    partitions = [
+        TopicPartition(description.name, p.partition)
+        for description in described.values()
+        for p in description.partitions
+    ]
     first = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.earliest()))
     last = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest()))
     written = {tp.topic for tp in partitions if last[tp].offset > 0}
@@ -101,16 +105,16 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
     try:
         assert streams.state() == "RUNNING"
         streams.process_all_available()
-        counts = {one.key.decode(): int.from_bytes(one.value) for one in read_all(target, output)}
+        counts = {record.key.decode(): int.from_bytes(record.value) for record in read_all(target, output)}
         assert counts == {"all": 1, "streams": 2, "lead": 1, "to": 1, "kavka": 2, "hello": 1}
         fill(target, topic, [(None, b"all the rest", 3000)])
         streams.process_all_available()
         records = read_all(target, output)
         assert len(records) == 9
-        again = next(one for one in records if one.key == b"all" and one.value == (2).to_bytes(8))
+        again = next(record for record in records if record.key == b"all" and record.value == (2).to_bytes(8))
         assert again.timestamp == 3000
         offsets = admin.list_consumer_group_offsets(f"app-{topic}")
-        assert sum(one.offset for one in offsets.values()) == 3
+        assert sum(offset.offset for offset in offsets.values()) == 3
         counts_of_words(streams)
         measured(streams, topic)
     finally:
@@ -119,7 +123,10 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
     fill(target, topic, [(None, b"all again", 4000)])
     with KafkaStreams(word_count(topic, output).build(), settings, spark) as more:
         more.process_all_available()
-    last = {one.key: int.from_bytes(one.value) for one in sorted(read_all(target, output), key=lambda r: r.timestamp)}
+    last = {
+        record.key: int.from_bytes(record.value)
+        for record in sorted(read_all(target, output), key=lambda r: r.timestamp)
+    }
     assert last[b"all"] == 3
     assert last[b"again"] == 1
     uncached = KafkaStreams(word_count(topic, output).build(), {**settings, "cache.max.bytes.buffering": 0}, spark)
@@ -130,27 +137,28 @@ def test_the_word_count_counts_words(spark: Any, target: Target, admin: Admin, t
 def measured(streams: KafkaStreams, topic: str) -> None:
     """When three lines were read, in at least two micro-batches, and eight words counted."""
     wait_until(lambda: streams.metrics().get("state-rows") == 8, timeout=120, what="the last batch's progress")
-    found = streams.metrics()
-    assert (found["client-state"], found["alive-stream-threads"], found["failed-stream-threads"]) == (2, 1, 0)
-    assert found["process-total"] == 3
-    assert found["commit-total"] >= 2
-    assert 1 <= found["process-records-avg"] <= found["process-records-max"] <= 3
+    metrics = streams.metrics()
+    assert (metrics["client-state"], metrics["alive-stream-threads"], metrics["failed-stream-threads"]) == (2, 1, 0)
+    assert metrics["process-total"] == 3
+    assert metrics["commit-total"] >= 2
+    assert 1 <= metrics["process-records-avg"] <= metrics["process-records-max"] <= 3
     for name in ("process-rate", "commit-rate", "process-latency-avg", "commit-latency-max", "state-memory-bytes"):
-        assert found[name] > 0, name
-    assert found["process-latency-max"] <= found["batch-latency-max"]
-    assert [found[f"records-lag:{{partition={number}, topic={topic}}}"] for number in (0, 1)] == [0, 0]
-    assert (found["records-lag-max"], found["active-tasks"]) == (0, 4)
+        assert metrics[name] > 0, name
+    assert metrics["process-latency-max"] <= metrics["batch-latency-max"]
+    assert [metrics[f"records-lag:{{partition={number}, topic={topic}}}"] for number in (0, 1)] == [0, 0]
+    assert (metrics["records-lag-max"], metrics["active-tasks"]) == (0, 4)
 
 
 def counts_of_words(streams: KafkaStreams) -> None:
-    """The store, when "all streams lead to kavka", "Hello kavka streams" and "all the rest" were counted."""
-    asked = StoreQueryParameters.from_name_and_type("counts", QueryableStoreTypes.key_value_store())
-    store = streams.store(asked)
+    """The store, when "all streams lead to kavka", "Hello kavka streams" and "all the rest" were
+    counted."""
+    parameters = StoreQueryParameters.from_name_and_type("counts", QueryableStoreTypes.key_value_store())
+    store = streams.store(parameters)
     assert (store.get("all"), store.get("rest"), store.get("nothing")) == (2, 1, None)
     assert list(store.range("kavka", "rest")) == [("kavka", 2), ("lead", 1), ("rest", 1)]
     assert [key for key, _ in store.reverse_all()] == ["to", "the", "streams", "rest", "lead", "kavka", "hello", "all"]
     assert store.approximate_num_entries() == 8
-    by_partition = [dict(streams.store(asked.with_partition(number)).all()) for number in (0, 1)]
+    by_partition = [dict(streams.store(parameters.with_partition(number)).all()) for number in (0, 1)]
     assert by_partition[0] | by_partition[1] == dict(store.all())
     for word in ("all", "kavka", "rest"):
         assert word in by_partition[streams.query_metadata_for_key("counts", word, Serdes.String()).partition]
@@ -158,7 +166,7 @@ def counts_of_words(streams: KafkaStreams) -> None:
     assert streams.store(stamped).get("all") == (2, 3000)
 
 
-def test_counts_that_tasks_have_made_are_gone_on_with(
+def test_counts_of_tasks_continue_with_spark_aggregation(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = f"{topic}-out"
@@ -172,7 +180,7 @@ def test_counts_that_tasks_have_made_are_gone_on_with(
     fill(target, topic, [(None, b"a", 2000)])
     with KafkaStreams(word_count(topic, output).build(), settings, spark) as streams:
         streams.process_all_available()
-    assert [int.from_bytes(one.value) for one in read_all(target, output)] == [2, 3]
+    assert [int.from_bytes(record.value) for record in read_all(target, output)] == [2, 3]
 
 
 def test_after_a_reset_and_a_clean_up_an_application_reads_from_where_the_tool_has_set_its_group(
@@ -188,7 +196,7 @@ def test_after_a_reset_and_a_clean_up_an_application_reads_from_where_the_tool_h
     streams = KafkaStreams(builder.build(), config(target, application, tmp_path), spark)
     with streams:
         streams.process_all_available()
-    counts = [(one.key, int.from_bytes(one.value)) for one in read_all(target, output)]
+    counts = [(record.key, int.from_bytes(record.value)) for record in read_all(target, output)]
     assert dict(counts) == {b"a": 3, b"b": 1}
     own = [name for name in admin.list_topics() if name.startswith(f"{application}-")]
     (documented,) = re.findall("^kavka (streams-application-reset .*)$", STREAMS_MD.read_text(), re.MULTILINE)
@@ -202,28 +210,29 @@ def test_after_a_reset_and_a_clean_up_an_application_reads_from_where_the_tool_h
     again.clean_up()
     with again:
         again.process_all_available()
-    later = [(one.key, int.from_bytes(one.value)) for one in read_all(target, output)][len(counts) :]
+    later = [(record.key, int.from_bytes(record.value)) for record in read_all(target, output)][len(counts) :]
     assert dict(later) == {b"a": 2, b"b": 1}
 
 
 def as_lines(records: list[Any], topic: str) -> list[str]:
     return [
-        f"{topic} {one.key.decode()} {'null' if one.value is None else one.value.decode()} {one.timestamp}"
-        for one in records
+        f"{topic} {record.key.decode()} {'null' if record.value is None else record.value.decode()} {record.timestamp}"
+        for record in records
     ]
 
 
-# With a global store, or something that may be called by time, all of a topology runs in another way.
-APART = [one for one in streams_cases.CASES if one.startswith(("global_", "transform_"))]
+# With a global store, or something that may be called by time, all of a topology runs in another
+# way.
+APART = [case for case in streams_cases.CASES if case.startswith(("global_", "transform_"))]
 
 
-@pytest.mark.parametrize("names", [[one for one in streams_cases.CASES if one not in APART], APART])
+@pytest.mark.parametrize("names", [[case for case in streams_cases.CASES if case not in APART], APART])
 def test_every_operator_gives_on_spark_what_the_model_gives(
     spark: Any, target: Target, admin: Admin, topic: str, tmp_path: Path, names: list[str]
 ) -> None:
     outputs = ["out", "out1", "out2", "out3", *(f"out-k{number}" for number in range(4))]
-    made = [f"{topic}.{name}.{one}" for name in names for one in ("a", "b", *outputs)]
-    admin.create_topics([lasting(one, 1) for one in made], timeout=60)
+    made = [f"{topic}.{name}.{suffix}" for name in names for suffix in ("a", "b", *outputs)]
+    admin.create_topics([lasting(name, 1) for name in made], timeout=60)
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         for name in names:
             for source, key, value, timestamp in streams_cases.RECORDS:
@@ -241,22 +250,23 @@ def test_every_operator_gives_on_spark_what_the_model_gives(
     for name in names:
         records = streams_cases.in_time(streams_cases.RECORDS)
         if name.startswith("global_"):
-            records.sort(key=lambda one: one[0] != "b")
+            records.sort(key=lambda record: record[0] != "b")
         expected = streams_cases.driven(name, 0, records)
-        found = []
-        for one in sorted({line.split(" ")[0] for line in expected}):
-            found += as_lines(read_all(target, f"{topic}.{name}.{one}"), one)
+        output_lines = []
+        for case in sorted({line.split(" ")[0] for line in expected}):
+            output_lines += as_lines(read_all(target, f"{topic}.{name}.{case}"), case)
         if name in ("stateless", "merge"):
-            # What remembers nothing runs partition by partition: only within one there is an order.
-            found, expected = sorted(found), sorted(expected)
+            # Stateless operators run partition by partition: the order is only defined within one.
+            output_lines, expected = sorted(output_lines), sorted(expected)
         if "fk_" in name:
-            # The two sides meet by topics: what a table says on the way depends on who is first, not how it ends.
-            if streams_cases.last_by_key(expected) != streams_cases.last_by_key(found):
-                wrong[name] = (len(found), len(expected), [])
+            # The two sides meet by topics: intermediate results of a table depend on the order, the
+            # final result does not.
+            if streams_cases.last_by_key(expected) != streams_cases.last_by_key(output_lines):
+                wrong[name] = (len(output_lines), len(expected), [])
             continue
-        if found != expected:
-            pairs = zip(found, expected, strict=False)
-            wrong[name] = (len(found), len(expected), [pair for pair in pairs if pair[0] != pair[1]][:1])
+        if output_lines != expected:
+            pairs = zip(output_lines, expected, strict=False)
+            wrong[name] = (len(output_lines), len(expected), [pair for pair in pairs if pair[0] != pair[1]][:1])
     assert not wrong
 
 
@@ -276,12 +286,12 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     )
     with KafkaStreams(topology, config(target, f"app-{topic}", tmp_path), spark) as streams:
 
-        def told() -> int:
+        def punctuations() -> int:
             assert streams.state() == "RUNNING", streams.exception()
-            return len([one for one in read_all(target, output) if (one.key, one.value) == (b"a", b"2")])
+            return len([record for record in read_all(target, output) if (record.key, record.value) == (b"a", b"2")])
 
-        wait_until(lambda: told() >= 2, timeout=200, what="two punctuations", interval=0.5)
-    assert (b"b", b"1") in {(one.key, one.value) for one in read_all(target, output)}
+        wait_until(lambda: punctuations() >= 2, timeout=200, what="two punctuations", interval=0.5)
+    assert (b"b", b"1") in {(record.key, record.value) for record in read_all(target, output)}
 
 
 @pytest.mark.timeout(900)
@@ -289,7 +299,8 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
 def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
     target: Target, admin: Admin, topic: str, tmp_path: Path, cached: bool
 ) -> None:
-    """Counted one by one by tasks; cached, by Spark itself, with one result for a word and micro-batch."""
+    """Counted one by one by tasks; cached, by Spark itself, with one result for a word and
+    micro-batch."""
     output = f"{topic}-out"
     admin.create_topics([lasting(topic, 2), lasting(output, 2)])
     words = [f"w{number % 7} w{number % 3}" for number in range(400)]
@@ -314,7 +325,7 @@ def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
 
     def counted(process: subprocess.Popen[bytes]) -> int:
         assert process.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
-        return sum(max(found) for found in written().values())
+        return sum(max(offsets) for offsets in written().values())
 
     first = start()
     try:
@@ -329,9 +340,9 @@ def test_a_killed_driver_loses_nothing_and_writes_nothing_twice(
         kill(second)
     counts = written()
     if cached:
-        assert {key: max(found) for key, found in counts.items()} == expected
-        assert all(len(set(found)) == len(found) for found in counts.values()), "none twice"
+        assert {key: max(count) for key, count in counts.items()} == expected
+        assert all(len(set(count)) == len(count) for count in counts.values()), "none twice"
     else:
-        assert {key: sorted(found) for key, found in counts.items()} == {
+        assert {key: sorted(count) for key, count in counts.items()} == {
             key: list(range(1, count + 1)) for key, count in expected.items()
         }

@@ -1,4 +1,5 @@
-"""Our tools and Apache's of the same name on the same clusters, ours and Apache's: the same output, the same codes."""
+"""Our tools and Apache's of the same name on the same clusters, ours and Apache's: the same output,
+the same codes."""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ def both43(cluster: Cluster, apache43: ApacheTools) -> SideBySide:
     return SideBySide(cluster, apache43)
 
 
-def make_topics(both: SideBySide) -> None:
-    both.does_same("topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT)
+def make_topics(both: SideBySide, *options: str) -> None:
+    both.does_same("topics", "--create", "--topic", "{t}", "--replica-assignment", ASSIGNMENT, *options)
     both.settle(3)
 
 
@@ -84,8 +85,8 @@ def test_topics(both43: SideBySide) -> None:
     for some in (*((name,) for name in filters), filters):
         assert both.looks_same("topics", "--describe", "--topic", "{t}", *some) == ""
     assert both.looks_same("topics", "--describe", "--topic", "nothing", "--if-exists") == ""
-    wanted = ("--topic", "{t}", "--partitions", "4")
-    both.does_same("topics", "--alter", *wanted, "--replica-assignment", f"{ASSIGNMENT},0:2")
+    arguments = ("--topic", "{t}", "--partitions", "4")
+    both.does_same("topics", "--alter", *arguments, "--replica-assignment", f"{ASSIGNMENT},0:2")
     both.settle(4)
     both.does_same("topics", "--describe", "--topic", "{t}")
     both.fails_same("topics", "--create", "--topic", "{t}")
@@ -137,8 +138,8 @@ def test_configs(both39: SideBySide) -> None:
 
 
 def setting(admin: Admin, resource: ConfigResource, name: str) -> str | None:
-    found = admin.describe_configs(resource)[resource].get(name)
-    return None if found is None else found.value
+    configs = admin.describe_configs(resource)[resource].get(name)
+    return None if configs is None else configs.value
 
 
 def test_configs_of_brokers(both39: SideBySide) -> None:
@@ -152,7 +153,8 @@ def test_configs_of_brokers(both39: SideBySide) -> None:
     both.looks_same("configs", "--describe", "--broker-defaults")
     both.looks_same("configs", "--describe", "--broker-logger", "0")
     for entity in (("--broker", "1"), ("--broker-defaults",)):
-        # Whoever is second finds nothing to remove, nor does one whose broker has not heard of the setting yet.
+        # The second caller finds nothing to remove, and neither does one whose broker has not
+        # received the setting yet.
         removal = ("--bootstrap-server", both.cluster.bootstrap_servers, "--alter", *entity)
         wait_until(
             lambda removal=removal: ours("configs", *removal, "--delete-config", "message.max.bytes").code == 0,
@@ -188,11 +190,11 @@ def test_configs_of_groups(both43: SideBySide) -> None:
     both.looks_same("configs", "--describe", *group)
 
 
-def test_settings_of_users_are_answered_clearly(both39: SideBySide) -> None:
+def test_settings_of_users_are_refused_clearly(both39: SideBySide) -> None:
     servers = both39.cluster.bootstrap_servers
-    one = ours("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")
-    assert one.code == 1
-    assert "not there yet" in one.err
+    described = ours("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")
+    assert described.code == 1
+    assert "not supported yet" in described.err
 
 
 class Member:
@@ -325,20 +327,21 @@ def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Pat
     ],
 )
 def test_command_lines_that_consumer_groups_refuses(both43: SideBySide, args: tuple[str, ...]) -> None:
-    one, other = both43.run("consumer-groups", *args)
-    assert (one.code, other.code) == (1, 1)
-    assert one.out == ""
+    ours, other = both43.run("consumer-groups", *args)
+    assert (ours.code, other.code) == (1, 1)
+    assert ours.out == ""
 
 
 def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> None:
-    """A topic and the application that reads it have the same name."""
+    """A topic and the application that reads it have the same name. The records are old: without
+    retention.ms=-1, retention deletes them at some time during the test."""
     both = both39
-    make_topics(both)
+    make_topics(both, "--config", "retention.ms=-1")
     servers = both.cluster.bootstrap_servers
     with Admin(bootstrap_servers=servers) as admin, Producer(bootstrap_servers=servers) as producer:
         more = [f"{name}-{kind}" for name in both.names.values() for kind in ("by-word-repartition", "mine")]
         admin.create_topics([NewTopic(name, 1, 1) for name in more])
-        both.everywhere(lambda one: set(more) <= set(one.list_topics()), "the applications' topics")
+        both.everywhere(lambda client: set(more) <= set(client.list_topics()), "the applications' topics")
         for name in both.names.values():
             for number in range(30):
                 producer.send(name, b"x", partition=number % 3, timestamp=1_700_000_000_000 + number * 60_000)
@@ -372,11 +375,13 @@ def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> N
             wait_until(lambda name=name: admin.group_state(name) == "Empty", timeout=60, what="no member")  # type: ignore[misc]
         both.does_same(*inputs, "--to-offset", "3", "--intermediate-topics", "{t}-mine", order=False)
         for name in both.names.values():
-            found = admin.list_consumer_group_offsets(name)
+            offsets = admin.list_consumer_group_offsets(name)
             expected = {TopicPartition(name, number): 3 for number in range(3)} | {TopicPartition(f"{name}-mine", 0): 1}
-            assert {tp: at.offset for tp, at in found.items() if at is not None} == expected
-        gone = {f"{name}-by-word-repartition" for name in both.names.values()}
-        both.everywhere(lambda one: not gone & set(one.list_topics()), "the end of the applications' own topics")
+            assert {tp: at.offset for tp, at in offsets.items() if at is not None} == expected
+        internal_topics = {f"{name}-by-word-repartition" for name in both.names.values()}
+        both.everywhere(
+            lambda client: not internal_topics & set(client.list_topics()), "the end of the applications' own topics"
+        )
         assert {f"{name}-mine" for name in both.names.values()} <= set(admin.list_topics())
 
 
@@ -396,8 +401,8 @@ def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None
     broken.write_text('{"partitions": [\n  {"topic": 1,}]}')
     both.fails_same("delete-records", "--offset-json-file", str(broken), says="line 2, column 15")
     both.fails_same("delete-records", "--offset-json-file", str(tmp_path / "nothing"), says="No such file")
-    one, other = both.run("log-dirs", "--describe", "--topic-list", "{t}", looking=True)
-    head, text = one.out.split("{", 1)
+    ours, other = both.run("log-dirs", "--describe", "--topic-list", "{t}", looking=True)
+    head, text = ours.out.split("{", 1)
     assert head == other.out.split("{", 1)[0]
     assert in_order(json.loads("{" + text)) == in_order(json.loads("{" + other.out.split("{", 1)[1]))
     both.fails_same("log-dirs", "--describe", "--broker-list", "0,7", says="from --broker-list: 7")
@@ -429,8 +434,8 @@ def test_transactions(both39: SideBySide) -> None:
         both.looks_same("transactions", "find-hanging", "--topic", "{t}")
         hanging = both.looks_same("transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
         assert name not in hanging
-        one, other = both.run("transactions", "describe", "--transactional-id", "tx-{t}", looking=True)
-        durations = [[line.split() for line in result.out.splitlines()] for result in (one, other)]
+        our_output, other = both.run("transactions", "describe", "--transactional-id", "tx-{t}", looking=True)
+        durations = [[line.split() for line in result.out.splitlines()] for result in (our_output, other)]
         for rows in durations:
             assert int(rows[1].pop(7)) >= 0
         assert durations[0] == durations[1]
@@ -444,20 +449,22 @@ def test_transactions(both39: SideBySide) -> None:
     both.fails_same("transactions", "find-hanging", says="requires either --topic or --broker-id")
 
 
-def test_what_a_cluster_is(both39: SideBySide, apache43: ApacheTools) -> None:
+def test_cluster_and_broker_api_versions(both39: SideBySide, apache43: ApacheTools) -> None:
     both = both39
     both.looks_same("features", "describe")
     servers = both.cluster.bootstrap_servers
-    one, other = (
+    our_output, other = (
         ours("cluster", "cluster-id", "--bootstrap-server", servers),
         both.apache.run("cluster", "cluster-id", "--bootstrap-server", servers),
     )
-    assert (one.code, one.out) == (0, other.out)
+    assert (our_output.code, our_output.out) == (0, other.out)
     listed, theirs = (run("cluster", "list-endpoints", "--bootstrap-server", servers) for run in (ours, apache43.run))
     assert (listed.code, listed.out) == (0, theirs.out)
-    one, other = both.run("broker-api-versions", looking=True)
-    mine, its = ([line.partition(" [")[0].strip(" ,") for line in result.out.splitlines()] for result in (one, other))
-    assert one.code == 0
+    our_output, other = both.run("broker-api-versions", looking=True)
+    mine, its = (
+        [line.partition(" [")[0].strip(" ,") for line in result.out.splitlines()] for result in (our_output, other)
+    )
+    assert our_output.code == 0
     # 4.3 has given the request another name, which is ours.
     its = [line.replace("ListClientMetricsResources", "ListConfigResources") for line in its]
     assert sorted(line for line in its if "UNSUPPORTED" not in line) == sorted(
@@ -477,9 +484,9 @@ def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
         Path(str(plan).replace("{who}", who)).write_text(json.dumps({"version": 1, "partitions": moves}))
     tool = "reassign-partitions"
     for_all = ("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "0,1,2")
-    one, other = both.run(tool, *for_all, looking=True)
-    assert one.out.splitlines()[:4] == other.out.splitlines()[:4]
-    proposed = json.loads(one.out.splitlines()[4])["partitions"]
+    our_output, other = both.run(tool, *for_all, looking=True)
+    assert our_output.out.splitlines()[:4] == other.out.splitlines()[:4]
+    proposed = json.loads(our_output.out.splitlines()[4])["partitions"]
     assert [len(set(p["replicas"])) for p in proposed] == [2, 2, 2]
     assert {p["replicas"][0] for p in proposed} == {0, 1, 2}
     both.looks_same(tool, "--list")
@@ -519,8 +526,8 @@ def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, t
     with Admin(bootstrap_servers=both.cluster.bootstrap_servers) as admin:
 
         def place(name: str) -> str:
-            found = admin.describe_log_dirs([0], [TopicPartition(name, 0)])[0]
-            return next(path for path, description in found.items() if description.replicas)
+            log_dirs = admin.describe_log_dirs([0], [TopicPartition(name, 0)])[0]
+            return next(path for path, description in log_dirs.items() if description.replicas)
 
         for (who, name), run in zip(both.names.items(), (ours, both.apache.run), strict=True):
             there = place(name)
@@ -541,7 +548,7 @@ def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, t
         both.same_but_for_names(mine, its)
 
 
-def test_a_broker_that_is_gone_and_leaders_that_come_back(both39: SideBySide) -> None:
+def test_a_stopped_broker_and_preferred_leaders(both39: SideBySide) -> None:
     """Last: it takes a broker away for a while."""
     both = both39
     make_topics(both)
@@ -564,9 +571,11 @@ def test_a_broker_that_is_gone_and_leaders_that_come_back(both39: SideBySide) ->
     assert both.does_same(*elect) == f"Successfully completed leader election (PREFERRED) for partitions {topic}-2\n"
     older = ours("preferred-replica-election", "--bootstrap-server", servers)
     assert older.code == 0, older.err
-    one, other = both.run("leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "9")
-    assert (one.code, other.code) == (1, 1)
-    assert one.err == "1 replica(s) could not be elected\n"
+    our_output, other = both.run(
+        "leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "9"
+    )
+    assert (our_output.code, other.code) == (1, 1)
+    assert our_output.err == "1 replica(s) could not be elected\n"
     with Admin(bootstrap_servers=servers) as admin:
         wait_until(
             lambda: admin.describe_topics(topic)[topic].partitions[2].leader.id == 2, timeout=30, what="leader 2"
@@ -578,7 +587,7 @@ def test_zookeeper_shows_where_the_brokers_are(both39: SideBySide) -> None:
     listed = ours("kafka-topics.sh", "--list", "--zookeeper", connect)
     assert listed.code == 0
     assert listed.out == ours("topics", "--list", "--bootstrap-server", both39.cluster.bootstrap_servers).out
-    assert "older form" in listed.err
+    assert "deprecated" in listed.err
     nowhere = ours("topics", "--list", "--zookeeper", f"{connect}/nowhere")
     assert nowhere.code == 1
     assert "no broker is registered" in nowhere.err

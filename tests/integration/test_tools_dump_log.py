@@ -1,4 +1,5 @@
-"""dump-log beside Kafka's DumpLogSegments: the same output, byte for byte, of our files and of Apache's."""
+"""dump-log beside Kafka's DumpLogSegments: the same output, byte for byte, of our files and of
+Apache's."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def _use(server: str) -> None:
 
 
 def both(files: list[Path], *options: str) -> tuple[str, str]:
-    """What ours prints and complains of, which must be what Apache's does."""
+    """Our output and errors, which must equal Apache's."""
     args = ("--files", ",".join(map(str, files)), *options)
     mine, theirs = ours("dump-log", *args), run_tool("3.9.1", "dump-log", *args)
     assert mine.out == theirs.stdout
@@ -116,7 +117,7 @@ def test_the_clusters_own_topics_are_decoded(folder: Path) -> None:
             assert word in mine.out
 
 
-def test_what_is_broken_is_told_as_kafka_tells_it(tmp_path: Path) -> None:
+def test_corruption_is_reported_as_kafka_reports_it(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     folder.mkdir()
 

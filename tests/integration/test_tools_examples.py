@@ -1,4 +1,5 @@
-"""Every example in docs/tools.md runs as it stands there, but for ports and the number of records."""
+"""Every example in docs/tools.md runs as it stands there, but for ports and the number of
+records."""
 
 from __future__ import annotations
 
@@ -23,13 +24,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
 
-# They start and stop servers, on the usual ports: test_start_stop, test_cluster_tool and test_zookeeper_tools do that;
-# test_streams_demo runs a pipeline, test_mirror_tool the mirrors, test_connect its workers, test_console the console.
+# They start and stop servers, on the usual ports: test_start_stop, test_cluster_tool and
+# test_zookeeper_tools do that; test_streams_demo runs a pipeline, test_mirror_tool the mirrors,
+# test_connect its workers, test_console the console.
 ELSEWHERE = {
     "server", "cluster", "zookeeper-server-start", "zkServer", "pipeline", "mirror-maker", "connect-mirror-maker",
     "connect-standalone", "connect-distributed", "console",
 }  # fmt: skip
-# They go on until somebody ends them; this is what they print first.
+# They run until they are stopped; these are their first lines.
 ENDLESS = {
     "console-consumer": "",
     "verifiable-consumer": '"name":"startup_complete"',
@@ -39,12 +41,12 @@ FEWER = {"5000000": "1000", "--max-messages 100": "--max-messages 10"}
 
 
 def examples() -> list[str]:
-    found = []
+    examples = []
     for tool in TOOLS:
         if tool.name not in ELSEWHERE:
             command = table_of(tool)
-            found += [*command.examples, *(text for sub in command.subcommands for text in sub.examples)]
-    return found
+            examples += [*command.examples, *(text for sub in command.subcommands for text in sub.examples)]
+    return examples
 
 
 class World:
@@ -66,7 +68,8 @@ class World:
             (folder / name).write_text(json.dumps(content))
 
     def prepare(self, admin: Admin) -> None:
-        """What the examples speak of: topics, a group, an open transaction that begins at offset 42 of orders-0."""
+        """The data of the examples: topics, a group, an open transaction that begins at offset
+        42 of orders-0."""
         admin.create_topics([NewTopic("orders", replica_assignments={0: [0, 1], 1: [1, 2], 2: [2, 0]})])
         admin.create_topics([NewTopic("a", 3), NewTopic("numbers", 1), NewTopic("benchmark", 1)])
         with Producer(bootstrap_servers=self.cluster.bootstrap_servers) as producer:

@@ -28,12 +28,12 @@ def shape(text: str) -> list[str]:
 
 
 def values(server: str, topic: str, count: int, **settings: str) -> list[bytes]:
-    found: list[bytes] = []
+    records: list[bytes] = []
     with Consumer(bootstrap_servers=server, auto_offset_reset="earliest", **settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        while len(found) < count:
-            found += [record.value for record in consumer.poll(5.0)]
-    return found
+        while len(records) < count:
+            records += [record.value for record in consumer.poll(5.0)]
+    return records
 
 
 def test_producing_is_reported_in_the_lines_of_kafkas_tool(
@@ -65,9 +65,9 @@ def test_producing_is_reported_in_the_lines_of_kafkas_tool(
     assert mine.out.splitlines()[-1].startswith("3000 steady state records sent, ")
     rate = float(mine.out.splitlines()[-2].split()[3])
     assert rate < 2100
-    found = values(server, topic, 8000)
-    assert len(set(found[:4000])) == 4000
-    assert all(re.fullmatch(rb"[A-Z]{100}", value) for value in found)
+    records = values(server, topic, 8000)
+    assert len(set(records[:4000])) == 4000
+    assert all(re.fullmatch(rb"[A-Z]{100}", value) for value in records)
 
 
 def test_consuming_is_reported_in_the_columns_of_kafkas_tool(
@@ -235,9 +235,9 @@ def test_replicas_are_verified_until_it_is_ended(either: Target, topic: str) -> 
     )  # fmt: skip
     assert running.stdout is not None
     assert running.stdout.readline().endswith(": verification process is started\n")
-    wanted = rf"\S+ \S+: max lag is 0 for partition {topic}-0 at offset 500 among 1 partitions\n"
+    pattern = rf"\S+ \S+: max lag is 0 for partition {topic}-0 at offset 500 among 1 partitions\n"
     line = running.stdout.readline()
-    while not re.fullmatch(wanted, line):
+    while not re.fullmatch(pattern, line):
         assert re.search(r": max lag is \d+ for partition ", line)
         line = running.stdout.readline()
     running.send_signal(signal.SIGINT)

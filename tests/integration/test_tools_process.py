@@ -1,4 +1,5 @@
-"""The tools as people and scripts run them: processes, pipes, terminals, Ctrl-C, and nobody there to answer."""
+"""The tools as people and scripts run them: processes, pipes, terminals, Ctrl-C, and unreachable
+brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def script(name: str, *args: str, **more: object) -> subprocess.CompletedProcess
 
 
 def at_a_terminal(*argv: str, **environment: str) -> str:
-    """What a person sees."""
+    """The text on the screen."""
     pid, descriptor = pty.fork()
     if pid == 0:
         os.execvpe(argv[0], list(argv), {**ENVIRONMENT, **environment})
@@ -113,17 +114,17 @@ def test_every_list_is_there_as_json(kavka_broker: Broker, topic: str) -> None:
     }
 
 
-def test_nobody_there_is_one_line_after_the_timeout() -> None:
+def test_an_unreachable_broker_is_one_line_after_the_timeout() -> None:
     where = f"localhost:{free_port()}"
     began = time.monotonic()
     failed = script("kafka-topics.sh", "--list", "--bootstrap-server", where, "--timeout", "1000")
     assert failed.returncode == 1
     assert failed.stdout == ""
-    assert failed.stderr == f"Error while executing topic command : no broker answered at {where} within 1 s\n"
+    assert failed.stderr == f"Error while executing topic command : no broker was reachable at {where} within 1 s\n"
     assert time.monotonic() - began < 30
 
 
-def test_whoever_waits_for_a_broker_is_told_so_and_ctrl_c_ends_it_quietly() -> None:
+def test_waiting_for_a_broker_is_reported_and_ctrl_c_ends_it_quietly() -> None:
     where = f"localhost:{free_port()}"
     process = subprocess.Popen(
         [sys.executable, "-m", "kavka.cli.main", "topics", "--list", "--bootstrap-server", where],
@@ -131,7 +132,7 @@ def test_whoever_waits_for_a_broker_is_told_so_and_ctrl_c_ends_it_quietly() -> N
     )  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline() == (
-        f"kavka topics: no broker answers at {where} yet; waiting up to 60 s (--timeout)\n"
+        f"kavka topics: no broker is reachable at {where} yet; waiting up to 60 s (--timeout)\n"
     )
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -157,7 +158,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(kavka_broker: Broker, topic: 
         (["consumer-groups", "--list", "--timeout", "soon"], "Cannot parse argument 'soon' of option timeout"),
     ],
 )
-def test_what_is_wrong_is_one_line_on_standard_error(argv: list[str], words: str) -> None:
+def test_an_error_is_one_line_on_standard_error(argv: list[str], words: str) -> None:
     failed = ours(*argv)
     assert (failed.code, failed.out) == (1, "")
     assert words in failed.err
@@ -176,7 +177,7 @@ def test_the_settings_of_topics_are_altered_as_in_older_days(kavka_broker: Broke
     alter = ("topics", "--bootstrap-server", kavka_broker.bootstrap_servers, "--alter", "--topic", topic)
     done = ours(*alter, "--config", "retention.ms=77", "--config", "segment.ms=5000", "--partitions", "3")
     assert (done.code, done.out) == (0, f"Updated config for topic {topic}.\n")
-    assert "older form" in done.err
+    assert "deprecated" in done.err
     assert ours(*alter, "--delete-config", "segment.ms").code == 0
     described = ours(*alter[:3], "--describe", "--topic", topic).out
     assert "PartitionCount: 3" in described
@@ -215,7 +216,7 @@ def test_settings_of_the_client_are_read_from_a_file(kavka_broker: Broker, topic
 
 
 def test_listing_topics_loads_nothing_that_it_does_not_need(kavka_broker: Broker) -> None:
-    """What a start costs is what it imports: no consumer, no producer, no compression, no broker."""
+    """The cost of a start is its imports: no consumer, no producer, no compression, no broker."""
     code = (
         "import sys; from kavka.cli.main import main\n"
         f"main(['topics', '--list', '--bootstrap-server', '{kavka_broker.bootstrap_servers}'])\n"

@@ -49,9 +49,9 @@ def test_all_replicas_have_the_same_records(cluster: Cluster) -> None:
         )
         assert running.stdout is not None
         assert running.stdout.readline().endswith(": verification process is started\n")
-        wanted = r"\S+ \S+: max lag is 0 for partition replicated-[01] at offset 1000 among 2 partitions\n"
+        pattern = r"\S+ \S+: max lag is 0 for partition replicated-[01] at offset 1000 among 2 partitions\n"
         line = running.stdout.readline()
-        while not re.fullmatch(wanted, line):
+        while not re.fullmatch(pattern, line):
             assert re.search(r": max lag is \d+ for partition ", line), line
             line = running.stdout.readline()
         running.send_signal(signal.SIGINT)

@@ -1,4 +1,5 @@
-"""kill -9 of a broker and of a loop of transactions at any moment: what is read as committed is there exactly once."""
+"""kill -9 of a broker and of a loop of transactions at any moment: what is read as committed is
+there exactly once."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.support.processes import ManagedProcess, wait_until
 from tests.support.targets import Target, start_target
 from tests.support.transactions import JavaTransactions
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.records]
 
 PARTITIONS = 3
 
@@ -44,8 +45,8 @@ def fill(broker: Target, first: int, count: int) -> None:
 
 
 def copies(broker: Target) -> dict[int, list[bytes | None]]:
-    found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
-    return {p: [value for _, _, value, _ in found["out", p]] for p in range(PARTITIONS)}
+    records = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+    return {p: [value for _, _, value, _ in records["out", p]] for p in range(PARTITIONS)}
 
 
 def expected(total: int) -> dict[int, list[bytes]]:
@@ -97,7 +98,7 @@ def test_a_loop_that_is_killed_again_and_again_writes_every_output_once(target_n
 
 
 @pytest.mark.slow
-def test_a_loop_goes_on_over_kills_of_its_broker_and_writes_every_output_once(tmp_path: Path) -> None:
+def test_a_loop_survives_kills_of_its_broker_and_writes_every_output_once(tmp_path: Path) -> None:
     chance = random.Random(8)
     overrides = {"group.initial.rebalance.delay.ms": 0, "log.segment.bytes": 20_000}
     with KavkaProcess(tmp_path / "broker", overrides=overrides) as broker:
@@ -115,7 +116,7 @@ def test_a_loop_goes_on_over_kills_of_its_broker_and_writes_every_output_once(tm
         assert copies(broker) == expected(total)
 
 
-def test_transactions_whose_commit_was_answered_survive_kills_of_the_broker(tmp_path: Path) -> None:
+def test_acknowledged_commits_survive_kills_of_the_broker(tmp_path: Path) -> None:
     chance = random.Random(9)
     with KavkaProcess(tmp_path / "broker", overrides={"log.segment.bytes": 50_000}) as broker:
         make_topics(broker, "out")
@@ -136,10 +137,10 @@ def test_transactions_whose_commit_was_answered_survive_kills_of_the_broker(tmp_
             copier.retried(producer.commit_transaction, 30)
             committed.append(number)
             number += 1
-        found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
-        assert [int(value or b"-1") for _, _, value, _ in found["out", 0]] == committed
+        records = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+        assert [int(value or b"-1") for _, _, value, _ in records["out", 0]] == committed
         for partition in (1, 2):
-            values = [int(value or b"-1") for _, _, value, _ in found["out", partition]]
+            values = [int(value or b"-1") for _, _, value, _ in records["out", partition]]
             assert values == sorted(set(values))
             assert set(values) <= set(committed)
 
@@ -178,12 +179,14 @@ def test_open_transactions_epochs_and_producer_ids_are_as_they_were_after_a_kill
         broker.start()
         assert {name: client.call("describeTransaction", id=name) for name in ids} == before
         again = [client.call("producers", topic="out", partition=p) for p in range(PARTITIONS)]
-        assert [sorted(found, key=str) for found in again] == [sorted(found, key=str) for found in at_partitions]
+        assert [sorted(partition_entries, key=str) for partition_entries in again] == [
+            sorted(partition_entries, key=str) for partition_entries in at_partitions
+        ]
         producers["open"].send("out", ["goes on"], None)
         producers["open"].commit()
         assert client.call("describeTransaction", id="open")["state"] == "CompleteCommit"
         fresh = client.producer("fresh")
-        used = {found["producerId"] for found in before.values()}
+        used = {entry["producerId"] for entry in before.values()}
         assert client.call("describeTransaction", id="fresh")["producerId"] not in used
         fresh.close()
 
@@ -249,8 +252,10 @@ def test_the_broker_ends_what_was_decided_before_it_was_killed(tmp_path: Path) -
         with state.open("r+b") as file:
             file.truncate(_without_last_batch(state.read_bytes()))
         broker.start()
-        found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
-        assert [[value for _, _, value, _ in found["out", p]] for p in range(PARTITIONS)] == [[b"decided"]] * PARTITIONS
+        records = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+        assert [[value for _, _, value, _ in records["out", p]] for p in range(PARTITIONS)] == [
+            [b"decided"]
+        ] * PARTITIONS
         with pytest.raises(KafkaException):
             producer.commit_transaction(1)
 
@@ -271,7 +276,7 @@ def _without_last_batch(data: bytes) -> int:
 @pytest.mark.java
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
 def test_the_java_client_commits_over_kills_of_its_broker(java_parts: None, tmp_path: Path, version: str) -> None:
-    """The broker dies while the commit is under way: before it, in it, or after it, and the client asks again."""
+    """The broker dies before, during or after the commit, and the client retries."""
     chance = random.Random(10)
     with KavkaProcess(tmp_path / "broker") as broker, JavaTransactions(version, broker.bootstrap_servers) as client:
         make_topics(broker, "out")
@@ -286,7 +291,7 @@ def test_the_java_client_commits_over_kills_of_its_broker(java_parts: None, tmp_
                 broker.kill()
                 broker.start()
                 committed.result()
-        found = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
+        records = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
         for partition in range(PARTITIONS):
-            values = [int(value or b"-1") for _, _, value, _ in found["out", partition]]
+            values = [int(value or b"-1") for _, _, value, _ in records["out", partition]]
             assert values == list(range(8))

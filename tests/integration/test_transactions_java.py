@@ -1,4 +1,5 @@
-"""Transactions of Apache's Java client: 3.9 adds partitions by itself, 4.3 raises its epoch with every transaction."""
+"""Transactions of Apache's Java client: 3.9 adds partitions by itself, 4.3 raises its epoch with
+every transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.support.processes import wait_until
 from tests.support.targets import Target
 from tests.support.transactions import JavaTransactions
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180), pytest.mark.records]
 
 RAISES_EPOCH = {"3.9.1": False, "4.3.0": True}
 
@@ -37,7 +38,7 @@ def name() -> str:
 
 
 def committed(java: JavaClient, topic: str, count: int, partition: int = 0) -> list[object]:
-    """What a consumer under read_committed gets, up to the last stable offset."""
+    """The records of a read_committed consumer, up to the last stable offset."""
     records = java.consume(
         topic, count, partition=partition, config={"isolation.level": "read_committed"}, timeoutMs=20_000
     )
@@ -60,9 +61,9 @@ def test_committed_records_are_read_and_aborted_ones_are_not(
     producer.begin()
     producer.send(created, ["last"])
     producer.commit()
-    kept = [f"{round_number}-{n}" for round_number in (0, 2) for n in range(3)]
-    assert committed(java, created, 7) == [*kept, "last"]
-    assert committed(java, created, 6, partition=1) == kept
+    committed_values = [f"{round_number}-{n}" for round_number in (0, 2) for n in range(3)]
+    assert committed(java, created, 7) == [*committed_values, "last"]
+    assert committed(java, created, 6, partition=1) == committed_values
     assert len(uncommitted(java, created, 13)) == 13
     producer.close()
 
@@ -123,10 +124,10 @@ def test_offsets_sent_to_a_transaction_count_when_it_is_committed(
 
     def offset() -> int:
         partition = TopicPartition(created, 0)
-        found = admin.list_consumer_group_offsets(
+        offsets = admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, [partition])], require_stable=True, request_timeout=20
         )
-        return int(found[group].result(20).topic_partitions[0].offset)
+        return int(offsets[group].result(20).topic_partitions[0].offset)
 
     producer.begin()
     producer.send(created, ["x"])
@@ -157,7 +158,7 @@ def test_a_consumer_waits_for_offsets_that_a_transaction_may_still_change(
         with pytest.raises(Exception, match=r"UNSTABLE_OFFSET_COMMIT|timed out|Timed out"):
             consumer.committed([partition], timeout=1.5)
         producer.commit()
-        assert [found.offset for found in consumer.committed([partition], timeout=20)] == [3]
+        assert [committed.offset for committed in consumer.committed([partition], timeout=20)] == [3]
     finally:
         consumer.close()
         producer.close()
@@ -206,14 +207,14 @@ def test_transactions_can_be_described_and_listed(
     producer.begin()
     producer.send(created, ["x"], 0)
     producer.send(created, ["x"], 1)
-    found = transactions.call("describeTransaction", id=name)
-    assert found["state"] == "Ongoing"
-    assert found["partitions"] == [f"{created}-0", f"{created}-1"]
-    assert (found["timeoutMs"], found["began"] > 0) == (54_321, True)
+    description = transactions.call("describeTransaction", id=name)
+    assert description["state"] == "Ongoing"
+    assert description["partitions"] == [f"{created}-0", f"{created}-1"]
+    assert (description["timeoutMs"], description["began"] > 0) == (54_321, True)
     listed = transactions.call("listTransactions", states=["Ongoing"])
-    assert listed[name] == {"producerId": found["producerId"], "state": "Ongoing"}
+    assert listed[name] == {"producerId": description["producerId"], "state": "Ongoing"}
     assert name not in transactions.call("listTransactions", states=["CompleteAbort"])
-    assert list(transactions.call("listTransactions", producerIds=[found["producerId"]])) == [name]
+    assert list(transactions.call("listTransactions", producerIds=[description["producerId"]])) == [name]
     assert name not in transactions.call("listTransactions", duration=3_600_000)
     if java_version != "3.9.1":
         assert list(transactions.call("listTransactions", pattern=f"{name[:-1]}.")) == [name]
@@ -235,7 +236,7 @@ def test_an_open_transaction_is_seen_at_its_partition_and_can_be_aborted_there(
     producer = transactions.producer(name)
     producer.begin()
     [offset] = producer.send(created, ["hangs"])
-    [open_one] = [found for found in transactions.call("producers", topic=created) if found["openSince"] >= 0]
+    [open_one] = [producer for producer in transactions.call("producers", topic=created) if producer["openSince"] >= 0]
     assert open_one["openSince"] == offset == 1
     transactions.call(
         "abortTransaction",
@@ -246,7 +247,7 @@ def test_an_open_transaction_is_seen_at_its_partition_and_can_be_aborted_there(
     )
     java.produce(created, [{"partition": 0, "value": "after"}])
     assert committed(java, created, 2) == ["before", "after"]
-    assert all(found["openSince"] == -1 for found in transactions.call("producers", topic=created))
+    assert all(producer["openSince"] == -1 for producer in transactions.call("producers", topic=created))
     producer.close()
 
 

@@ -1,4 +1,5 @@
-"""Transactions of the clients that Python users have: librdkafka's binding, aiokafka, kafka-python."""
+"""Transactions of the clients that Python users have: librdkafka's binding, aiokafka,
+kafka-python."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.processes import wait_until
 from tests.support.targets import Target
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.records]
 
 
 @pytest.fixture
@@ -55,21 +56,21 @@ def read(target: Target, topic: str, count: int, *, committed: bool = True, part
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found: list[str] = []
+    values: list[str] = []
     try:
-        wait_until(lambda: _poll(consumer, found) >= count, timeout=20, what=f"{count} records", interval=0)
+        wait_until(lambda: _poll(consumer, values) >= count, timeout=20, what=f"{count} records", interval=0)
         for _ in range(3):
-            _poll(consumer, found)
+            _poll(consumer, values)
     finally:
         consumer.close()
-    return found
+    return values
 
 
-def _poll(consumer: Consumer, found: list[str]) -> int:
+def _poll(consumer: Consumer, values: list[str]) -> int:
     message = consumer.poll(0.2)
     if message is not None and message.error() is None:
-        found.append(message.value().decode())
-    return len(found)
+        values.append(message.value().decode())
+    return len(values)
 
 
 # ---- librdkafka
@@ -205,11 +206,11 @@ def test_aiokafka_commits_and_aborts(target: Target, created: str, name: str) ->
         consumer.assign([aiokafka.TopicPartition(created, 0)])
         await consumer.start()
         try:
-            found = []
+            values = []
             for _ in range(10):
                 record = await asyncio.wait_for(consumer.getone(), 20)
-                found.append(record.value.decode())
-            return found
+                values.append(record.value.decode())
+            return values
         finally:
             await consumer.stop()
 

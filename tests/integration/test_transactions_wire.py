@@ -1,4 +1,5 @@
-"""Every request of transactions in every version, right and wrong: the codes that Kafka gives, and nothing changed."""
+"""Every request of transactions in every version, right and wrong: the codes that Kafka gives, and
+nothing changed."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Producer(NamedTuple):
 
 
 class Broker:
-    """The requests of a transaction, one call each; answers are error codes."""
+    """The requests of a transaction, one call each; they return error codes."""
 
     def __init__(self, messages: Messages, topic: str, name: str) -> None:
         self.messages = messages
@@ -87,20 +88,20 @@ class Broker:
                 lambda kind=kind, key=key: self.find(4, key, kind).error_code == 0, timeout=30, what="a coordinator"
             )
         wait_until(lambda: self.init(5, f"{self.name}-probe")[0] is NONE, timeout=30, what="the coordinator's log")
-        found: list[Producer] = []
+        producers: list[Producer] = []
 
         def initialised() -> bool:
             code, producer = self.init()
-            found.append(producer)
+            producers.append(producer)
             return code is NONE
 
         wait_until(initialised, timeout=30, what="a producer id")
-        return found[-1]
+        return producers[-1]
 
     def add(
         self, producer: Producer, partitions: dict[str, list[int]], version: int = 3, name: str | None = None
     ) -> dict[tuple[str, int], ErrorCode]:
-        topics = [AddPartitionsToTxnTopic(name=topic, partitions=found) for topic, found in partitions.items()]
+        topics = [AddPartitionsToTxnTopic(name=topic, partitions=partition) for topic, partition in partitions.items()]
         name = self.name if name is None else name
         answer = self.call(
             AddPartitionsToTxnRequest(
@@ -116,7 +117,9 @@ class Broker:
     def add_many(self, *transactions: AddPartitionsToTxnTransaction, version: int = 5) -> dict[str, Any]:
         answer = self.call(AddPartitionsToTxnRequest(transactions=list(transactions)), version)
         assert answer.error_code == 0
-        return {found.transactional_id: _by_partition(found.topic_results) for found in answer.results_by_transaction}
+        return {
+            result.transactional_id: _by_partition(result.topic_results) for result in answer.results_by_transaction
+        }
 
     def add_offsets(self, producer: Producer, version: int = 3, name: str | None = None) -> ErrorCode:
         answer = self.call(
@@ -195,8 +198,8 @@ class Broker:
 
     def topic_id(self) -> uuid.UUID:
         answer = self.call(MetadataRequest(topics=[MetadataRequestTopic(name=self.topic)]), 12)
-        found: uuid.UUID = answer.topics[0].topic_id
-        return found
+        topic_id: uuid.UUID = answer.topics[0].topic_id
+        return topic_id
 
     def end(
         self, producer: Producer, commit: bool, version: int = 4, name: str | None = None
@@ -213,7 +216,7 @@ class Broker:
         return ErrorCode(answer.error_code), Producer(answer.producer_id, answer.producer_epoch)
 
     def ended(self, producer: Producer, commit: bool, version: int = 4) -> Producer:
-        """Ended, with the markers written: Kafka answers before they are."""
+        """Ended, with the markers written: Kafka responds before they are."""
         code, following = self.end(producer, commit, version)
         assert code is NONE
         wait_until(lambda: self.state().startswith("Complete"), timeout=10, what="the end of the transaction")
@@ -228,17 +231,17 @@ class Broker:
 
     def offsets(self, partition: int = 0) -> tuple[int, int, int]:
         """High watermark, last stable offset, aborted transactions."""
-        asked = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
-        request = FetchRequest(isolation_level=1, topics=[FetchTopic(topic=self.topic, partitions=[asked])])
+        partition_request = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(isolation_level=1, topics=[FetchTopic(topic=self.topic, partitions=[partition_request])])
         data = self.call(request, 11).responses[0].partitions[0]
         return data.high_watermark, data.last_stable_offset, len(data.aborted_transactions or [])
 
 
 def _by_partition(topics: Any) -> dict[tuple[str, int], ErrorCode]:
     return {
-        (topic.name, found.partition_index): ErrorCode(found.partition_error_code)
+        (topic.name, result.partition_index): ErrorCode(result.partition_error_code)
         for topic in topics
-        for found in topic.results_by_partition
+        for result in topic.results_by_partition
     }
 
 
@@ -261,18 +264,18 @@ def test_the_newer_transactions_are_announced_as_a_feature(broker: Broker) -> No
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     for version in (3, 4):
         answer = broker.call(request, version)
-        finalized = {found.name: found.max_version_level for found in answer.finalized_features}
+        finalized = {feature.name: feature.max_version_level for feature in answer.finalized_features}
         assert finalized["transaction.version"] == 2
         assert answer.finalized_features_epoch >= 0
-        supported = {found.name: (found.min_version, found.max_version) for found in answer.supported_features}
+        supported = {feature.name: (feature.min_version, feature.max_version) for feature in answer.supported_features}
         # Before v4 a lowest level of 0 cannot be said.
         assert supported.get("transaction.version") == ((0, 2) if version == 4 else None)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_the_coordinator_of_an_id_is_found(broker: Broker, producer: Producer, version: int) -> None:
-    found = broker.find(version)
-    assert (found.error_code, found.port) == (0, broker.messages._socket.getpeername()[1])
+    coordinator = broker.find(version)
+    assert (coordinator.error_code, coordinator.port) == (0, broker.messages._socket.getpeername()[1])
 
 
 # ---- initialising
@@ -287,11 +290,11 @@ def test_an_id_is_initialised_again_with_a_higher_epoch(broker: Broker, producer
 def test_a_producer_without_an_id_gets_another_one_each_time(broker: Broker, producer: Producer, version: int) -> None:
     answers = [broker.init(version, None, 0) for _ in range(3)]
     assert {code for code, _ in answers} == {NONE}
-    assert len({found.id for _, found in answers}) == 3
-    assert {found.epoch for _, found in answers} == {0}
+    assert len({producer.id for _, producer in answers}) == 3
+    assert {producer.epoch for _, producer in answers} == {0}
 
 
-def test_what_cannot_be_initialised(broker: Broker, producer: Producer) -> None:
+def test_invalid_init_producer_id_requests(broker: Broker, producer: Producer) -> None:
     nothing = Producer(-1, -1)
     assert broker.init(name=None, of=Producer(5, -1)) == (ErrorCode.INVALID_REQUEST, nothing)
     assert broker.init(of=Producer(-1, 3)) == (ErrorCode.INVALID_REQUEST, nothing)
@@ -305,7 +308,7 @@ def test_what_cannot_be_initialised(broker: Broker, producer: Producer) -> None:
     assert broker.described().producer_epoch == producer.epoch
 
 
-def test_an_open_transaction_is_aborted_by_whoever_initialises_its_id(broker: Broker, producer: Producer) -> None:
+def test_init_producer_id_aborts_an_open_transaction(broker: Broker, producer: Producer) -> None:
     broker.add(producer, {broker.topic: [0]})
     assert broker.produce(producer) is NONE
     assert broker.init()[0] is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -321,12 +324,15 @@ def test_an_open_transaction_is_aborted_by_whoever_initialises_its_id(broker: Br
 
 @pytest.mark.parametrize("version", range(4))
 def test_partitions_are_added(broker: Broker, producer: Producer, version: int) -> None:
-    wanted = {(broker.topic, 0): NONE, (broker.topic, 1): NONE}
-    assert broker.add(producer, {broker.topic: [0, 1]}, version) == wanted
-    assert broker.add(producer, {broker.topic: [0, 1]}, version) == wanted, "once more changes nothing"
-    found = broker.described()
-    assert (found.transaction_state, found.producer_id, found.producer_epoch) == ("Ongoing", *producer)
-    assert sorted(found.topics[0].partitions) == [0, 1]
+    expected = {(broker.topic, 0): NONE, (broker.topic, 1): NONE}
+    assert broker.add(producer, {broker.topic: [0, 1]}, version) == expected
+    assert broker.add(producer, {broker.topic: [0, 1]}, version) == expected, "once more changes nothing"
+    description = broker.described()
+    assert (description.transaction_state, description.producer_id, description.producer_epoch) == (
+        "Ongoing",
+        *producer,
+    )
+    assert sorted(description.topics[0].partitions) == [0, 1]
 
 
 @pytest.mark.parametrize("version", [0, 3])
@@ -334,8 +340,8 @@ def test_a_transaction_across_an_unknown_partition_gets_none_of_them(
     broker: Broker, producer: Producer, version: int
 ) -> None:
     unknown, spared = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-    found = broker.add(producer, {broker.topic: [0, 9], "nowhere": [0]}, version)
-    assert found == {(broker.topic, 0): spared, (broker.topic, 9): unknown, ("nowhere", 0): unknown}
+    results = broker.add(producer, {broker.topic: [0, 9], "nowhere": [0]}, version)
+    assert results == {(broker.topic, 0): spared, (broker.topic, 9): unknown, ("nowhere", 0): unknown}
     assert broker.state() == "Empty"
 
 
@@ -372,11 +378,11 @@ def test_brokers_add_and_verify_partitions_of_many_transactions_at_once(
     before = broker.add_many(transaction(broker.name, True, 0), version=version)
     if version == 5:
         assert before == {broker.name: {first: missing}}
-    found = broker.add_many(transaction(broker.name, False, 0), transaction("another", True, 0), version=version)
-    assert found == {broker.name: {first: NONE}, "another": {first: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
-    found = broker.add_many(transaction(broker.name, True, 0, 1), version=version)
-    assert found[broker.name][first] is NONE
-    assert found[broker.name][second] in (missing, ErrorCode.TRANSACTION_ABORTABLE)
+    results = broker.add_many(transaction(broker.name, False, 0), transaction("another", True, 0), version=version)
+    assert results == {broker.name: {first: NONE}, "another": {first: ErrorCode.INVALID_PRODUCER_ID_MAPPING}}
+    results = broker.add_many(transaction(broker.name, True, 0, 1), version=version)
+    assert results[broker.name][first] is NONE
+    assert results[broker.name][second] in (missing, ErrorCode.TRANSACTION_ABORTABLE)
     unknown = broker.add_many(transaction(broker.name, False, 0, topic="nowhere"), version=version)
     assert unknown == {broker.name: {("nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
 
@@ -418,8 +424,9 @@ def test_newer_producers_add_a_partition_by_producing_to_it(broker: Broker, prod
     assert broker.produce(following, 0, version) is NONE
 
 
-def test_a_late_batch_of_a_transaction_that_is_over_is_refused(broker: Broker, producer: Producer) -> None:
-    """Without the check it would begin a transaction that nobody ends, and stop every reader of the partition."""
+def test_a_late_batch_of_an_ended_transaction_is_refused(broker: Broker, producer: Producer) -> None:
+    """Without the check it would start a transaction that no coordinator ends, and block every
+    reader of the partition."""
     broker.add(producer, {broker.topic: [0]})
     assert broker.produce(producer) is NONE
     broker.ended(producer, True)
@@ -482,7 +489,7 @@ def test_offsets_are_committed_with_the_transaction(broker: Broker, producer: Pr
 
 def test_newer_producers_add_the_group_by_committing_to_it(broker: Broker, producer: Producer) -> None:
     assert broker.commit_offset(producer, 7, 5) is NONE
-    assert [found.topic for found in broker.described().topics] == ["__consumer_offsets"]
+    assert [description.topic for description in broker.described().topics] == ["__consumer_offsets"]
     broker.ended(producer, True, 5)
     wait_until(lambda: broker.committed_offset() == 7, timeout=5, what="the committed offset")
 
@@ -547,7 +554,7 @@ def test_ends_that_are_refused(broker: Broker, producer: Producer) -> None:
     assert broker.state() == "Empty"
 
 
-def test_newer_producers_may_abort_what_nobody_knows_of(broker: Broker, producer: Producer) -> None:
+def test_newer_producers_may_abort_an_unknown_transaction(broker: Broker, producer: Producer) -> None:
     code, following = broker.end(producer, False, 5)
     assert (code, following) == (NONE, Producer(producer.id, producer.epoch + 1))
     wait_until(lambda: broker.state() == "CompleteAbort", timeout=5, what="the abort")
@@ -607,7 +614,7 @@ def test_transactions_are_listed_and_described(broker: Broker, producer: Produce
     def listed(version: int, **filters: Any) -> list[str]:
         answer = broker.call(ListTransactionsRequest(**filters), version)
         assert answer.error_code == 0
-        return [found.transactional_id for found in answer.transaction_states if found.transactional_id == broker.name]
+        return [state.transactional_id for state in answer.transaction_states if state.transactional_id == broker.name]
 
     for version in (0, 1, 2):
         assert listed(version) == [broker.name]

@@ -1,7 +1,8 @@
-"""Command lines of tutorials for Kafka, as they stand there, run here: only hosts, ports and topics that are spoken of
-as such, and the number of records, are replaced.
+"""Command lines of tutorials for Kafka, as they stand there, run here: only hosts, ports and topics
+that are spoken of as such, and the number of records, are replaced.
 
-They belong together: each tutorial starts its ZooKeeper and its broker, works with them and stops them.
+They belong together: each tutorial starts its ZooKeeper and its broker, works with them and stops
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixture
 
 
 class Machine:
-    """A folder with `bin` and `config` as an installation has them, with ports of its own."""
+    """A folder with `bin` and `config` as in an installation, with free ports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,7 +36,8 @@ class Machine:
         (folder / "bin").symlink_to(ROOT / "bin")
         for name in ("config", "conf"):
             (folder / name).mkdir()
-        # The script takes the Python of the checkout; where that has none, the one of the tests is on the PATH.
+        # The script takes the Python of the checkout; where that has none, the one of the tests is
+        # on the PATH.
         self.environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -70,21 +72,22 @@ class Machine:
         return done.stdout
 
     def start(self, line: str) -> subprocess.Popen[str]:
-        """One that goes on until it is stopped."""
+        """A command that runs until it is stopped."""
         return subprocess.Popen(
             ["sh", "-c", f"exec {self.command(line)}"], cwd=self.folder, env=self.environment, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def reads(self, line: str, count: int) -> list[str]:
-        """The first lines of a consumer that waits for more; Ctrl-C ends it, and it says what it has read."""
+        """The first lines of a consumer that waits for more; Ctrl-C ends it, and it says what it
+        has read."""
         process = self.start(line)
         assert process.stdout is not None
-        found = [process.stdout.readline().rstrip("\n") for _ in range(count)]
+        lines = [process.stdout.readline().rstrip("\n") for _ in range(count)]
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert "Traceback" not in said
-        return found
+        return lines
 
     def wait_for_broker(self) -> None:
         wait_until(lambda: wire.knows_itself(("localhost", self.port)), timeout=90, what="the broker")

@@ -68,7 +68,8 @@ def test_a_plaintext_fetch_is_sendfile_and_no_read_of_the_log(need: Callable[...
 
 
 def _fetch_all(broker: KavkaProcess) -> int:
-    """Bytes of records fetched from the beginning to the end, as any client would, a megabyte at a time."""
+    """Bytes of records fetched from the beginning to the end, as any client would, a megabyte at a
+    time."""
     received = 0
     offset = 0
     with Wire(broker.address, 30.0) as connection:

@@ -1,9 +1,10 @@
-"""What our cluster leaves in ZooKeeper is what Apache Kafka 3.9.1's leaves there: node for node, member for member.
+"""The znodes of our cluster equal those of Apache Kafka 3.9.1: node for node, field for field.
 
-The golden copies are from a real cluster (tests/support/znodes.py makes them). Left aside are only
-- the order of a map's members where the map is by partition or by setting: Kafka's is that of a hash table;
-- the features in a broker's registration, of which Kafka 3.9.1 with a ZooKeeper knows none;
-- the leader epoch of a topic that is being deleted: nobody will ever lead it.
+The golden copies come from a real cluster (tests/support/znodes.py creates them). Not compared:
+
+- the order of fields in maps by partition or setting: Kafka's is that of a hash table
+- the features in a broker's registration: Kafka 3.9.1 with ZooKeeper has none
+- the leader epoch of a topic that is being deleted
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""ZooKeeper is gone for longer than a session: records go on flowing, and all is well when it is back."""
+"""ZooKeeper is down for longer than a session: records are still produced and consumed, and the
+cluster is healthy when it returns."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from tests.support.processes import wait_until
 from tests.support.proxy import Proxy
 from tests.support.zookeeper import ZooKeeper
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.records]
 
 SESSION_S = 4
 AWAY_S = 8
 
 
 class Flow:
-    """Writes numbers and reads them back all the time; the lists are what was acknowledged and what was seen. A number
-    may be seen twice: the group's coordinator dies, too."""
+    """Writes numbers and reads them back all the time; the lists are what was acknowledged and what
+    was seen. A number may be seen twice: the group's coordinator dies, too."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self.topic = topic
@@ -98,7 +99,7 @@ def make_topic(cluster: KavkaCluster, name: str) -> None:
     topic = NewTopic(name, 3, 3, config={"min.insync.replicas": "2"})
 
     def made() -> bool:
-        """While a new controller is elected, the answer may be that there is none."""
+        """While a new controller is elected, the response may name none."""
         try:
             admin.create_topics([topic])[name].result(30)
         except KafkaException as error:
@@ -112,14 +113,14 @@ def wait_for_full_isr(cluster: KavkaCluster, *topics: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
 
     def full() -> bool:
-        found = admin.list_topics(timeout=60).topics
-        return all(len(p.isrs) == 3 for topic in topics for p in found[topic].partitions.values())
+        listed = admin.list_topics(timeout=60).topics
+        return all(len(p.isrs) == 3 for topic in topics for p in listed[topic].partitions.values())
 
     wait_until(full, timeout=60, what="every replica in sync", interval=0.2)
 
 
 def restart(cluster: KavkaCluster, _proxy: Proxy, meanwhile: Callable[[], None]) -> None:
-    """The sessions go on: a new server waits for its clients."""
+    """The sessions stay alive: a new server waits for its clients."""
     cluster.zookeeper.kill()
     meanwhile()
     cluster.zookeeper.start()

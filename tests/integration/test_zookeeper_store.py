@@ -1,4 +1,5 @@
-"""The metadata store on a real ZooKeeper: what every store does, and what only a server over there can do to it."""
+"""The metadata store on a real ZooKeeper: what every store does, and what only a server over there
+can do to it."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ async def until(condition: Callable[[], bool], what: str, timeout: float = 30.0)
 
 
 class Happenings:
-    """What a store told of its session, in order."""
+    """The session events of a store, in order."""
 
     def __init__(self, store: ZooKeeperStore) -> None:
         self.seen: list[str] = []
@@ -97,14 +98,14 @@ class TestZooKeeperStore(StoreConformance):
 def test_ephemeral_nodes_go_with_the_session_and_carry_its_number(hosts: str) -> None:
     async def body(store: ZooKeeperStore) -> None:
         other = await open_store(hosts)
-        gone: list[WatchEvent] = []
+        deletions: list[WatchEvent] = []
         await other.create("/ids")
         await other.create("/ids/1", b"x", ephemeral=True)
-        stat = await store.exists("/ids/1", gone.append)
+        stat = await store.exists("/ids/1", deletions.append)
         assert stat is not None and stat.ephemeral_owner == other.session_id != store.session_id
         await other.close()
-        await until(lambda: bool(gone), "the node of a closed session is deleted")
-        assert gone == [WatchEvent(WatchType.DELETED, "/ids/1")]
+        await until(lambda: bool(deletions), "the node of a closed session is deleted")
+        assert deletions == [WatchEvent(WatchType.DELETED, "/ids/1")]
         assert await store.children("/ids") == []
 
     with_store(hosts, body)
@@ -127,9 +128,9 @@ def test_the_chroot_is_made_and_nothing_is_seen_of_what_is_outside(zookeeper: Zo
     with_store(zookeeper.connect, outside)
 
 
-def test_nobody_at_home_is_one_error_after_the_connection_timeout() -> None:
+def test_an_unreachable_server_is_one_error_after_the_connection_timeout() -> None:
     async def run() -> None:
-        with pytest.raises(StoreUnavailable, match="no ZooKeeper answered in 500 ms"):
+        with pytest.raises(StoreUnavailable, match="no ZooKeeper server responded in 500 ms"):
             await ZooKeeperStore.open("127.0.0.1:1", session_timeout_ms=2000, connection_timeout_ms=500)
 
     asyncio.run(run())
@@ -155,7 +156,7 @@ def test_an_epoch_that_moved_on_fences_a_multi(hosts: str) -> None:
 def test_more_than_zookeeper_takes_is_an_error_and_not_a_broken_connection(hosts: str) -> None:
     async def body(store: ZooKeeperStore) -> None:
         happenings = Happenings(store)
-        with pytest.raises(StoreError, match="no more than 1 MiB"):
+        with pytest.raises(StoreError, match="limit of 1 MiB"):
             await store.create("/big", bytes(1 << 20))
         await store.create("/nearly", bytes(1_040_000))
         assert (await store.get("/nearly"))[1].data_length == 1_040_000
@@ -191,18 +192,18 @@ def test_two_thousand_nodes_are_made_read_and_deleted_in_order_and_quickly(hosts
 def test_no_more_is_in_flight_than_asked_for(hosts: str) -> None:
     async def run() -> None:
         store = await open_store(hosts, max_in_flight=3)
-        most = 0
+        largest = 0
         real = store._send
 
         def counted(operation: Any) -> bool:
-            nonlocal most
+            nonlocal largest
             sent = real(operation)
-            most = max(most, len(store._in_flight))
+            largest = max(largest, len(store._in_flight))
             return sent
 
         store._send = counted  # type: ignore[method-assign]
         await asyncio.gather(*(store.exists(f"/{number}") for number in range(50)))
-        assert most == 3
+        assert largest == 3
         await store.close()
 
     asyncio.run(run())
@@ -268,9 +269,7 @@ def test_every_watch_fires_once_when_the_connection_is_back_and_then_works_as_be
     with_store(hosts, body)
 
 
-def test_a_session_that_ran_out_fails_what_was_under_way_and_a_new_one_follows(
-    zookeeper: ZooKeeper, hosts: str
-) -> None:
+def test_an_expired_session_fails_pending_requests_and_a_new_one_follows(zookeeper: ZooKeeper, hosts: str) -> None:
     path = hosts.partition("/")[2]
 
     async def body(store: ZooKeeperStore) -> None:
@@ -280,18 +279,18 @@ def test_a_session_that_ran_out_fails_what_was_under_way_and_a_new_one_follows(
             first = broker.session_id
             await broker.create("/controller", b"me", ephemeral=True)
             seen: list[WatchEvent] = []
-            gone: list[WatchEvent] = []
+            deletions: list[WatchEvent] = []
             await broker.exists("/controller", seen.append)
-            await store.exists("/controller", gone.append)
+            await store.exists("/controller", deletions.append)
             proxy.stall()
             waiting = asyncio.ensure_future(broker.create("/later"))
-            await until(lambda: bool(gone), "the server ends the session")
-            assert gone == [WatchEvent(WatchType.DELETED, "/controller")]
+            await until(lambda: bool(deletions), "the server ends the session")
+            assert deletions == [WatchEvent(WatchType.DELETED, "/controller")]
             await asyncio.sleep(0.1)
             assert happenings.seen == [] and not waiting.done()
             proxy.drop_all()
             proxy.resume()
-            with pytest.raises(StoreUnavailable, match="may have been done or not"):
+            with pytest.raises(StoreUnavailable, match="may have been applied"):
                 await waiting
             await until(lambda: happenings.seen == ["lost", "new"], "a new session follows")
             assert broker.session_id not in (first, 0)
@@ -303,10 +302,11 @@ def test_a_session_that_ran_out_fails_what_was_under_way_and_a_new_one_follows(
     with_store(hosts, body)
 
 
-def test_a_paused_server_costs_no_session_when_it_comes_back_before_it_looks_at_its_clock(
+def test_a_paused_server_keeps_the_session_when_it_resumes_before_checking_its_clock(
     zookeeper: ZooKeeper, hosts: str
 ) -> None:
-    """The clock that sessions run out by is the server's own, and it stood still. Either way the store goes on."""
+    """Sessions expire by the server's clock, which stood still. In either case the store
+    continues."""
 
     async def body(store: ZooKeeperStore) -> None:
         await store.create("/n")
@@ -323,7 +323,8 @@ def test_a_paused_server_costs_no_session_when_it_comes_back_before_it_looks_at_
 
 
 def lose_the_next_answers(proxy: Proxy) -> None:
-    """The server gets and does the next requests, but the answers stay in the proxy, and the connection breaks."""
+    """The server processes the next requests, but the responses stay in the proxy, and the
+    connection breaks."""
     proxy.stall()
 
     def drop() -> None:
@@ -367,7 +368,7 @@ def test_a_write_that_was_made_before_the_connection_broke_is_not_made_again(
     with_store(hosts, body)
 
 
-def test_a_write_that_somebody_else_made_meanwhile_is_not_taken_for_ones_own(zookeeper: ZooKeeper, hosts: str) -> None:
+def test_a_concurrent_write_of_another_client_is_not_taken_for_our_own(zookeeper: ZooKeeper, hosts: str) -> None:
     async def body(direct: ZooKeeperStore) -> None:
         with Proxy(zookeeper.address) as proxy:
             store = await open_store(f"{proxy.address}/{hosts.partition('/')[2]}", 20_000)
@@ -388,7 +389,8 @@ def test_a_write_that_somebody_else_made_meanwhile_is_not_taken_for_ones_own(zoo
 
 
 def test_connections_that_break_all_the_time_lose_no_write_and_double_none(zookeeper: ZooKeeper, hosts: str) -> None:
-    """Every answer may be the last of its connection: each write is conditional, so that one made twice would show."""
+    """Every response may be the last of its connection: each write is conditional, so that a
+    repeated write would show."""
 
     async def body(direct: ZooKeeperStore) -> None:
         with Proxy(zookeeper.address) as proxy:
@@ -408,7 +410,7 @@ def test_connections_that_break_all_the_time_lose_no_write_and_double_none(zooke
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_connection_that_breaks_kazoos_thread_is_made_anew(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_breaks_kazoos_thread_is_reopened(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(store: ZooKeeperStore) -> None:
         happenings = Happenings(store)
         first = store.session_id
@@ -417,7 +419,7 @@ def test_a_connection_that_breaks_kazoos_thread_is_made_anew(hosts: str, monkeyp
 
         def garbage(timeout: float) -> Any:
             monkeypatch.setattr(connection, "_read_socket", real)
-            raise RuntimeError("an answer that nobody understands")
+            raise RuntimeError("a response that no client understands")
 
         monkeypatch.setattr(connection, "_read_socket", garbage)
         with pytest.raises(StoreUnavailable):
@@ -429,7 +431,7 @@ def test_a_connection_that_breaks_kazoos_thread_is_made_anew(hosts: str, monkeyp
     with_store(hosts, body)
 
 
-def test_close_while_the_server_is_away_ends_soon_and_fails_what_waits(zookeeper: ZooKeeper, hosts: str) -> None:
+def test_close_while_the_server_is_down_ends_soon_and_fails_pending_requests(zookeeper: ZooKeeper, hosts: str) -> None:
     async def run() -> None:
         with Proxy(zookeeper.address) as proxy:
             store = await open_store(f"{proxy.address}/{hosts.partition('/')[2]}", 20_000)
@@ -459,7 +461,7 @@ def test_close_waits_for_what_was_asked_for(hosts: str) -> None:
     with_store(hosts, body)
 
 
-def test_who_gives_up_waiting_hinders_nobody(zookeeper: ZooKeeper, hosts: str) -> None:
+def test_a_cancelled_wait_affects_no_other_request(zookeeper: ZooKeeper, hosts: str) -> None:
     async def body(direct: ZooKeeperStore) -> None:
         with Proxy(zookeeper.address) as proxy:
             store = await open_store(f"{proxy.address}/{hosts.partition('/')[2]}", 20_000)

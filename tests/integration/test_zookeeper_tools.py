@@ -1,4 +1,5 @@
-"""ZooKeeper's tools: the server started and stopped by its scripts, and the shell beside ZooKeeper's own."""
+"""ZooKeeper's tools: the server started and stopped by its scripts, and the shell beside
+ZooKeeper's own."""
 
 from __future__ import annotations
 
@@ -50,12 +51,12 @@ def test_the_script_starts_a_server_in_the_background_and_the_other_stops_it(jav
     started = tool(tmp_path, "zookeeper-server-start.sh", "-daemon", str(path))
     try:
         assert started.returncode == 0, started.stderr
-        assert started.stdout.startswith("ZooKeeper runs as process ")
+        assert started.stdout.startswith("ZooKeeper is running as process ")
         assert f"at 127.0.0.1:{port}" in started.stdout
         assert "binding to port" in (tmp_path / "kavka-logs" / "zookeeper.out").read_text()
         again = tool(tmp_path, "zookeeper-server-start", "-daemon", str(path))
         assert (again.returncode, again.stderr.count("\n")) == (1, 1)
-        assert "serves at 127.0.0.1" in again.stderr
+        assert "already running at 127.0.0.1" in again.stderr
         untouched = tool(tmp_path, "zookeeper-server-stop", str(other))
         assert untouched.returncode == 1 and listens(port)
     finally:
@@ -66,7 +67,7 @@ def test_the_script_starts_a_server_in_the_background_and_the_other_stops_it(jav
     assert (nothing.returncode, nothing.stderr) == (1, "kavka zookeeper-server-stop: no ZooKeeper server to stop\n")
 
 
-def test_zkserver_starts_stops_and_tells_the_status_as_zookeepers_own_script(java_parts: None, tmp_path: Path) -> None:
+def test_zkserver_starts_stops_and_prints_the_status_as_zookeepers_script(java_parts: None, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     path, port = zoo_cfg(tmp_path, "conf/zoo.cfg")
     down = tool(tmp_path, "zkServer.sh", "status")
@@ -156,7 +157,7 @@ get {0}
 
 
 def cleaned(text: str) -> list[str]:
-    """Times and transaction numbers differ from run to run, and a node's name tells whose run it was."""
+    """Times and transaction numbers differ from run to run, and a znode's name contains its run."""
     lines = []
     for line in text.splitlines():
         name, equals, _value = line.partition(" = ")
@@ -165,7 +166,7 @@ def cleaned(text: str) -> list[str]:
     return [line for line in lines if line and not line.startswith(("Connecting", "Welcome", "JLine", "WATCHER"))]
 
 
-def test_the_shell_answers_a_script_as_zookeepers_own_shell_does(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_the_shell_runs_a_script_as_zookeepers_shell_does(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     apache = run(
         tmp_path, jars.java(), "-XX:TieredStopAtLevel=1", "-cp", jars.class_path("server-3.9.1"), APACHE_SHELL,
         "-server", zookeeper.connect, stdin=SCRIPT.format("/apache"),
@@ -191,6 +192,7 @@ def test_one_command_is_done_and_its_failure_is_the_exit_code(zookeeper: ZooKeep
     assert (wrong.returncode, wrong.stderr) == (1, "set [-s] [-v version] path data\n")
 
 
-def test_the_shell_says_when_nobody_answers(tmp_path: Path) -> None:
-    nobody = tool(tmp_path, "zookeeper-shell", "--timeout", "500", "127.0.0.1:1", "ls", "/")
-    assert (nobody.returncode, nobody.stderr) == (1, "kavka zookeeper-shell: no ZooKeeper answers at 127.0.0.1:1\n")
+def test_the_shell_reports_an_unreachable_server(tmp_path: Path) -> None:
+    failed = tool(tmp_path, "zookeeper-shell", "--timeout", "500", "127.0.0.1:1", "ls", "/")
+    assert failed.returncode == 1
+    assert failed.stderr == "kavka zookeeper-shell: no ZooKeeper server is reachable at 127.0.0.1:1\n"

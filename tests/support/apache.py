@@ -1,4 +1,5 @@
-"""Apache Kafka itself, as a process: 4.3.0 alone (KRaft, combined mode) and 3.9.1 with a ZooKeeper."""
+"""Apache Kafka itself, as a process: 4.3.0 alone (KRaft, combined mode) and 3.9.1 with a
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
 
 
 def random_kafka_uuid() -> str:
-    """As Kafka makes them: none starts with a dash, which the command line would take for an option."""
+    """As Kafka makes them: none starts with a dash, which the command line would take for an
+    option."""
     return uuid_text(random_id())
 
 
@@ -69,7 +71,8 @@ def _logging_option(folder: Path, version: str) -> str:
 
 
 class ApacheKafka(BrokerProcess):
-    """One Apache Kafka broker. `start` and `stop` may follow each other on the same folder and port."""
+    """One Apache Kafka broker. `start` and `stop` may follow each other on the same folder and
+    port."""
 
     timeout = 120.0
 
@@ -164,7 +167,7 @@ class ApacheKafka(BrokerProcess):
         )
 
     def stop(self) -> None:
-        """A clean stop of the broker; its ZooKeeper goes on until `close`."""
+        """Stop the broker cleanly; ZooKeeper runs until `close`."""
         if self._process is not None:
             self._process.stop(60)
 

@@ -1,4 +1,4 @@
-"""What broker processes have in common, Kavka's and Apache's."""
+"""Common parts of the broker processes, Kavka's and Apache's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.processes import Server, free_port, wait_until
 
 
 class BrokerProcess(Server):
-    """`launch` starts the process; `start_seconds` is how long it then took to answer."""
+    """`launch` starts the process; `start_seconds` is the time until the first response."""
 
     version: str
     timeout = 60.0

@@ -1,9 +1,8 @@
 """A real browser for the tests of the console: Debian's own chromium, driven by Playwright.
 
-Playwright's own download is not used: the browser is the distribution's package, installed here where we may. Every
-page collects what would tell of a hole: dialogs that opened (a script that ran), errors of scripts, and requests to
-anywhere but the console.
-"""
+Playwright's browser download is not used: Chromium comes from the distribution's package. Every
+page collects signs of a vulnerability: dialogs (a script ran), script errors, and requests to
+other hosts than the console."""
 
 from __future__ import annotations
 
@@ -17,7 +16,8 @@ from tests.support.missing import need_command, skip_loudly
 try:
     from playwright.sync_api import expect, sync_playwright
 except ImportError:
-    # `browser` skips loudly then, and nobody comes to use it.
+    # Without Playwright, `browser` skips the test loudly before this name is used. type:
+    # ignore[assignment]
     expect = sync_playwright = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ def browser() -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=[*arguments, *QUIET])
+        browser_process = playwright.chromium.launch(executable_path=path, args=[*arguments, *QUIET])
         try:
-            yield found
+            yield browser_process
         finally:
-            found.close()
+            browser_process.close()
 
 
 class Watch:
-    """What a page did that no page of ours may do."""
+    """Actions of a page that no page of the console may take."""
 
     def __init__(self, page: Page, origin: str) -> None:
         self.dialogs: list[str] = []
@@ -72,7 +72,7 @@ class Watch:
 
 @contextmanager
 def page_of(chromium: Browser, origin: str, **options: Any) -> Iterator[tuple[Page, Watch]]:
-    """A page of its own, without anything of the others; `options` are those of Playwright's new_context."""
+    """A new page in a separate browser context; `options` are those of Playwright's new_context."""
     context = chromium.new_context(**{"viewport": DESK, "base_url": origin, **options})
     context.set_default_timeout(PATIENCE_MS)
     context.set_default_navigation_timeout(PATIENCE_MS)

@@ -1,4 +1,5 @@
-"""Clusters of broker processes on one ZooKeeper: Kavka's, and Apache Kafka 3.9.1's with the same face.
+"""Clusters of broker processes on one ZooKeeper: Kavka's, and Apache Kafka 3.9.1's with the same
+face.
 
 All of it from the main thread of the test: a process ends with the thread that started it.
 """
@@ -34,7 +35,8 @@ Broker = KavkaProcess | ApacheKafka
 
 
 class Cluster:
-    """Brokers 0, 1, … of one kind, each with its folder, port and log file; `kill`, `stop` and `pause` by number.
+    """Brokers 0, 1, … of one kind, each with its folder, port and log file; `kill`, `stop` and
+    `pause` by number.
 
     `log_dirs`: the log folders of each broker, where they are not to be new ones in `folder`.
     """
@@ -90,10 +92,11 @@ class Cluster:
         return [number for number, broker in self.brokers.items() if broker._process and broker.process.running()]
 
     def start(self, *numbers: int, timeout: float = 120.0) -> None:
-        """These, or all, at the same time; returns when every broker that lives knows of every other.
+        """Start these brokers, or all, concurrently; return when every live broker knows every
+        other.
 
-        One that was killed waits for the end of its old session; Apache's may give up doing so, and is then started
-        again, as whoever supervises it would do."""
+        A killed broker waits until its old session expires. Apache's broker may give up and is
+        started again, as a supervisor would do."""
         chosen = numbers or tuple(self.brokers)
         for number in chosen:
             self.brokers[number].launch()
@@ -113,12 +116,12 @@ class Cluster:
 
     def wait_until_known(self, expected: Iterable[int] | None = None, timeout: float = 60.0) -> None:
         """Until the metadata of every living broker is of these brokers, or of those that live."""
-        wanted = sorted(self.alive() if expected is None else expected)
+        expected_ids = sorted(self.alive() if expected is None else expected)
 
-        def known() -> bool:
-            return all(wire.known_brokers(self.brokers[number].address) == wanted for number in self.alive())
+        def is_visible() -> bool:
+            return all(wire.known_brokers(self.brokers[number].address) == expected_ids for number in self.alive())
 
-        wait_until(known, timeout=timeout, what=f"brokers {wanted} in everyone's metadata", interval=0.1)
+        wait_until(is_visible, timeout=timeout, what=f"brokers {expected_ids} in everyone's metadata", interval=0.1)
 
     def kill(self, number: int) -> None:
         self.brokers[number].kill()

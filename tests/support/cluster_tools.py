@@ -1,6 +1,7 @@
 """Apache's own tools at work on a cluster: what each prints, one after the other.
 
-`python -m tests.support.cluster_tools` makes tests/golden/cluster-tools.json with a cluster of Apache Kafka 3.9.1.
+`python -m tests.support.cluster_tools` makes tests/golden/cluster-tools.json with a cluster of
+Apache Kafka 3.9.1.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ Told = list[dict[str, str]]
 
 
 class Operator:
-    """Somebody who looks after a cluster, and keeps what the tools told."""
+    """An administrator of a cluster who records the output of the tools."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.folder = folder
-        self.told: Told = []
+        self.outputs: Told = []
 
     def run(self, tool: str, *args: str) -> str:
         servers = self.cluster.brokers[0].bootstrap_servers
@@ -41,7 +42,7 @@ class Operator:
 
     def does(self, tool: str, *args: str) -> None:
         shown = " ".join([tool.rpartition(".")[2], *(arg.replace(str(self.folder), "") for arg in args)])
-        self.told.append({"command": shown, "output": _settled(self.run(tool, *args), self.cluster)})
+        self.outputs.append({"command": shown, "output": _settled(self.run(tool, *args), self.cluster)})
 
     def file(self, name: str, content: object) -> str:
         path = self.folder / name
@@ -50,7 +51,7 @@ class Operator:
 
 
 def _settled(text: str, cluster: Cluster) -> str:
-    """What differs from run to run, always the same."""
+    """Replace values that differ from run to run by constants."""
     text = re.sub(r"(TopicId: )[\w-]{22}", r"\1AAAAAAAAAAAAAAAAAAAAAA", text)
     for number, broker in cluster.brokers.items():
         for path in broker.log_dirs:
@@ -91,7 +92,7 @@ def session(cluster: Cluster, folder: Path) -> Told:
     does(REASSIGN, "--execute", "--reassignment-json-file", plan)
     does("topics", "--delete", "--topic", "t")
     does("topics", "--list")
-    return operator.told
+    return operator.outputs
 
 
 def main() -> int:
@@ -100,9 +101,9 @@ def main() -> int:
         ZooKeeper(Path(folder) / "zookeeper") as zookeeper,
         ApacheCluster(Path(folder) / "cluster", zookeeper) as cluster,
     ):
-        told = session(cluster, Path(folder))
-    GOLDEN.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    print(f"{GOLDEN}: {len(told)} commands")
+        outcomes = session(cluster, Path(folder))
+    GOLDEN.write_text(json.dumps(outcomes, indent=1, ensure_ascii=False) + "\n")
+    print(f"{GOLDEN}: {len(outcomes)} commands")
     return 0
 
 

@@ -91,14 +91,14 @@ _BOTH: list[tuple[str, dict[str, str]]] = [
 
 
 def cases() -> list[dict[str, Any]]:
-    found = []
+    cases = []
     headers = [["trace", "abc"], ["other", "x"]]
     for schemas, key, value in ((True, TEXT_KEY, WITH_SCHEMA), (False, "k1", VALUE)):
         for kind, config in _BOTH:
             if not schemas and kind.startswith("SetSchemaMetadata"):
                 continue
             case = {"type": kind, "config": config, "schemas": schemas, "key": key, "value": value}
-            found.append({**case, "timestamp": 1700000000123, "headers": headers})
+            cases.append({**case, "timestamp": 1700000000123, "headers": headers})
     base = {"schemas": True, "key": TEXT_KEY, "timestamp": 1700000000123, "headers": []}
     for kind, config in (
         ("InsertField$Value", {"static.field": "s", "static.value": "x"}),
@@ -108,6 +108,6 @@ def cases() -> list[dict[str, Any]]:
         ("Flatten$Value", {}),
         ("Cast$Value", {"spec": "string"}),
     ):
-        found.append({**base, "type": kind, "config": config, "value": NUMBER})
-    found.append({**base, "type": "TimestampRouter", "config": {}, "value": NUMBER, "timestamp": None})
-    return found
+        cases.append({**base, "type": kind, "config": config, "value": NUMBER})
+    cases.append({**base, "type": "TimestampRouter", "config": {}, "value": NUMBER, "timestamp": None})
+    return cases

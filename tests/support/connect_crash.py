@@ -1,4 +1,5 @@
-"""A standalone worker of Connect whose connectors stop at chosen moments of a batch, to be killed there.
+"""A standalone worker of Connect whose connectors stop at chosen moments of a batch, to be killed
+there.
 
     python -m tests.support.connect_crash WORKER.properties CONNECTOR.properties …
 
@@ -51,8 +52,8 @@ def write(self: Any, context: Any, records: Any, batch_id: int) -> None:
         halt(context.name)
 
 
-def merge(self: Any, connection: Any, one: Any) -> None:
-    _merge(self, connection, one)
+def merge(self: Any, connection: Any, request: Any) -> None:
+    _merge(self, connection, request)
     if self.halting.endswith("-merged"):
         halt(self.halting)
 

@@ -1,4 +1,5 @@
-"""Requests to Kafka Connect's REST interface whose answers are the same for Apache's and for ours."""
+"""Requests to Kafka Connect's REST interface whose responses are equal for Apache's workers and
+ours."""
 
 from __future__ import annotations
 
@@ -19,87 +20,88 @@ def ask(url: str, method: str, path: str, body: Any = None, text: str | None = N
     request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
-            code, found = answer.status, answer.read()
+            code, content = answer.status, answer.read()
     except urllib.error.HTTPError as error:
-        code, found = error.code, error.read()
+        code, content = error.code, error.read()
     try:
-        return code, json.loads(found) if found else None
+        return code, json.loads(content) if content else None
     except ValueError:
-        return code, found.decode()
+        return code, content.decode()
 
 
 def conversation(url: str, folder: str) -> list[list[Any]]:
-    """[request, status, answer] for a connector's life, in order. What differs by nature is left out."""
+    """[request, status, response] for the life of a connector, in order, without values that
+    always differ."""
     source = {"connector.class": SOURCE, "file": f"{folder}/in.txt", "topic": "probe-lines", "tasks.max": "1"}
-    asked: list[list[Any]] = []
+    exchanges: list[list[Any]] = []
 
-    def one(method: str, path: str, body: Any = None, text: str | None = None) -> Any:
-        code, found = ask(url, method, path, body, text)
-        asked.append([f"{method} {path}", code, _plain(found, folder)])
-        return found
+    def exchange(method: str, path: str, body: Any = None, text: str | None = None) -> Any:
+        code, content = ask(url, method, path, body, text)
+        exchanges.append([f"{method} {path}", code, _plain(content, folder)])
+        return content
 
     def until(state: str, tasks: int) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            code, found = ask(url, "GET", "/connectors/probe/status")
-            states = [found["connector"]["state"], *(task["state"] for task in found["tasks"])] if code == 200 else []
+            code, body = ask(url, "GET", "/connectors/probe/status")
+            states = [body["connector"]["state"], *(task["state"] for task in body["tasks"])] if code == 200 else []
             if states == [state] * (tasks + 1):
                 return
             time.sleep(0.2)
-        raise TimeoutError(f"{state}: {found}")
+        raise TimeoutError(f"{state}: {body}")
 
-    one("GET", "/connectors")
-    one("GET", "/connectors/probe")
-    one("GET", "/connectors/probe/status")
-    one("GET", "/connectors/probe/config")
-    one("DELETE", "/connectors/probe")
-    one("PUT", "/connectors/probe/pause")
-    one("GET", "/nothing")
-    one("PUT", "/connectors")
-    one("POST", "/connectors", {"name": "probe", "config": {k: v for k, v in source.items() if k != "topic"}})
-    one("POST", "/connectors", {"name": "probe", "config": {}})
-    one("POST", "/connectors", {"name": "probe", "config": source, "initial_state": "stopped"})
+    exchange("GET", "/connectors")
+    exchange("GET", "/connectors/probe")
+    exchange("GET", "/connectors/probe/status")
+    exchange("GET", "/connectors/probe/config")
+    exchange("DELETE", "/connectors/probe")
+    exchange("PUT", "/connectors/probe/pause")
+    exchange("GET", "/nothing")
+    exchange("PUT", "/connectors")
+    exchange("POST", "/connectors", {"name": "probe", "config": {k: v for k, v in source.items() if k != "topic"}})
+    exchange("POST", "/connectors", {"name": "probe", "config": {}})
+    exchange("POST", "/connectors", {"name": "probe", "config": source, "initial_state": "stopped"})
     until("STOPPED", 0)
-    one("GET", "/connectors/probe/status")
-    one("POST", "/connectors", {"name": "probe", "config": source})
-    one("GET", "/connectors/probe/tasks")
-    one("GET", "/connectors/probe/tasks/0/status")
-    one("PUT", "/connectors/probe/resume")
+    exchange("GET", "/connectors/probe/status")
+    exchange("POST", "/connectors", {"name": "probe", "config": source})
+    exchange("GET", "/connectors/probe/tasks")
+    exchange("GET", "/connectors/probe/tasks/0/status")
+    exchange("PUT", "/connectors/probe/resume")
     until("RUNNING", 1)
-    one("GET", "/connectors")
-    one("GET", "/connectors/probe")
-    one("GET", "/connectors/probe/config")
-    one("GET", "/connectors/probe/status")
-    one("GET", "/connectors/probe/tasks/0/status")
-    one("GET", "/connectors/probe/tasks/7/status")
-    one("GET", "/connectors?expand=status&expand=info")
-    one("DELETE", "/connectors/probe/offsets")
-    one("PATCH", "/connectors/probe/offsets", {"offsets": []})
-    one("PUT", "/connectors/probe/pause")
+    exchange("GET", "/connectors")
+    exchange("GET", "/connectors/probe")
+    exchange("GET", "/connectors/probe/config")
+    exchange("GET", "/connectors/probe/status")
+    exchange("GET", "/connectors/probe/tasks/0/status")
+    exchange("GET", "/connectors/probe/tasks/7/status")
+    exchange("GET", "/connectors?expand=status&expand=info")
+    exchange("DELETE", "/connectors/probe/offsets")
+    exchange("PATCH", "/connectors/probe/offsets", {"offsets": []})
+    exchange("PUT", "/connectors/probe/pause")
     until("PAUSED", 1)
-    one("PUT", "/connectors/probe/resume")
+    exchange("PUT", "/connectors/probe/resume")
     until("RUNNING", 1)
-    one("PATCH", "/connectors/probe/config", {"tasks.max": "2"})
+    exchange("PATCH", "/connectors/probe/config", {"tasks.max": "2"})
     until("RUNNING", 1)
-    one("GET", "/connectors/probe/config")
-    one("POST", "/connectors/probe/restart")
-    one("POST", "/connectors/probe/tasks/0/restart")
-    one("PUT", "/connectors/probe/stop")
+    exchange("GET", "/connectors/probe/config")
+    exchange("POST", "/connectors/probe/restart")
+    exchange("POST", "/connectors/probe/tasks/0/restart")
+    exchange("PUT", "/connectors/probe/stop")
     until("STOPPED", 0)
-    one("PATCH", "/connectors/probe/offsets", {"offsets": []})
-    one("DELETE", "/connectors/probe/offsets")
-    one("DELETE", "/connectors/probe")
-    one("GET", "/connectors")
-    one("PUT", "/connectors/probe/config", {**source, "name": "other"})
-    return asked
+    exchange("PATCH", "/connectors/probe/offsets", {"offsets": []})
+    exchange("DELETE", "/connectors/probe/offsets")
+    exchange("DELETE", "/connectors/probe")
+    exchange("GET", "/connectors")
+    exchange("PUT", "/connectors/probe/config", {**source, "name": "other"})
+    return exchanges
 
 
-def _plain(found: Any, folder: str) -> Any:
+def _plain(value: Any, folder: str) -> Any:
     """Without what is another each time: workers, traces, folders."""
-    if isinstance(found, dict):
-        return {k: _plain(v, folder) for k, v in found.items() if k not in ("worker_id", "trace", "url", "servlet")}
-    if isinstance(found, list):
-        return [_plain(one, folder) for one in found]
-    if isinstance(found, str):
-        return found.replace(folder, "FOLDER")
-    return found
+    if isinstance(value, dict):
+        return {k: _plain(v, folder) for k, v in value.items() if k not in ("worker_id", "trace", "url", "servlet")}
+    if isinstance(value, list):
+        return [_plain(entry, folder) for entry in value]
+    if isinstance(value, str):
+        return value.replace(folder, "FOLDER")
+    return value

@@ -1,4 +1,4 @@
-"""A worker of Connect as a process of its own."""
+"""A Connect worker as a process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ConnectWorker:
         return ManagedProcess(command, log=log, env=environment, cwd=self._folder)
 
     def kill_and_start(self) -> None:
-        """With -9, and anew with the same settings, port and folders."""
+        """Kill with SIGKILL and start again with the same settings, port and folders."""
         self.process.kill()
         self.process = self._start()
 
@@ -71,32 +71,33 @@ class ConnectWorker:
         return ask(self.url, method, path, body)
 
     def status(self, name: str) -> dict[str, Any]:
-        code, found = self.ask("GET", f"/connectors/{name}/status")
-        return found if code == 200 else {}
+        code, body = self.ask("GET", f"/connectors/{name}/status")
+        return body if code == 200 else {}
 
     def create(self, name: str, config: Mapping[str, object]) -> None:
-        """While workers join or leave there is no leader: then it is asked again, as Kafka's users do."""
+        """While workers join or leave there is no leader: then it is asked again, as Kafka's users
+        do."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            code, found = self.ask("POST", "/connectors", {"name": name, "config": config})
+            code, body = self.ask("POST", "/connectors", {"name": name, "config": config})
             if code == 201:
                 return
-            assert "conflicting operation" in str(found) and time.monotonic() < deadline, (code, found)
+            assert "conflicting operation" in str(body) and time.monotonic() < deadline, (code, body)
             time.sleep(0.5)
 
     def wait_for(self, name: str, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        status: dict[str, Any] = {}
 
         def holds() -> bool:
-            found.clear()
-            found.update(self.status(name))
-            return bool(found) and condition(found)
+            status.clear()
+            status.update(self.status(name))
+            return bool(status) and condition(status)
 
         try:
             wait_until(holds, timeout=PATIENCE, what=what, interval=0.2)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}: {found}\n{self.process.log_tail()}") from None
-        return found
+            raise TimeoutError(f"{error}: {status}\n{self.process.log_tail()}") from None
+        return status
 
     def wait_for_task(self, name: str, state: str) -> dict[str, Any]:
         return self.wait_for(name, lambda s: [t["state"] for t in s["tasks"]] == [state], f"{name} is {state}")

@@ -13,11 +13,17 @@ from kavka.pipeline.connect.plugins import load
 
 
 def context_of(
-    spark: Any, name: str, given: Mapping[str, object], folder: Path, *, exactly_once: bool = False, now: bool = False
+    spark: Any,
+    name: str,
+    settings: Mapping[str, object],
+    folder: Path,
+    *,
+    exactly_once: bool = False,
+    now: bool = False,
 ) -> tuple[Any, Context]:
     """(a connector that has been started, what it is called with)."""
     cls = load(name, Declared(file_connectors=True))
-    texts = {option: str(value) for option, value in given.items()}
+    texts = {option: str(value) for option, value in settings.items()}
     config = {"tasks.max": 1, **parsed(cls.options, texts)}
     context = Context("c", config, texts, spark, str(folder), exactly_once=exactly_once, available_now=now)
     connector = cls()
@@ -27,16 +33,16 @@ def context_of(
 
 def batches(source: IncrementalSource, context: Context, start: Offsets) -> tuple[list[list[Any]], Offsets]:
     """The rows of all batches until there is nothing new, and where that is."""
-    found = []
+    batches = []
     while (end := source.next(context, start)) is not None:
-        found.append(source.read_range(context, start, end).collect())
+        batches.append(source.read_range(context, start, end).collect())
         start = end
-    return found, start
+    return batches, start
 
 
 def records(spark: Any, rows: list[tuple[Any, ...]], columns: str, key: str = "id", topic: str = "out") -> Any:
-    """Records of one partition, whose values have these columns and whose keys one of them. A row without anything but
-    the key has no value."""
+    """Records of one partition, whose values have these columns and whose keys one of them. A row
+    without anything but the key has no value."""
     frame = spark.createDataFrame([(*row, offset) for offset, row in enumerate(rows)], f"{columns}, offset bigint")
     names = [name for name in frame.columns if name != "offset"]
     empty = " AND ".join(f"`{name}` IS NULL" for name in names if name != key)

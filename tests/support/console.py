@@ -1,5 +1,5 @@
-"""The console as a process, a small HTTP client that can be as rude as a test needs, and how its pages are used by
-somebody at a browser."""
+"""The console as a process, an HTTP client that can send invalid requests, and helpers to use
+its pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Answer:
 
 
 class ConsoleClient:
-    """Asks a console as programs and browsers do; keyword arguments are headers (`Sec_Fetch_Site="none"`)."""
+    """Asks a console as programs and browsers do; keyword arguments are headers
+    (`Sec_Fetch_Site="none"`)."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -59,8 +60,8 @@ class ConsoleClient:
 
     def post(self, path: str, values: object = None, **headers: str) -> Answer:
         """JSON, as a program sends it."""
-        given = {"Content-Type": "application/json", **_named(headers)}
-        return self.request("POST", path, json.dumps(values or {}).encode(), given)
+        all_headers = {"Content-Type": "application/json", **_named(headers)}
+        return self.request("POST", path, json.dumps(values or {}).encode(), all_headers)
 
     def form(self, path: str, values: Mapping[str, str], **headers: str) -> Answer:
         """As a browser sends it."""
@@ -89,7 +90,7 @@ def of_default(path: str) -> str:
 
 
 class ConsoleProcess(ConsoleClient):
-    """`kavka console` for a cluster, at a port of its own choice that it keeps when it is started again."""
+    """`kavka console` for a cluster; the port that it chose is reused after a restart."""
 
     def __init__(self, folder: Path, servers: str, *options: str, env: Mapping[str, str] | None = None) -> None:
         super().__init__(0)
@@ -151,7 +152,7 @@ def opened(page: Page, identity: str) -> Locator:
 
 
 def send(form: Locator, button: str, says: str) -> None:
-    """Press a form's button, and see what it is answered, there or on the page that follows."""
+    """Press a form's button and wait for the message, in the form or on the next page."""
     page = form.page
     form.get_by_role("button", name=button, exact=True).first.click()
     line = form.locator(".answer.good").or_(page.locator("#said"))
@@ -159,6 +160,6 @@ def send(form: Locator, button: str, says: str) -> None:
 
 
 def refused(form: Locator, button: str, says: str) -> None:
-    """The same, where the answer is a no: in the form, in words."""
+    """Press a form's button and expect an error message in the form."""
     form.get_by_role("button", name=button, exact=True).first.click()
     expect(form.locator(".answer.bad")).to_contain_text(re.compile(says))

@@ -1,8 +1,8 @@
 """A consume-transform-produce loop in transactions, as a process that tests kill at any moment.
 
-Arguments: bootstrap servers, input topic, output topic, group and transactional id. It copies every record from the
-input to the same partition of the output, together with its position, and goes on until it is killed.
-"""
+Arguments: bootstrap servers, input topic, output topic, group and transactional id. It copies
+every record with its position from the input to the same partition of the output until it is
+killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 
-# When its only broker goes away librdkafka 2.16 begins from the bootstrap servers again, and then never finds the group
-# coordinator that it had cached: it must keep to the brokers that it knows.
+# When its only broker goes away librdkafka 2.16 begins from the bootstrap servers again, and then
+# never finds the group coordinator that it had cached: it must keep to the brokers that it knows.
 KEEP_TO_KNOWN_BROKERS = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 500}
 
 
@@ -20,7 +20,8 @@ def main(bootstrap: str, source: str, sink: str, name: str) -> None:
         try:
             copy(bootstrap, source, sink, name)
         except KafkaException as error:
-            # Fenced, or the broker was away for too long: begin anew, as a restarted process would.
+            # Fenced, or the broker was unavailable for too long: start again, as a restarted
+            # process would.
             print("begins anew:", error, flush=True)
 
 

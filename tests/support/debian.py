@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# Tests run in several processes, and apt-get refuses to run beside itself: whoever comes second waits for this file.
+# Tests run in several processes, and apt-get does not run concurrently: this file serializes them.
 _LOCK = Path(tempfile.gettempdir()) / "kavka-tests-apt.lock"
 _OPTIONS = ("-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3")
 
@@ -32,7 +32,8 @@ def apt_get(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 
 
 def install(*packages: str) -> str:
-    """As root; "" if all went well, otherwise what apt-get said. Old lists are better than none: an update may fail."""
+    """As root; "" if all went well, otherwise what apt-get said. Old lists are better than none: an
+    update may fail."""
     apt_get("update")
     done = apt_get("install", "-y", "-o", "Dpkg::Options::=--force-confold", *packages)
     return done.stderr[-500:].strip() if done.returncode else ""

@@ -1,9 +1,10 @@
-"""Modules that can be compiled, in either form, whatever the installation has: the tests run on both.
+"""Modules that can be compiled, in either form, whatever the installation has: the tests run on
+both.
 
-`load("kavka.client.producer._append", COMPILED)` gives a module of its own that nothing else uses. `use(COMPILED)` puts
-that form in the place where `import` finds it, for the rest of the process; it has to come before the first import.
-`KAVKA_FORM=compiled pytest …` does that for the tests of the clients.
-"""
+`load("kavka.client.producer._append", COMPILED)` returns a separate module that nothing else
+uses. `use(COMPILED)` makes `import` find that form for the rest of the process and must be
+called before the first import. `KAVKA_FORM=compiled pytest …` does so for the tests of the
+clients."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def _source(name: str) -> Path:
 
 
 def build(name: str) -> Path:
-    """The compiled module, kept under .cache by what it was made from; a skip where there is no compiler."""
+    """The compiled module, kept under .cache by what it was made from; a skip where there is no
+    compiler."""
     source = _source(name)
     digest = hashlib.sha256(source.read_bytes() + source.with_suffix(".pxd").read_bytes()).hexdigest()[:16]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")

@@ -1,9 +1,10 @@
-"""A consumer in a group, as a process: it prints what happens to it as JSON lines, as VerifiableConsumer does.
+"""A consumer in a group, as a process: it prints what happens to it as JSON lines, as
+VerifiableConsumer does.
 
     python -m tests.support.group_member <client> <bootstrap> <group> <topic> <options as JSON>
 
-Options: `assignors` (Kafka's short names), `instance_id`, `session_ms`, `commit` (after every poll). SIGTERM makes it
-leave the group and end; SIGKILL is a crash.
+Options: `assignors` (Kafka's short names), `instance_id`, `session_ms`, `commit` (after every
+poll). SIGTERM makes it leave the group and end; SIGKILL is a crash.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
     from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
     from kafka.errors import KafkaConnectionError, KafkaError
 
-    known = {
+    assignors = {
         "range": RangePartitionAssignor,
         "roundrobin": RoundRobinPartitionAssignor,
         "sticky": StickyPartitionAssignor,
@@ -106,9 +107,10 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=options["session_ms"],
-        # Often, so that rebalances are short: over many short polls, kafka-python 3.0 sometimes forgets one under way.
+        # A short interval keeps rebalances short: over many short polls, kafka-python 3.0 sometimes
+        # loses a rebalance in progress.
         heartbeat_interval_ms=min(300, options["session_ms"] // 10),
-        partition_assignment_strategy=[known[name] for name in options["assignors"]],
+        partition_assignment_strategy=[assignors[name] for name in options["assignors"]],
         **config,
     )
     consumer.subscribe([topic], listener=Listener())
@@ -117,9 +119,9 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
             polled = consumer.poll(timeout_ms=1_000)
         except KafkaConnectionError:
             continue  # kafka-python raises the error of a heartbeat that found no broker
-        found = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
-        if found:
-            said_records(found)
+        positions = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
+        if positions:
+            said_records(positions)
             if options["commit"]:
                 try:
                     consumer.commit()
@@ -135,7 +137,7 @@ async def aiokafka(bootstrap: str, group: str, topic: str, options: dict[str, An
     from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from aiokafka.errors import KafkaError
 
-    known = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
+    assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
@@ -152,15 +154,15 @@ async def aiokafka(bootstrap: str, group: str, topic: str, options: dict[str, An
         enable_auto_commit=False,
         session_timeout_ms=options["session_ms"],
         heartbeat_interval_ms=min(3_000, options["session_ms"] // 10),
-        partition_assignment_strategy=[known[name] for name in options["assignors"]],
+        partition_assignment_strategy=[assignors[name] for name in options["assignors"]],
     )
     consumer.subscribe([topic], listener=Listener())
     await consumer.start()
     while not stopping:
         polled = await consumer.getmany(timeout_ms=100)
-        found = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
-        if found:
-            said_records(found)
+        positions = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
+        if positions:
+            said_records(positions)
             if options["commit"]:
                 try:
                     await consumer.commit()

@@ -13,7 +13,8 @@ PATIENCE_S = 30.0
 
 
 def check_half_open(port: int, path: str, number: int = 300) -> None:
-    """Half-open connections do not keep a request from its response, and the listener closes all of them."""
+    """Half-open connections do not keep a request from its response, and the listener closes all of
+    them."""
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         for _ in range(number):

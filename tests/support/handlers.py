@@ -10,13 +10,14 @@ from kavka.common.errors import KafkaError
 
 
 def ask_handler(broker: Any, request: Any, version: int) -> Any:
-    """The answer, or a future of it. The request goes over its bytes, and an error becomes an answer."""
+    """The response, or a future of it. The request is encoded and decoded, and an error becomes
+    an error response."""
     api = registry.load()[request.API_KEY]
     pieces: list[Any] = []
     request.encode(pieces, version)
-    asked, _ = api.request_class.decode(memoryview(bytearray(b"".join(pieces))), 0, version)
+    decoded, _ = api.request_class.decode(memoryview(bytearray(b"".join(pieces))), 0, version)
     ctx = RequestContext(broker, version, 1, "test", "PLAINTEXT", "127.0.0.1", "User:ANONYMOUS")
     try:
-        return api.handle(ctx, asked)
+        return api.handle(ctx, decoded)
     except KafkaError as error:
-        return api.on_error(asked, version, error)
+        return api.on_error(decoded, version, error)

@@ -1,9 +1,9 @@
 """Requests that no honest client sends, and what a broker did with them.
 
-`CASES` maps a name to the bytes of one connection; `outcome` plays them and says in one word what came back:
-"closed", "silent", or for an answered request its error code. `python -m tests.support.hostile HOST:PORT` prints
-the table for a running broker, which is how the expectations in the test were taken from Apache Kafka.
-"""
+`CASES` maps a name to the bytes of one connection. `outcome` sends them and returns one word:
+"closed", "silent", or the error code of the response. `python -m tests.support.hostile
+HOST:PORT` prints the table for a running broker; the expectations in the test were taken from
+Apache Kafka in this way."""
 
 from __future__ import annotations
 

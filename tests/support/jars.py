@@ -1,4 +1,5 @@
-"""Class paths of Apache Kafka's clients, tools and servers, resolved once by Maven and kept under .cache/.
+"""Class paths of Apache Kafka's clients, tools and servers, resolved once by Maven and kept under
+.cache/.
 
 `python -m tests.support.jars` resolves all of them ahead of the tests.
 """
@@ -48,7 +49,7 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
     ),
     "postgresql-jdbc": (("org.postgresql", "postgresql", "42.7.4"),),
 }
-# What only single tests need.
+# Used by single tests only.
 MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
     "connect-3.9.1": (
         ("org.apache.kafka", "connect-runtime", "3.9.1"),
@@ -72,10 +73,10 @@ class JavaMissing(RuntimeError):
 def java() -> str:
     """The java command, installed with Maven where that can be done."""
     _require("java", "mvn")
-    return _found("java")
+    return _path_of("java")
 
 
-def _found(command: str) -> str:
+def _path_of(command: str) -> str:
     path = shutil.which(command)
     if path is None:
         raise JavaMissing(f"{command} is not on the PATH")

@@ -108,8 +108,8 @@ def run_tool(
 def probe_command(
     version: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM, source: Path = PROBE, kind: str = "clients"
 ) -> list[str]:
-    """A probe, compiled once where there is a compiler, else in single-file mode. `kind` is that of its class path:
-    clients or server."""
+    """A probe, compiled once where there is a compiler, else in single-file mode. `kind` is that of
+    its class path: clients or server."""
     cp = jars.class_path(f"{kind}-{version}")
     java = jars.java()
     javac = shutil.which("javac")

@@ -1,4 +1,4 @@
-"""What the newest Java client can do with groups of the new protocol."""
+"""Operations of the newest Java client on groups of the new protocol."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class JavaGroups(JavaClient):
         return JavaMember(self, name)
 
     def describe(self, group: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.call("describe", group=group)
-        return found
+        description: dict[str, Any] = self.call("describe", group=group)
+        return description
 
     def groups(self) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = self.call("list")
-        return found
+        groups: dict[str, dict[str, str]] = self.call("list")
+        return groups
 
     def delete(self, group: str) -> None:
         self.call("delete", group=group)
@@ -43,9 +43,9 @@ class JavaMember:
         self.assigned: set[str] = set()
 
     def poll(self, ms: int = 200) -> JavaMember:
-        found = self._client.call("poll", name=self.name, ms=ms)
-        self.values += found["values"]
-        self.assigned = set(found["assigned"])
+        polled = self._client.call("poll", name=self.name, ms=ms)
+        self.values += polled["values"]
+        self.assigned = set(polled["assigned"])
         return self
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""A Kavka broker as a process of its own, for what needs one: kill -9, traces, memory, benchmarks."""
+"""A Kavka broker as a separate process, for tests with kill -9, traces, memory limits and
+benchmarks."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class KavkaProcess(BrokerProcess):
 
 
 def plant_nodes(log_dir: Path, nodes: Mapping[str, bytes]) -> None:
-    """Nodes of a ZooKeeper, for a broker alone that is not started yet and keeps its metadata in this folder."""
+    """Nodes of a ZooKeeper, for a broker alone that is not started yet and keeps its metadata in
+    this folder."""
 
     async def plant() -> None:
         store = EmbeddedStore.open(log_dir / "metadata.db")

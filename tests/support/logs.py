@@ -1,4 +1,4 @@
-"""Logs for tests: a clock turned by hand, appending records, and reading back what is on disk."""
+"""Logs for tests: a manual clock, appends, and reads of the stored records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START_MS = 1_700_000_000_000
 
 
 class FakeClock:
-    """Stands still until it is moved."""
+    """A clock that only `advance` moves."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.ms = now_ms
@@ -46,7 +46,7 @@ def build(records: Sequence[KeyValue], timestamp: int = START_MS, **options: obj
 
 
 def append(log: Log, records: Sequence[KeyValue], *, epoch: int = 0, replicated: bool = True, **options: object) -> int:
-    """One batch; returns its first offset. `replicated`: all of it is below the high watermark afterwards."""
+    """Append one batch. Returns its first offset. `replicated` moves the high watermark past it."""
     options.setdefault("timestamp", log.clock.now_ms())
     info = log.stage_as_leader(memoryview(build(records, **options)), epoch)  # type: ignore[arg-type]
     log.write_staged()
@@ -69,18 +69,18 @@ def open_log(path: Path, config: LogConfig | None = None, clock: FakeClock | Non
 
 
 def stored_batches(log: Log) -> list[Batch]:
-    """All batches of all segments, as they are in the files."""
-    found: list[Batch] = []
+    """The batches in the files of all segments."""
+    rows: list[Batch] = []
     for segment in log.segments:
-        found += batches(segment.file.read(0, segment.size))
-    return found
+        rows += batches(segment.file.read(0, segment.size))
+    return rows
 
 
 def stored_records(log: Log) -> list[Record]:
-    found: list[Record] = []
+    records: list[Record] = []
     for segment in log.segments:
-        found += read_records(segment.file.read(0, segment.size))
-    return found
+        records += read_records(segment.file.read(0, segment.size))
+    return records
 
 
 def contents(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -88,7 +88,7 @@ def contents(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def latest(records: Iterable[tuple[int, bytes | None, bytes | None]]) -> dict[bytes, tuple[int, bytes | None]]:
-    """What a reader from the start ends up with."""
+    """The final state of the keys for a reader that starts at the beginning."""
     state: dict[bytes, tuple[int, bytes | None]] = {}
     for offset, key, value in records:
         assert key is not None

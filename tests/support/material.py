@@ -27,13 +27,13 @@ Records = dict[tuple[str, int], list[Read]]
 
 @dataclass
 class Material:
-    """What was sent, by topic and partition: (offset, key, value, headers)."""
+    """The records that were sent, by topic and partition: (offset, key, value, headers)."""
 
     records: Records = field(default_factory=dict)
     start_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def expected(self) -> Records:
-        """What a consumer has to find."""
+        """The records that a consumer must read."""
         return {
             partition: [record for record in records if record[0] >= self.start_offsets.get(partition, 0)]
             for partition, records in self.records.items()
@@ -184,7 +184,8 @@ def dump(version: str, files: list[Path], *options: str) -> str:
 
 
 def _from_file_to_file(line: str, following: str) -> bool:
-    """The tool of 4.3 also compares the last offset of one file with the first of the next it was given."""
+    """The tool of 4.3 also compares the last offset of one file with the first of the next it was
+    given."""
     first = re.search(r"(\d+)\.log$", line)
     second = re.search(r"is followed by (\d+)", following)
     return first is not None and second is not None and int(first[1]) == int(second[1])

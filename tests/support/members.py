@@ -1,4 +1,5 @@
-"""Members of consumer groups, one process each, of any client; they are read from what they print."""
+"""Members of consumer groups, one process each, of any client; they are read from what they
+print."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _numbers = itertools.count(1)
 
 
 class Member:
-    """Starts at once. `partitions` is what it has now, `consumed` the offsets that it has seen, by partition."""
+    """Starts at once. `partitions` is what it has now, `consumed` the offsets that it has seen, by
+    partition."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Member:
         protocol: str = "classic",
     ) -> None:
         self.client = client
-        # Cooperative members are told of changes only; the others of all that they have.
+        # Cooperative members receive only changes, other members the whole assignment.
         self._changes_only = assignors == COOPERATIVE or protocol != "classic"
         log = folder / f"member-{next(_numbers)}-{client}.out"
         if client.startswith("java-"):
@@ -164,11 +166,11 @@ def wait_for_records(members: list[Member], expected: dict[int, int], timeout: f
     """Until the members together have seen every offset below `expected`, by partition."""
 
     def seen() -> bool:
-        found: dict[int, set[int]] = {}
+        offsets_seen: dict[int, set[int]] = {}
         for member in members:
             for partition, offsets in member.offsets().items():
-                found.setdefault(partition, set()).update(offsets)
-        return all(found.get(p, set()) >= set(range(end)) for p, end in expected.items())
+                offsets_seen.setdefault(partition, set()).update(offsets)
+        return all(offsets_seen.get(p, set()) >= set(range(end)) for p, end in expected.items())
 
     wait_until(seen, timeout=timeout, what=f"records up to {expected}", interval=0.05)
 
@@ -177,7 +179,7 @@ def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -
     """Of each partition; -1001 where nothing is committed."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        asked = [TopicPartition(topic, index) for index in range(partitions)]
-        return [found.offset for found in consumer.committed(asked, timeout=30)]
+        topic_partitions = [TopicPartition(topic, index) for index in range(partitions)]
+        return [committed.offset for committed in consumer.committed(topic_partitions, timeout=30)]
     finally:
         consumer.close()

@@ -1,7 +1,9 @@
-"""A metadata tree in memory that several sessions share, as brokers share ZooKeeper; and that can fail on demand.
+"""A metadata tree in memory that several sessions share, as brokers share ZooKeeper; and that can
+fail on demand.
 
-`MemoryTree().session()` is a `MetadataStore`. Every operation gives way to the loop once, so that sessions interleave.
-`expire` ends a session as ZooKeeper does: its ephemeral nodes go, and all that it tries fails from then on.
+`MemoryTree().session()` is a `MetadataStore`. Every operation gives way to the loop once, so that
+sessions interleave. `expire` ends a session as ZooKeeper does: its ephemeral nodes go, and all that
+it tries fails from then on.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ class TreeSession(MetadataStore):
         self._watches: dict[tuple[str, bool], dict[Watch, None]] = {}
         # Called before each multi: may raise, and then nothing is written.
         self.before_multi: Callable[[Sequence[Op]], None] = lambda ops: None
-        # Called after each multi: may raise, and then it is written, but whoever wrote it does not know.
+        # Called after each multi. If it raises, the change is written but its writer gets an error.
         self.after_multi: Callable[[Sequence[Op]], None] = lambda ops: None
 
     @property
@@ -146,10 +148,10 @@ class TreeSession(MetadataStore):
 
     async def _turn(self) -> None:
         if not self._alive:
-            raise StoreUnavailable("/", "the session is over")
+            raise StoreUnavailable("/", "the session has expired")
         await asyncio.sleep(0)
         if not self._alive:
-            raise StoreUnavailable("/", "the session is over")
+            raise StoreUnavailable("/", "the session has expired")
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, Stat]:
         await self._turn()

@@ -1,4 +1,5 @@
-"""Requests of any version as message objects, over a socket, with no client in between that would hide an answer."""
+"""Requests of any version as message objects over a socket, without a client that hides
+responses."""
 
 from __future__ import annotations
 

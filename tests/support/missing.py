@@ -1,4 +1,4 @@
-"""What to do where a part from outside is not on this machine."""
+"""Handling of external programs that are not installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_CI = os.environ.get("CI", "").lower() == "true"
 
 
 def skip_loudly(reason: str) -> None:
-    """A part from outside is missing: a skip that nobody can miss, and a failure where everything has to be there."""
+    """An external program is missing: skip with a visible message, and fail in CI."""
     if ON_CI:
         pytest.fail(f"on CI nothing may be skipped: {reason}")
     warnings.warn(f"SKIPPED, NOT TESTED: {reason}", stacklevel=2)

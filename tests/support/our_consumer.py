@@ -48,12 +48,12 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
 
 def read(consumer: Consumer, count: int, timeout: float = 30.0) -> list[ConsumerRecord]:
     """At least so many records."""
-    found: list[ConsumerRecord] = []
+    records: list[ConsumerRecord] = []
     deadline = time.monotonic() + timeout
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} records came in time"
-        found += consumer.poll(0.2)
-    return found
+    while len(records) < count:
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records came in time"
+        records += consumer.poll(0.2)
+    return records
 
 
 def read_all(target: Target, topic: str, isolation_level: str = "read_committed") -> list[Any]:
@@ -64,10 +64,10 @@ def read_all(target: Target, topic: str, isolation_level: str = "read_committed"
         partitions = [TopicPartition(topic, p.partition) for p in consumer.partitions_for(topic)]
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
-        found: list[Any] = []
+        records: list[Any] = []
         while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += consumer.poll(0.2)
-        return found
+            records += consumer.poll(0.2)
+        return records
 
 
 def poll_until(
@@ -75,14 +75,14 @@ def poll_until(
 ) -> dict[TopicPartition, list[ConsumerRecord]]:
     """Poll all of them in turn until it is so; returns what came."""
     deadline = time.monotonic() + timeout
-    found: dict[TopicPartition, list[ConsumerRecord]] = {}
+    by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
     members = list(consumers)
     while not done():
         assert time.monotonic() < deadline, f"not so in time: {[sorted(c.assignment()) for c in members]}"
         for consumer in members:
             for tp, records in consumer.poll(0.05).by_partition().items():
-                found.setdefault(tp, []).extend(records)
-    return found
+                by_partition.setdefault(tp, []).extend(records)
+    return by_partition
 
 
 class Heard:
@@ -104,7 +104,7 @@ class Heard:
         return [partitions for kind, partitions in self.events if kind == what]
 
     def now(self) -> set[TopicPartition]:
-        """What the events add up to."""
+        """The assignment that results from the events."""
         held: set[TopicPartition] = set()
         for kind, partitions in self.events:
             held = held | partitions if kind == "assigned" else held - partitions

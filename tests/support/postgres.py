@@ -1,4 +1,5 @@
-"""A real PostgreSQL from Debian's packages: found where they put it, or installed, or unpacked under .cache/.
+"""A real PostgreSQL from Debian's packages: found where they put it, or installed, or unpacked
+under .cache/.
 
 `python -m tests.support.postgres` does that ahead of the tests, and says where the programs are.
 """
@@ -35,20 +36,20 @@ def programs() -> Path:
     UNPACKED.mkdir(parents=True, exist_ok=True)
     with (UNPACKED / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = _newest(INSTALLED) or _newest(_unpacked_root())
-        if found is not None:
-            return found
+        directory = _newest(INSTALLED) or _newest(_unpacked_root())
+        if directory is not None:
+            return directory
         if shutil.which("apt-get") is None:
             raise PostgresMissing("PostgreSQL is not here, and there is no apt-get to have it from")
         if os.geteuid() == 0:
             install()
-            found = _newest(INSTALLED)
+            directory = _newest(INSTALLED)
         else:
             unpack()
-            found = _newest(_unpacked_root())
-        if found is None:
+            directory = _newest(_unpacked_root())
+        if directory is None:
             raise PostgresMissing(f"Debian's packages of PostgreSQL did not bring {', '.join(PROGRAMS)}")
-        return found
+        return directory
 
 
 def _unpacked_root() -> Path:
@@ -56,12 +57,14 @@ def _unpacked_root() -> Path:
 
 
 def _newest(versions: Path) -> Path | None:
-    found = [path / "bin" for path in versions.glob("*") if all((path / "bin" / name).exists() for name in PROGRAMS)]
-    return max(found, key=lambda path: float(path.parent.name), default=None)
+    candidates = [
+        path / "bin" for path in versions.glob("*") if all((path / "bin" / name).exists() for name in PROGRAMS)
+    ]
+    return max(candidates, key=lambda path: float(path.parent.name), default=None)
 
 
 def install() -> None:
-    """As root: the programs alone. The package would make and start a server of its own, unless it is told not to."""
+    """As root: install the programs only. The package would otherwise create and start a server."""
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if not settings.exists():
         settings.parent.mkdir(parents=True, exist_ok=True)
@@ -91,8 +94,8 @@ def _apt(*arguments: str, cwd: Path | None = None) -> str:
 
 
 class Postgres:
-    """One server with a database `test`, in a folder of its own. PostgreSQL refuses to be root's: where we are, it runs
-    as the package's user or, without one, as nobody."""
+    """One server with a database `test` in a separate folder. PostgreSQL refuses to run as root:
+    as root, it runs as the package's user or, without one, as the user `nobody`."""
 
     user = "kavka"
     password = "secret"

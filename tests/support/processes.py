@@ -1,4 +1,5 @@
-"""Child processes of the tests: started in a group of their own, ended with the test, their output kept in a file."""
+"""Child processes of the tests. Each has its own process group, ends with the test and writes
+its output to a file."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """The kernel kills the child when the test process is gone, whatever way it went."""
+    """The kernel kills the child when the test process ends for any reason."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -34,13 +35,13 @@ _DIES_WITH_PARENT = (
     f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
     "os.execvp(sys.argv[1], sys.argv[1:])",
 )
-"""In front of a command: the same as `die_with_parent`, without a line of Python between fork and exec. There Python
-frees what other threads held, and a client of librdkafka waits for ever for a lock that one of its threads had, who is
-not in the child."""
+"""Prefix of a command with the effect of `die_with_parent`, without Python code between fork and
+exec: there Python frees objects of other threads, and a librdkafka client waits forever for a lock
+that one of its threads held, since that thread does not exist in the child."""
 
 
 def dying_with_parent(argv: Sequence[str]) -> list[str]:
-    """The command, so that the kernel ends it when the test process is gone."""
+    """The command, wrapped so that the kernel kills it when the test process ends."""
     return [*_DIES_WITH_PARENT, *argv]
 
 
@@ -49,8 +50,8 @@ _chance = random.SystemRandom()
 
 
 def free_port() -> int:
-    """One that nobody listens at, and that the kernel gives to no connection: a server that was stopped for a while
-    finds it free again."""
+    """A free port outside the ephemeral range, so that a stopped server finds its port free when
+    it restarts."""
     last = _first_ephemeral_port() - 1
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -66,9 +67,9 @@ def _first_ephemeral_port() -> int:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: float, what: str, interval: float = 0.02) -> float:
-    """Seconds until the condition held; a TimeoutError that names `what` if it never did. A condition that raises does
-    not hold yet: a broker that has just started knows no topic, and answers nobody. What it raised last is the cause
-    of the TimeoutError."""
+    """Return the seconds until the condition held, or raise a TimeoutError that names `what`. A
+    condition that raises does not hold yet: a broker that has just started has no metadata. The
+    last exception is the cause of the TimeoutError."""
     start = time.monotonic()
     while True:
         last: Exception | None = None
@@ -179,7 +180,7 @@ class ManagedProcess:
 
 
 class Server:
-    """What listens at a port of this machine, as a process that can be ended and started again."""
+    """A process that listens on a port of this machine and can be stopped and restarted."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and a broker that can be told to misbehave."""
+"""A TCP proxy between a client and a broker that can misbehave on command."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import time
 class Proxy:
     """Forwards connections to `target`, both ways.
 
-    `cut_after(n)`: each connection is cut after n more bytes of answers, in the middle of one if that is where it
-    falls, and only once per connection. `stall()` stops forwarding answers, `resume()` goes on. `drop_all()` cuts every
-    connection now. `refuse(True)` does that too, and ends every new connection at once, until `refuse(False)`.
-    """
+    `cut_after(n)` closes each connection once, after n more bytes of responses, also in the
+    middle of one. `stall()` stops forwarding responses, `resume()` continues. `drop_all()`
+    closes every connection now. `refuse(True)` also closes every new connection until
+    `refuse(False)`."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target

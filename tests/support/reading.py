@@ -1,4 +1,4 @@
-"""What is in a topic, read with a client that is not ours."""
+"""Read the contents of a topic with a third-party client."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def read_all(
     try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         deadline = time.monotonic() + timeout
-        found: list[Read] = []
+        records: list[Read] = []
         end = -1
         while time.monotonic() < deadline:
-            if end < 0 or len(found) < at_least:
+            if end < 0 or len(records) < at_least:
                 try:
                     _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
                 except KafkaException:
                     time.sleep(0.05)
                     continue
             position = consumer.position([TopicPartition(topic, partition)])[0].offset
-            if (position >= end or end == 0) and len(found) >= at_least:
-                return found
+            if (position >= end or end == 0) and len(records) >= at_least:
+                return records
             for message in consumer.consume(5000, 0.2):
                 if message.error() is None:
-                    found.append(
+                    records.append(
                         Read(
                             message.offset() or 0,
                             message.timestamp()[1],
@@ -56,7 +56,7 @@ def read_all(
                             tuple(message.headers() or ()),
                         )
                     )
-        raise TimeoutError(f"{topic}-{partition} was not read to {end} in time: {len(found)} records")
+        raise TimeoutError(f"{topic}-{partition} was not read to {end} in time: {len(records)} records")
     finally:
         consumer.close()
 

@@ -1,4 +1,5 @@
-"""The same command line given to our tool and to Apache's of the same name, and what both say compared."""
+"""The same command line given to our tool and to Apache's of the same name, and what both say
+compared."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ def _compare(mine: str, its: str, order: bool) -> None:
 
 
 class SideBySide:
-    """`{t}` in an argument is a topic and `{g}` a group: one for ours and one for theirs, with names of one length,
-    where something is changed; the same where it is only looked at."""
+    """`{t}` in an argument is a topic and `{g}` a group. Commands that change something use
+    separate names of equal length for our tool and Apache's; commands that only read use the
+    same name."""
 
     def __init__(self, cluster: Cluster, apache: ApacheTools) -> None:
         self.cluster = cluster
@@ -40,9 +42,9 @@ class SideBySide:
 
     def run(self, tool: str, *args: str, looking: bool = False) -> tuple[Result, Result]:
         servers = ("--bootstrap-server", self.cluster.bootstrap_servers)
-        one = ours(tool, *servers, *self._arguments(args, "ours"))
+        our_output = ours(tool, *servers, *self._arguments(args, "ours"))
         other = self.apache.run(tool, *servers, *self._arguments(args, "ours" if looking else "java"))
-        return one, other
+        return our_output, other
 
     def _plain(self, text: str) -> str:
         for name in self.names.values():
@@ -53,15 +55,16 @@ class SideBySide:
         _compare(self._plain(mine), self._plain(its), True)
 
     def looks_same(self, tool: str, *args: str, order: bool = True) -> str:
-        """Of something that is only looked at, byte for byte; without `order` the lines may be in any. What ours
-        printed. The two may have asked brokers of which one had not heard yet of the latest change: then once more."""
+        """Compare the output of a read-only command byte for byte; without `order`, compare the
+        lines in any order. Returns our output. The tools may have used brokers with different
+        metadata: retry until the outputs agree."""
         deadline = time.monotonic() + AGREE_S
         while True:
-            one, other = self.run(tool, *args, looking=True)
-            assert (one.code, other.code) == (0, 0), (one, other)
+            ours, other = self.run(tool, *args, looking=True)
+            assert (ours.code, other.code) == (0, 0), (ours, other)
             try:
-                _compare(one.out, other.out, order)
-                return one.out
+                _compare(ours.out, other.out, order)
+                return ours.out
             except AssertionError:
                 if time.monotonic() > deadline:
                     raise
@@ -69,18 +72,18 @@ class SideBySide:
 
     def does_same(self, tool: str, *args: str, order: bool = True, code: int = 0) -> str:
         """Each with its own topic or group: the same output but for their names."""
-        one, other = self.run(tool, *args)
-        assert (one.code, other.code) == (code, code), (one, other)
-        _compare(self._plain(one.out), self._plain(other.out), order)
-        return one.out
+        ours, other = self.run(tool, *args)
+        assert (ours.code, other.code) == (code, code), (ours, other)
+        _compare(self._plain(ours.out), self._plain(other.out), order)
+        return ours.out
 
     def fails_same(self, tool: str, *args: str, says: str = "") -> str:
-        """Both end with 1; ours in one line on standard error that is in what Apache's says, or has the words given
-        where theirs are other ones."""
-        one, other = self.run(tool, *args)
-        assert (one.code, other.code) == (1, 1), (one, other)
-        assert one.err.count("\n") == 1, one.err
-        line = self._plain(one.err.strip())
+        """Both end with 1; ours in one line on standard error that is in what Apache's says, or has
+        the words given where theirs are other ones."""
+        ours, other = self.run(tool, *args)
+        assert (ours.code, other.code) == (1, 1), (ours, other)
+        assert ours.err.count("\n") == 1, ours.err
+        line = self._plain(ours.err.strip())
         if says:
             assert says in line
         else:
@@ -99,14 +102,14 @@ class SideBySide:
         """Until both topics are known everywhere, with leaders and all replicas in sync."""
 
         def there(admin: Admin) -> bool:
-            known = admin.list_topics()
-            if not all(name in known for name in self.names.values()):
+            topics = admin.list_topics()
+            if not all(name in topics for name in self.names.values()):
                 return False
-            found = admin.describe_topics(list(self.names.values())).values()
+            descriptions = admin.describe_topics(list(self.names.values())).values()
             return all(
                 len(topic.partitions) == partitions
                 and all(p.leader is not None and len(p.isr) == len(p.replicas) for p in topic.partitions)
-                for topic in found
+                for topic in descriptions
             )
 
         self.everywhere(there, f"{partitions} partitions of {self.names}")

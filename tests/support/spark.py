@@ -47,8 +47,9 @@ def _driver_of_postgres() -> str:
 
 
 def light_home(home: Path) -> Path:
-    """A home for Spark in which its Python processes load PySpark from the installed package. From the zip file that
-    they load it from otherwise, each of them compiles every module again, four times the work of its start."""
+    """A home for Spark in which its Python processes load PySpark from the installed package. From
+    the zip file that they load it from otherwise, each of them compiles every module again, four
+    times the work of its start."""
     import pyspark
 
     package = Path(pyspark.__path__[0])
@@ -64,8 +65,8 @@ def light_home(home: Path) -> Path:
 
 
 def start(writer: Any, attempts: int = 5) -> Any:
-    """Start a streaming query and wait until its source is there. Spark gives a Python process ten seconds to start,
-    which a busy machine may not have: that alone is tried again."""
+    """Start a streaming query and wait until its source is there. Spark gives a Python process ten
+    seconds to start, which a busy machine may not have: that alone is tried again."""
     while True:
         query = writer.start()
         while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):

@@ -1,5 +1,5 @@
-"""Spark 4.0.0 with its own Kafka connector, in an environment of its own under .cache/: what our source and sink are
-measured beside, and a client that our broker has to get along with.
+"""Spark 4.0.0 with its own Kafka connector in a separate environment under .cache/: the peer of the
+benchmarks of our source and sink, and a client of our broker.
 
 `python -m tests.support.spark40` makes it ahead of the tests.
 """
@@ -39,8 +39,8 @@ def python() -> Path:
 
 def connector() -> list[str]:
     """The jars that `format("kafka")` needs."""
-    found = jars.class_path(CONNECTOR).split(":")
-    return [jar for jar in found if Path(jar).name.startswith(NEEDED)]
+    paths = jars.class_path(CONNECTOR).split(":")
+    return [jar for jar in paths if Path(jar).name.startswith(NEEDED)]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Run by the interpreter that has PySpark 4.0.0: its own connector against a broker, topic to topic and back.
+"""Run by the interpreter that has PySpark 4.0.0: its own connector against a broker, topic to topic
+and back.
 
-python spark40_job.py JARS SERVERS SOURCE SINK FOLDER: copies SOURCE to SINK as a stream, then prints what a batch reads
-of SINK, as JSON."""
+python spark40_job.py JARS SERVERS SOURCE SINK FOLDER: copies SOURCE to SINK as a stream, then
+prints what a batch reads of SINK, as JSON."""
 
 import json
 import sys

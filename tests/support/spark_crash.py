@@ -1,9 +1,10 @@
 """A driver of Spark that stops at a chosen stage of a batch, to be killed there.
 
-As a module it is what Spark's Python processes load in place of the plain sink: importing it puts halts into its two
-phases. A query halts in batch 1 where the last part of its output topic's name says. As a program it runs a query for
-each stage:  python -m tests.support.spark_crash SERVERS FOLDER PREFIX STAGE…
-Stages in STREAMS have a streams application with state for a query, the others a query from topic to topic.
+As a module it is what Spark's Python processes load in place of the plain sink: importing it puts
+halts into its two phases. A query halts in batch 1 where the last part of its output topic's name
+says. As a program it runs a query for each stage:  python -m tests.support.spark_crash SERVERS
+FOLDER PREFIX STAGE… Stages in STREAMS have a streams application with state for a query, the others
+a query from topic to topic.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def halt(name: str) -> None:
     marker = folder / f"{name}.{os.getpid()}"
     marker.touch()
     if name == "late_driver":
-        # One that outlives its Spark, and goes on when it is told to.
+        # A query that outlives its Spark session and continues on command.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not (folder / "late_driver_may_go_on").exists():
@@ -67,8 +68,8 @@ def stage_in(options: Any) -> str:
 
 
 class CrashingWriter(KavkaStreamWriter):
-    """Loaded by its name, with all that follows, in every process that writes or commits: those that read do not know
-    this module, and Spark gives any process that is free to any query."""
+    """Loaded by its name, with all that follows, in every process that writes or commits: those
+    that read do not know this module, and Spark gives any process that is free to any query."""
 
 
 class CrashingSource(KavkaDataSource):
@@ -154,7 +155,8 @@ def query_of(spark: Any, servers: str, folder: Path, source: str, stage: str) ->
 
 
 def application(spark: Any, servers: str, folder: Path, source: str, stage: str) -> Any:
-    """Counts numbers by their remainder: an output for each, that says the how manieth of its kind it is."""
+    """Counts numbers by their remainder: an output for each, that says the how manieth of its kind
+    it is."""
     from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
 
     builder = StreamsBuilder()
@@ -204,7 +206,8 @@ def main() -> None:
             if error is not None:
                 if "failed to connect back" not in str(error):
                     sys.exit(f"{stage}: {error}")
-                # A machine too busy for Spark's ten seconds: what is to be shown is another kind of failure.
+                # A machine too busy for Spark's ten seconds: what is to be shown is another kind of
+                # failure.
                 query = started(stage)
             time.sleep(0.1)
     while True:

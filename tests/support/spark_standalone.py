@@ -28,10 +28,10 @@ class Standalone:
             self.master = ""
 
             def listening() -> bool:
-                found = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
-                self.master = found.group(1) if found else ""
+                match = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
+                self.master = match.group(1) if match else ""
                 assert master.running(), master.log_tail()
-                return bool(found)
+                return bool(match)
 
             wait_until(listening, timeout=120, what="Spark's master", interval=0.2)
             for number in range(workers):
@@ -56,7 +56,7 @@ class Standalone:
             "appender.out.name = out\nappender.out.target = SYSTEM_ERR\nappender.out.layout.type = PatternLayout\n"
             "appender.out.layout.pattern = %d %p %c: %m%n\n"
         )
-        opened = [f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in ("java.nio", "sun.nio.ch", "java.lang")]
+        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "java.lang")]
         process = ManagedProcess(
             [jars.java(), *JVM, *opened, "-cp", f"{conf}:{self._home}/jars/*", main, "--host", "127.0.0.1",
              "--webui-port", "0", *arguments],
@@ -69,7 +69,7 @@ class Standalone:
 
     def executors(self) -> list[int]:
         """How many executors each worker has had."""
-        return [len(list(one.glob("app-*/*/stderr"))) for one in sorted(self.folder.glob("worker?"))]
+        return [len(list(worker.glob("app-*/*/stderr"))) for worker in sorted(self.folder.glob("worker?"))]
 
     def close(self) -> None:
         for process in reversed(self._processes):

@@ -1,7 +1,8 @@
-"""What every metadata store has to do, whoever keeps the tree: tests to be inherited by those of each store.
+"""Behaviour of every metadata store: tests that the tests of each store inherit.
 
-A module that inherits them has a fixture `new_place`, of the module's scope: called, it gives an empty place and how to
-run something on a store that is opened there before and closed after, time and again.
+A module that inherits them has a fixture `new_place`, of the module's scope: called, it gives an
+empty place and how to run something on a store that is opened there before and closed after, time
+and again.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class StoreConformance:
 
         run(body)
 
-    def test_what_was_written_survives_a_restart_with_versions_and_zxids(self, new_place: NewPlace) -> None:
+    def test_data_survives_a_restart_with_versions_and_zxids(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def first(store: MetadataStore) -> Any:
@@ -205,7 +206,7 @@ class StoreConformance:
 
         run(body)
 
-    def test_a_watch_fires_once_and_before_the_write_is_answered(self, new_place: NewPlace) -> None:
+    def test_a_watch_fires_once_and_before_the_write_returns(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -220,21 +221,21 @@ class StoreConformance:
 
         run(body)
 
-    def test_watches_tell_what_zookeeper_would_tell(self, new_place: NewPlace) -> None:
+    def test_watches_report_the_events_of_zookeeper(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
             data: list[WatchEvent] = []
             children: list[WatchEvent] = []
-            assert await store.watch_data("/a", data.append) is None
+            assert await store.exists("/a", data.append) is None
             await store.create("/a")
-            await store.watch_data("/a", data.append)
-            await store.watch_children("/a", children.append)
+            await store.exists("/a", data.append)
+            await store.children("/a", children.append)
             await store.create("/a/b")
             await store.set("/a/b", b"a change of a child's data is none of the parent's")
-            await store.watch_children("/a", children.append)
+            await store.children("/a", children.append)
             await store.delete("/a/b")
-            await store.watch_children("/a", children.append)
+            await store.children("/a", children.append)
             await store.delete("/a")
             assert data == [WatchEvent(WatchType.CREATED, "/a"), WatchEvent(WatchType.DELETED, "/a")]
             assert children == [
@@ -243,7 +244,7 @@ class StoreConformance:
                 WatchEvent(WatchType.DELETED, "/a"),
             ]
             with pytest.raises(NoNode):
-                await store.watch_children("/a", children.append)
+                await store.children("/a", children.append)
 
         run(body)
 
@@ -306,9 +307,9 @@ class StoreConformance:
             await compare(store)
 
         async def compare(store: MetadataStore) -> None:
-            found = [path for path in await store.subtree("/") if path != "/"]
-            assert {path: await value(store, path) for path in found} == model.nodes
-            for path in found:
+            paths = [path for path in await store.subtree("/") if path != "/"]
+            assert {path: await value(store, path) for path in paths} == model.nodes
+            for path in paths:
                 stat = await store.exists(path)
                 assert stat is not None and stat.children_count == len(await store.children(path))
 

@@ -15,9 +15,11 @@ from tests.support.processes import ManagedProcess, wait_until
 def tracing(
     pid: int, calls: Sequence[str], output: Path, *, inject: str | None = None, paths: Sequence[Path] = ()
 ) -> Iterator[Path]:
-    """Traces `calls` of the process and all its threads into `output`, with the paths of descriptors.
+    """Traces `calls` of the process and all its threads into `output`, with the paths of
+    descriptors.
 
-    `inject` is what happens to them, as `error=EIO` or `delay_enter=100ms`; with `paths`, only to calls on those files.
+    `inject` is what happens to them, as `error=EIO` or `delay_enter=100ms`; with `paths`, only to
+    calls on those files.
     """
     argv = [need_command("strace", "strace"), "-f", "-y", "-tt", "-e", f"trace={','.join(calls)}"]
     if inject is not None:

@@ -1,4 +1,5 @@
-"""The same topologies and records as in java/StreamsProbe.java, which runs them in Kafka's own TopologyTestDriver."""
+"""The same topologies and records as in java/StreamsProbe.java, which runs them in Kafka's own
+TopologyTestDriver."""
 
 from __future__ import annotations
 
@@ -49,11 +50,11 @@ def _records(count: int) -> Iterator[Record]:
         return x >> 8
 
     for _ in range(count):
-        one, two, three = roll(), roll(), roll()
-        t += one % 7
-        at = max(0, t - (three % 60 if two % 5 == 0 else 0))
+        first, second, three = roll(), roll(), roll()
+        t += first % 7
+        at = max(0, t - (three % 60 if second % 5 == 0 else 0))
         value = None if three % 11 == 0 else f"v{three % 5}"
-        yield ("a" if one % 2 == 0 else "b"), f"k{two % 4}", value, at
+        yield ("a" if first % 2 == 0 else "b"), f"k{second % 4}", value, at
 
 
 RECORDS = list(_records(120))
@@ -67,8 +68,8 @@ def text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def plus(one: Any, two: Any) -> str:
-    return f"{'null' if one is None else one}{'null' if two is None else two}"
+def plus(left: Any, right: Any) -> str:
+    return f"{'null' if left is None else left}{'null' if right is None else right}"
 
 
 def append(key: Any, value: Any, so_far: str) -> str:
@@ -83,7 +84,7 @@ def foreign(value: str) -> str | None:
     return None if value == "v4" else f"k{value[1]}"
 
 
-# What goes before the names of stores that several cases have, where all cases are one topology.
+# Prefix of the store names that several cases share when all cases form one topology.
 _before_names = [""]
 
 
@@ -110,19 +111,19 @@ def stateless(b: StreamsBuilder) -> None:
 
 
 def branch(b: StreamsBuilder) -> None:
-    found = (
+    branches = (
         b.stream("a")
         .split(Named.as_("p-"))
         .branch(lambda k, v: k == "k1", Branched.as_("one"))
         .branch(lambda k, v: k == "k2")
         .default_branch()
     )
-    found["p-one"].to("out1")
-    found["p-2"].to("out2")
-    found["p-0"].to("out3")
+    branches["p-one"].to("out1")
+    branches["p-2"].to("out2")
+    branches["p-0"].to("out3")
 
 
-def kept(store: str) -> Any:
+def stored(store: str) -> Any:
     strings = Serdes.String(), Serdes.String()
     return Stores.key_value_store_builder(Stores.in_memory_key_value_store(_before_names[0] + store), *strings)
 
@@ -145,7 +146,7 @@ class Appending:
 
 
 class Filling:
-    """A value of its own for what is not there."""
+    """A sentinel for missing values."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -184,13 +185,13 @@ class Looking:
 
 
 def global_store(b: StreamsBuilder) -> None:
-    store = kept("G").with_logging_disabled()
+    store = stored("G").with_logging_disabled()
     b.add_global_store(store, "b", None, partial(Keeping, store.name))
     b.stream("a").process(partial(Looking, store.name)).to("out")
 
 
 def appending(b: StreamsBuilder, **how: Any) -> Any:
-    store = kept("T")
+    store = stored("T")
     return b.add_state_store(store).table("a").transform_values(partial(Appending, store.name), store.name, **how)
 
 
@@ -472,18 +473,20 @@ def topology_of(name: str) -> Any:
 
 
 def described(name: str) -> list[str]:
-    """What Kafka prints of the topology. A function that names topics is told by its class there, and left out."""
+    """The topology as Kafka prints it. Functions that choose topics are omitted: Kafka prints
+    their class name."""
     return [line.split(" (extractor")[0] for line in str(topology_of(name).describe()).splitlines()]
 
 
 def driven(name: str, cache: int = 0, records: list[Record] | None = None) -> list[str]:
-    """What the model writes: topic, key, value and time of each record, topics in the order of the alphabet."""
+    """The output of the model: topic, key, value and time of each record, topics in alphabetical
+    order."""
     lines = []
     with TopologyTestDriver(topology_of(name), {"cache.max.bytes.buffering": cache}) as driver:
         for topic, key, value, timestamp in records or RECORDS:
             if name == "pattern" or topic in driver.source_topics():
                 driver.create_input_topic(topic).pipe_input(key, value, timestamp)
-        for topic in sorted(one for one in driver.producer_topics() if one.startswith("out")):
+        for topic in sorted(topic for topic in driver.producer_topics() if topic.startswith("out")):
             for record in driver.create_output_topic(topic).read_records_to_list():
                 value = "null" if record.value is None else record.value
                 lines.append(f"{topic} {record.key} {value} {record.timestamp}")
@@ -511,7 +514,7 @@ class CaseTopology(Topology):
         if topic in self._internal:
             return topic
         prefix = self.case
-        return f"{prefix}.{topic}" if isinstance(topic, str) else lambda *given: f"{prefix}.{topic(*given)}"
+        return f"{prefix}.{topic}" if isinstance(topic, str) else lambda *arguments: f"{prefix}.{topic(*arguments)}"
 
 
 def topology_of_all(names: list[str], prefix: str) -> Topology:
@@ -526,26 +529,27 @@ def topology_of_all(names: list[str], prefix: str) -> Topology:
 
 
 def last_by_key(lines: list[str]) -> dict[str, str]:
-    """What a table is in the end: a count of 0 is as good as none."""
-    found = {}
+    """The final state of a table: a count of 0 equals no entry."""
+    last = {}
     for line in lines:
         _, key, value, _ = line.split(" ")
-        found[key] = value
-    return {key: value for key, value in found.items() if value not in ("null", "0")}
+        last[key] = value
+    return {key: value for key, value in last.items() if value not in ("null", "0")}
 
 
 def in_time(records: list[Record]) -> list[Record]:
-    """As a task of Kafka's would take them: always from the topic whose next record is the oldest."""
-    queues = {topic: [one for one in records if one[0] == topic] for topic in ("a", "b")}
-    found = []
+    """As a task of Kafka's would take them: always from the topic whose next record is the
+    oldest."""
+    queues = {topic: [record for record in records if record[0] == topic] for topic in ("a", "b")}
+    ordered = []
     while any(queues.values()):
         topic = min((t for t in queues if queues[t]), key=lambda t: (queues[t][0][3], t))
-        found.append(queues[topic].pop(0))
-    return found
+        ordered.append(queues[topic].pop(0))
+    return ordered
 
 
 class Telling:
-    """Counts by key in a store, and tells all counts every second of the wall clock."""
+    """Counts by key in a store and forwards all counts every second of the wall clock."""
 
     def init(self, context: Any) -> None:
         self.context = context

@@ -1,4 +1,5 @@
-"""A word count in a process of its own: `python -m tests.support.streams_job SERVERS IN OUT FOLDER [name=value …]`."""
+"""A word count in a separate process: `python -m tests.support.streams_job SERVERS IN OUT FOLDER
+[name=value …]`."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def main(servers: str, source: str, output: str, folder: str, *settings: str) ->
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",
         "spark.ui.enabled": "false",
-        **dict(one.split("=", 1) for one in settings),
+        **dict(setting.split("=", 1) for setting in settings),
     }
     with KafkaStreams(builder.build(), config) as streams:
         print("RUNNING", flush=True)

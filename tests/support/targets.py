@@ -1,4 +1,4 @@
-"""The brokers that a test can be run against: Kavka, and Apache Kafka to learn what the right answer is."""
+"""The brokers that a test can run against: Kavka, and Apache Kafka as the reference."""
 
 from __future__ import annotations
 

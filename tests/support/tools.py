@@ -27,7 +27,7 @@ class Result(NamedTuple):
 
 
 def ours(tool: str, *args: str) -> Result:
-    """`kavka <tool> …`, without a process of its own."""
+    """`kavka <tool> …`, in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([tool, *args])
@@ -39,7 +39,7 @@ def our_command(tool: str, *args: str) -> list[str]:
 
 
 def our_process(tool: str, *args: str, stdin: bytes = b"", timeout: float = 90.0) -> Result:
-    """`kavka <tool> …` as a process of its own: for those that read standard input or write bytes."""
+    """`kavka <tool> …` as a process, for tools that read standard input or write bytes."""
     done = subprocess.run(our_command(tool, *args), input=stdin, capture_output=True, timeout=timeout, check=False)
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 

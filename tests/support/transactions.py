@@ -1,4 +1,5 @@
-"""Transactional producers of Apache's Java client, each under a name, for tests in which they meet."""
+"""Transactional producers of Apache's Java client, each under a name, for tests in which they
+meet."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ class JavaTransactions(JavaClient):
         super().__init__(version, bootstrap, PROBE)
 
     def producer(self, name: str, *, init: bool = True, **config: Any) -> JavaProducer:
-        """Options of the producer have underscores for Kafka's dots; `transactional_id` is the name unless given."""
+        """Options of the producer have underscores for Kafka's dots; `transactional_id` is the name
+        unless given."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         self.call("open", name=name, config=settings)
         producer = JavaProducer(self, name)

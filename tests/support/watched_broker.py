@@ -27,7 +27,8 @@ MAX_GROWTH_BYTES = 200 << 20
 
 @dataclass
 class Cost:
-    """CPU time of the longest turn of the loop, CPU time of the whole process, and growth of its memory at the peak."""
+    """CPU time of the longest turn of the loop, CPU time of the whole process, and growth of its
+    memory at the peak."""
 
     turn_s: float = 0.0
     process_s: float = 0.0
@@ -47,7 +48,8 @@ class WatchedBroker(KavkaProcess):
         super().__init__(folder, overrides=overrides)
 
     def command(self) -> list[str]:
-        # `-m` finds the module in the folder that the process starts in, which is not the repository's.
+        # `-m` finds the module in the folder that the process starts in, which is not the
+        # repository's.
         start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.watched_server import main; main()"
         return [sys.executable, "-c", start, str(self._gauge_file), str(self.config)]
 
@@ -66,7 +68,7 @@ class WatchedBroker(KavkaProcess):
         cost.memory_bytes = self.process.peak_rss_bytes() - memory
 
     def _wait_for_turns(self) -> None:
-        """A response leaves within the turn that is to be measured: wait until that one is over."""
+        """A response leaves within the turn that is measured: wait until that turn ends."""
         calls = GAUGE.unpack_from(self._gauge)[1]
         wait_until(lambda: bool(GAUGE.unpack_from(self._gauge)[1] >= calls + 2), timeout=120, what="turns of the loop")
 

@@ -1,9 +1,11 @@
-"""A broker that measures its own event loop: `python -m tests.support.watched_server GAUGE server.properties`.
+"""A broker that measures its own event loop: `python -m tests.support.watched_server GAUGE
+server.properties`.
 
-A timer of a millisecond fires once in every turn of the loop. The CPU time of the loop's thread between two of its
-calls is what the turn between them has cost; other threads and other processes do not count. The largest cost is kept
-in the file GAUGE, with the number of calls so far: two doubles in the machine's byte order. The test reads them and
-sets the cost back to zero (`WatchedBroker`).
+A timer of a millisecond fires once in every turn of the loop. The CPU time of the loop's thread
+between two of its calls is what the turn between them has cost; other threads and other processes
+do not count. The largest cost is kept in the file GAUGE, with the number of calls so far: two
+doubles in the machine's byte order. The test reads them and sets the cost back to zero
+(`WatchedBroker`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Kafka's wire format by hand, independent of kavka.protocol: what the tests that speak to a broker byte by byte need.
+"""Kafka's wire format by hand, independent of kavka.protocol: what the tests that speak to a broker
+byte by byte need.
 
-Only the oldest, non-flexible layouts are here. Each `*_request` gives the body of a request; `Wire` frames it.
+Only the oldest, non-flexible layouts are here. Each `*_request` gives the body of a request; `Wire`
+frames it.
 """
 
 from __future__ import annotations
@@ -102,14 +104,15 @@ class Wire:
         return self.receive()
 
     def expect_correlation(self, correlation: int) -> None:
-        """For frames built by hand: the correlation id that the next answer has to carry."""
+        """For frames built by hand: the correlation id of the next response."""
         self._correlation = correlation
 
     def shut_for_writing(self) -> None:
         self.socket.shutdown(socket.SHUT_WR)
 
     def closed_within(self, seconds: float) -> bool:
-        """Whether the peer ends the connection in that time; what it sends before that is thrown away."""
+        """Whether the peer ends the connection in that time; what it sends before that is thrown
+        away."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -152,7 +155,7 @@ def request(key: int, version: int, body: bytes, correlation: int = 1, client_id
 
 
 def answers(address: tuple[str, int], timeout: float = 5.0) -> bool:
-    """Whether a broker at that address answers ApiVersions."""
+    """Whether a broker at that address responds to ApiVersions."""
     try:
         with Wire(address, timeout) as wire:
             wire.call(API_VERSIONS, 0, b"")
@@ -169,7 +172,7 @@ def served(address: tuple[str, int]) -> set[int]:
         return {answer.unpack("hhh")[0] for _ in range(answer.int32())}
 
 
-# --- record formats ---------------------------------------------------------------------------------------------
+# --- record formats
 
 
 def message(
@@ -211,7 +214,7 @@ def record(value: bytes | None, key: bytes | None = None, *, offset_delta: int =
 
 @dataclass
 class BatchFields:
-    """What a record batch of format 2 says in its header; the defaults are those of an honest producer."""
+    """The header of a record batch of format 2; the defaults are those of a correct producer."""
 
     records: bytes
     count: int
@@ -261,7 +264,8 @@ def batch(values: Sequence[bytes], **fields: int) -> bytes:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:
-    """(offset, magic, key, value) of an uncompressed message set of format 0 or 1; a cut tail is left out."""
+    """(offset, magic, key, value) of an uncompressed message set of format 0 or 1; a cut tail is
+    left out."""
     position = 0
     while position + 12 <= len(data):
         offset, size = struct.unpack_from(">qi", data, position)
@@ -281,7 +285,7 @@ def messages(data: bytes) -> Iterator[tuple[int, int, bytes | None, bytes | None
         position += 12 + size
 
 
-# --- requests ---------------------------------------------------------------------------------------------------
+# --- requests
 
 
 def produce_request(topic: str, partition: int, records: bytes | None, *, version: int, acks: int = 1) -> bytes:
@@ -291,7 +295,7 @@ def produce_request(topic: str, partition: int, records: bytes | None, *, versio
 
 
 def produce_error(answer: Reader, version: int) -> tuple[int, int]:
-    """(error code, base offset) of a Produce answer with one partition, versions 0 to 8."""
+    """(error code, base offset) of a Produce response with one partition, versions 0 to 8."""
     assert answer.int32() == 1
     answer.string()
     assert answer.int32() == 1
@@ -323,7 +327,8 @@ def fetch_request(
 
 
 def fetched(answer: Reader, version: int) -> tuple[int, int, bytes]:
-    """(error code, high watermark, records) of a Fetch answer with one partition, versions 0 to 5."""
+    """(error code, high watermark, records) of a Fetch response with one partition, versions 0
+    to 5."""
     if version >= 1:
         answer.int32()
     assert answer.int32() == 1
@@ -349,7 +354,8 @@ def create_topic_request(topic: str, partitions: int = 1, configs: dict[str, str
 
 
 def create_topic(address: tuple[str, int], topic: str, partitions: int = 1, **configs: str) -> int:
-    """Creates a topic and waits for its leaders; its error code. Options have underscores for Kafka's dots."""
+    """Creates a topic and waits for its leaders; its error code. Options have underscores for
+    Kafka's dots."""
     with Wire(address, 30.0) as wire:
         names = {name.replace("_", "."): value for name, value in configs.items()}
         answer = wire.call(CREATE_TOPICS, 2, create_topic_request(topic, partitions, names))
@@ -395,7 +401,8 @@ def brokers_of(answer: Reader) -> list[int]:
 
 
 def _led(wire: Wire, topic: str, partitions: int) -> bool:
-    """Whether this broker answers as leader of each partition (Kafka's metadata says so a little too early)."""
+    """Whether this broker acts as leader of each partition (Kafka's metadata reports it slightly
+    too early)."""
     return all(end_offset(wire, topic, partition)[0] == 0 for partition in range(partitions))
 
 
@@ -411,7 +418,7 @@ def end_offset(wire: Wire, topic: str, partition: int, timestamp: int = -1) -> t
 
 
 def known_brokers(address: tuple[str, int], timeout: float = 5.0) -> list[int]:
-    """The brokers that the one at that address tells of; none when it does not answer."""
+    """The brokers in the metadata of the broker at that address; none if it does not respond."""
     try:
         with Wire(address, timeout) as wire:
             return sorted(brokers_of(wire.call(METADATA, 4, metadata_request([]))))
@@ -420,7 +427,8 @@ def known_brokers(address: tuple[str, int], timeout: float = 5.0) -> list[int]:
 
 
 def knows_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
-    """Whether the broker at that address answers Metadata and is in the answer, so that topics can be created."""
+    """Whether the broker at that address responds to Metadata and lists itself, so that topics
+    can be created."""
     return bool(known_brokers(address, timeout))
 
 

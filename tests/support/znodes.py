@@ -1,6 +1,8 @@
-"""The tree that a cluster leaves in ZooKeeper: one life of a cluster, step by step, and a picture after each.
+"""The tree that a cluster leaves in ZooKeeper: one life of a cluster, step by step, and a picture
+after each.
 
-`python -m tests.support.znodes` makes tests/golden/znodes/3.9.1.json from a cluster of Apache Kafka 3.9.1.
+`python -m tests.support.znodes` makes tests/golden/znodes/3.9.1.json from a cluster of Apache Kafka
+3.9.1.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ Picture = dict[str, Node]
 
 
 def pictures(cluster: Cluster) -> dict[str, Picture]:
-    """By the name of the step; the cluster is not started yet. Broker 0 is the controller all the time."""
+    """By the name of the step; the cluster is not started yet. Broker 0 is the controller all the
+    time."""
     taken: dict[str, Picture] = {}
     cluster.start(0)
     cluster.start(1, 2)
@@ -52,14 +55,15 @@ def pictures(cluster: Cluster) -> dict[str, Picture]:
 
 
 def picture(tree: KazooClient) -> Picture:
-    """Every node but ZooKeeper's own: its data as text (None where it has none), and whether it is ephemeral."""
-    found: Picture = {}
+    """Every node but ZooKeeper's own: its data as text (None where it has none), and whether it is
+    ephemeral."""
+    picture: Picture = {}
 
     def look(path: str) -> None:
         with contextlib.suppress(NoNodeError):
             data, stat = tree.get(path)
             if path != "/":
-                found[path] = {
+                picture[path] = {
                     "data": None if data is None else _settled(path, data.decode()),
                     "ephemeral": bool(stat.ephemeralOwner),
                 }
@@ -69,7 +73,7 @@ def picture(tree: KazooClient) -> Picture:
                     look(full)
 
     look("/")
-    return found
+    return picture
 
 
 _CHANGES = (
@@ -82,7 +86,7 @@ _CHANGES = (
 
 
 def _settled(path: str, data: str) -> str:
-    """What differs from run to run, always the same; the form of it stays."""
+    """Replace values that differ from run to run by constants of the same form."""
     for pattern, replacement in _CHANGES:
         data = pattern.sub(replacement, data)
     if path == "/latest_producer_id_block":
@@ -103,10 +107,10 @@ def _tree(connect: str) -> Iterator[KazooClient]:
 
 def _state(tree: KazooClient, topic: str, partition: int) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(tree.get(f"/brokers/topics/{topic}/partitions/{partition}/state")[0])
+        document: dict[str, Any] = json.loads(tree.get(f"/brokers/topics/{topic}/partitions/{partition}/state")[0])
     except NoNodeError:
         return {}
-    return found
+    return document
 
 
 def _wait_for(tree: KazooClient, topic: str, expected: dict[int, tuple[int, list[int]]]) -> None:

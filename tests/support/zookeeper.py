@@ -1,4 +1,5 @@
-"""A real ZooKeeper, as a process of its own: it can be stopped, killed, paused, and started again on its data."""
+"""A real ZooKeeper server as a process: it can be stopped, killed, paused, and restarted on its
+data."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class ZooKeeper(Server):
         return self.command("srvr").startswith("Zookeeper version")
 
     def command(self, word: str) -> str:
-        """The answer to a four-letter word; empty when nobody answers."""
+        """The response to a four-letter word; empty if there is none."""
         try:
             with socket.create_connection(self.address, 2) as connection:
                 connection.sendall(word.encode())

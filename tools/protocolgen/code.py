@@ -1,4 +1,5 @@
-"""Pieces that both emitters of code use: indented lines, unique local names, default values as Python source."""
+"""Parts shared by the generators of decoders and encoders: indented lines, unique local names,
+default values as Python source."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Protocol
 
 from protocolgen.schema import FIXED, VARIABLE, Field, Struct
 
-# Names that generated functions use for themselves.
+# Local names of generated functions.
 RESERVED = ("buf", "pos", "size", "n", "end", "data", "message", "out", "append", "error", "item", "new")
 
 LINE_LENGTH = 120
@@ -33,7 +34,7 @@ STRUCT_ARGUMENTS = {"decode": "buf, pos", "encode": "{}, append"}
 
 
 class Library:
-    """The functions of a module, one for each layout: the same text is written once, whatever versions it is for."""
+    """The functions of a module, one per layout. Versions with the same code share a function."""
 
     def __init__(self) -> None:
         self._functions: dict[tuple[str, str, str], str] = {}  # (kind, owner, body) to name
@@ -77,7 +78,7 @@ def version_label(versions: list[int]) -> str:
 
 
 class Code:
-    """The lines of one function."""
+    """The lines of a function."""
 
     def __init__(self, depth: int = 0) -> None:
         self.lines: list[str] = []
@@ -88,7 +89,7 @@ class Code:
         self.lines.append("    " * self._depth + line)
 
     def add_wrapped(self, targets: list[str], end: str) -> None:
-        """Targets of an assignment, on lines of their own when one line is too short for them."""
+        """Add an assignment, with one target per line if it is too long for one line."""
         line = ", ".join(targets)
         if 4 * self._depth + len(line + end) <= LINE_LENGTH:
             self.add(line + end)
@@ -115,17 +116,18 @@ class Code:
         yield
         self._depth -= 1
 
-    def name(self, wanted: str) -> str:
-        """A local name that is not taken yet."""
-        name, count = wanted, 2
+    def name(self, base: str) -> str:
+        """Return an unused local name that starts with `base`."""
+        name, count = base, 2
         while name in self._names:
-            name, count = f"{wanted}_{count}", count + 1
+            name, count = f"{base}_{count}", count + 1
         self._names.add(name)
         return name
 
 
 class Uses:
-    """What a generated module has to import or define, gathered while its code is written."""
+    """The imports and definitions that a generated module needs, collected while its code is
+    generated."""
 
     def __init__(self) -> None:
         self.helpers: set[str] = set()
@@ -159,7 +161,8 @@ def is_struct(f: Field) -> bool:
 
 
 def has_shared_default(struct: Struct) -> bool:
-    """One read-only default serves for all, where the struct holds nothing that could be changed in place."""
+    """Whether all messages can share a default of this struct, because it contains nothing
+    mutable."""
     return all(not f.array and not is_struct(f) for f in struct.fields)
 
 
@@ -184,7 +187,7 @@ def default_source(f: Field, uses: Uses) -> str:
 
 
 def set_condition(f: Field, value: str, uses: Uses) -> str:
-    """Source of the test that `value` is not the field's default."""
+    """Return the source of the condition that `value` is not the field's default."""
     default = default_source(f, uses)
     if default == "None":
         return f"{value} is not None"

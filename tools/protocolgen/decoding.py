@@ -1,8 +1,8 @@
-"""Writes decoders: of a message, and of each struct in it, at one version.
+"""Generates decoders of a message and its structs for one version.
 
-Adjacent fields of fixed size are read by one precompiled struct (a "run"). The rest is done by the readers in
-kavka.protocol.primitives, one call per field, so that the code stays small; structs have a function of their own, which
-versions with the same layout share. `FlatDecoderWriter` is for the few messages that the broker handles most.
+A precompiled struct reads adjacent fields of fixed size (a "run"). For other fields, the code calls
+a reader in kavka.protocol.primitives, which keeps it small. Each struct has its own function, which
+versions with the same layout share. `FlatDecoderWriter` is for the few messages on the hot path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SIZES = {"B": 1} | {form: size for form, size in FIXED.values()}
 
 
 def smallest(struct: Struct, version: int, flexible: bool) -> int:
-    """The fewest bytes that a struct can take: what bounds the count of an array of them."""
+    """Return the minimum size of a struct in bytes, which bounds the count of an array."""
     fields, _tagged = struct.at(version)
     return sum(_smallest_field(f, version, flexible) for f in fields) + flexible
 
@@ -48,7 +48,7 @@ class DecoderWriter:
         self.uses = uses
         self.library = library
         self.code = Code(depth=1)
-        # Fields of fixed size that were seen and not yet read: (format, target, line to run on what was read).
+        # Pending fields of fixed size: (format, target, statement after the read).
         self.run: list[tuple[str, str, str | None]] = []
 
     def write(self) -> list[str]:
@@ -64,7 +64,8 @@ class DecoderWriter:
         pass
 
     def write_struct(self, struct: Struct) -> list[str]:
-        """The body of a struct's own function. What it raises is made a ProtocolError by the message's."""
+        """Write the body of a struct's function. The message's function converts its exceptions to
+        ProtocolError."""
         name = self.code.name(snake_case(struct.name))
         self.struct(struct, name)
         self.code.add(f"return {name}, pos")
@@ -95,7 +96,7 @@ class DecoderWriter:
     # --- structs
 
     def struct(self, struct: Struct, target: str) -> None:
-        """Reads a struct into a new object in the local variable `target`."""
+        """Read a struct into a new object in the local variable `target`."""
         fields, tagged = struct.at(self.version)
         self.code.add(f"{target} = {self.uses.helper('new')}({struct.name})")
         for f in (*struct.absent(self.version), *tagged):
@@ -112,7 +113,7 @@ class DecoderWriter:
         return self.library.add(writer, struct, self.version)
 
     def inner(self, struct: Struct, target: str) -> None:
-        """Reads a struct that is a field of another."""
+        """Read a struct that is a field of another struct."""
         self.flush()
         self.code.add(f"{target}, pos = {self.function_of(struct)}(buf, pos)")
 
@@ -125,7 +126,7 @@ class DecoderWriter:
             self.code.add(f"pos = {self.uses.helper('skip_tags')}(buf, pos)")
 
     def known_tags(self, tagged: list[Field], target: str) -> None:
-        """n is the number of tagged fields."""
+        """Read tagged fields. The variable `n` contains their number."""
         code = self.code
         tag, stop = code.name("tag"), code.name("stop")
         if self.message.kind == "request":
@@ -153,7 +154,7 @@ class DecoderWriter:
         elif f.struct is None:
             self.sized(f, target, f.nullable_in(self.version))
         elif f.nullable_in(self.version):
-            # Before a struct that may be null: -1 or 1; in a tagged field 0 or 1.
+            # A marker precedes a nullable struct: -1 or 1, in a tagged field 0 or 1.
             self.fixed("b", "n")
             self.flush()
             with self.code.block("if n < 0:" if f.tag is None else "if n <= 0:"):
@@ -172,12 +173,12 @@ class DecoderWriter:
             self.fixed(form, target)
 
     def sized(self, f: Field, target: str, nullable: bool) -> None:
-        """A string, bytes or records."""
+        """Read a string, bytes or records."""
         self.flush()
         self.code.add(f"{target}, pos = {self.uses.helper(self.reader(f.type, nullable))}(buf, pos)")
 
-    def reader(self, what: str, nullable: bool) -> str:
-        return "_".join(["read", *["compact"] * self.flexible, *["nullable"] * nullable, what])
+    def reader(self, type_name: str, nullable: bool) -> str:
+        return "_".join(["read", *["compact"] * self.flexible, *["nullable"] * nullable, type_name])
 
     def array(self, f: Field, target: str) -> None:
         self.flush()
@@ -200,12 +201,13 @@ class DecoderWriter:
     def smallest_element(self, f: Field) -> int:
         size = smallest_element(f, self.version, self.flexible)
         if size < 1:
-            raise SchemaError(f"version {self.version}: elements of {f.name} take no bytes, nothing bounds their count")
+            raise SchemaError(f"version {self.version}: elements of {f.name} have no size, so their count is unbounded")
         return size
 
 
 class FlatDecoderWriter(DecoderWriter):
-    """All in line: loops for arrays and no call for anything usual. Lengths are read with the run before them."""
+    """Generates inline code: loops for arrays, and calls only in rare cases. A length is read with
+    the run before it."""
 
     def begin(self) -> None:
         if _holds_records(self.message):
@@ -231,7 +233,7 @@ class FlatDecoderWriter(DecoderWriter):
                 self.code.add(f"pos = {self.uses.helper('skip_tags')}(buf, pos - 1)")
 
     def length(self, form: str, long: str) -> None:
-        """Reads a length into n. Compact ones are one more than the length, and zero for null."""
+        """Read a length into `n`. A compact length is one more than the length, and 0 for null."""
         self.fixed("B" if self.flexible else form, "n")
         self.flush()
         if self.flexible:
@@ -239,7 +241,7 @@ class FlatDecoderWriter(DecoderWriter):
                 self.code.add(f"n, pos = {self.uses.helper(long)}(buf, pos, n)")
 
     def unless_null(self, f: Field, target: str, nullable: bool) -> None:
-        """Handles a null; what is written next is for a value that is not null."""
+        """Handle null. The code after it handles other values."""
         with self.code.block("if n == 0:" if self.flexible else "if n < 0:"):
             if nullable:
                 self.code.add(f"{target} = None")

@@ -1,8 +1,9 @@
-"""Writes encoders, of a message and of each struct in it, at one version: they append pieces to a list.
+"""Generates encoders of a message and its structs for one version. An encoder appends bytes to a
+list.
 
-Values of fixed size that follow each other are packed by one precompiled struct (a "run"); the rest is done by the
-packers in kavka.protocol.primitives. Fields that the version lacks are checked first: unless they are ignorable they
-must have their default. `FlatEncoderWriter` is for the few messages that the broker handles most.
+A precompiled struct packs adjacent values of fixed size (a "run"); packers in
+kavka.protocol.primitives encode the others. A field that the version lacks must have its default,
+unless it is ignorable. `FlatEncoderWriter` is for the few messages on the hot path.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from protocolgen.schema import FIXED, Field, Message, Struct
 
 
 def is_error_message(f: Field) -> bool:
-    """It quotes what a client sent, and must not make the response too long to be encoded."""
+    """Whether a field is an error message. It may quote long client data, and is shortened."""
     return f.type == "string" and f.name.endswith("error_message")
 
 
@@ -27,8 +28,8 @@ class EncoderWriter:
         self.uses = uses
         self.library = library
         self.code = Code(depth=1)
-        self.append = "append"  # the name of the append method of the list that gets the pieces
-        self.run: list[tuple[str, str]] = []  # values waiting to be packed: (format, source); "x" is a zero byte
+        self.append = "append"  # source of the append method of the output list
+        self.run: list[tuple[str, str]] = []  # pending values: (format, source); "x" is a zero byte
 
     def write(self) -> list[str]:
         with self.code.block("try:"):
@@ -82,13 +83,13 @@ class EncoderWriter:
             self.fixed("x")
 
     def inner(self, struct: Struct, value: str) -> None:
-        """Writes a struct that is part of another."""
+        """Write a struct that is a field of another struct."""
         self.flush()
         writer = EncoderWriter(self.message, self.version, self.uses, self.library)
         self.code.add(f"{self.library.add(writer, struct, self.version)}({value}, {self.append})")
 
     def tags(self, tagged: list[Field], source: str) -> None:
-        """Tagged fields are there only when set; each one goes with its number and size, in order of the numbers."""
+        """Write the tagged fields that are set, each with its tag and size, ordered by tag."""
         code = self.code
         self.flush()
         fields = code.name("tagged_fields")
@@ -127,8 +128,8 @@ class EncoderWriter:
         else:
             self.inner(f.struct, value)
 
-    def packer(self, what: str, nullable: bool) -> str:
-        return self.uses.helper("_".join(["pack", *["compact"] * self.flexible, *["nullable"] * nullable, what]))
+    def packer(self, type_name: str, nullable: bool) -> str:
+        return self.uses.helper("_".join(["pack", *["compact"] * self.flexible, *["nullable"] * nullable, type_name]))
 
     def sized(self, f: Field, value: str, nullable: bool) -> None:
         if is_error_message(f):
@@ -151,7 +152,7 @@ class EncoderWriter:
 
 
 class FlatEncoderWriter(EncoderWriter):
-    """All in line. Lengths of fixed size are packed with the run before them."""
+    """Generates inline code. A length of fixed size is packed with the run before it."""
 
     def inner(self, struct: Struct, value: str) -> None:
         if "." in value:
@@ -162,7 +163,7 @@ class FlatEncoderWriter(EncoderWriter):
         self.struct(struct, value)
 
     def length(self, source: str, form: str, long: str) -> None:
-        if any(waiting == "n" for _form, waiting in self.run):
+        if any(source == "n" for _form, source in self.run):
             self.flush()
         if self.flexible:
             self.code.add(f"n = {source} + 1")

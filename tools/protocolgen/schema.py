@@ -1,4 +1,4 @@
-"""Reads the schema files: text in, `Message` trees out, every mistake an error with file and line."""
+"""Parses schema files into `Message` trees. Errors contain the file and the line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_VERSION_LIMIT = 1 << 15
 
 
 class SchemaError(Exception):
-    pass
+    """A schema file is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Struct:
     fields: list[Field] = field(default_factory=list)
 
     def at(self, version: int) -> tuple[list[Field], list[Field]]:
-        """The fields that `version` has: those in sequence, and the tagged ones in order of their tags."""
+        """Return the fields of a version: those in sequence, and the tagged ones ordered by tag."""
         present = [f for f in self.fields if version in f.versions]
         tagged = sorted((f for f in present if f.tag is not None), key=lambda f: f.tag or 0)
         return [f for f in present if f.tag is None], tagged
@@ -93,7 +93,7 @@ class Message(Struct):
     api_key: int | None = None
     versions: Versions = ALL
     flexible_from: int | None = None
-    flat: bool = False  # structs are read and written in line: faster, but much more code
+    flat: bool = False  # inline code for structs: faster, but much longer
 
     def flexible(self, version: int) -> bool:
         return self.flexible_from is not None and version >= self.flexible_from
@@ -101,9 +101,9 @@ class Message(Struct):
 
 @dataclass(slots=True)
 class SchemaFile:
-    name: str  # of the file without suffix, and of the module made from it
+    name: str  # of the file without suffix, and of the generated module
     messages: list[Message]
-    structs: dict[str, Struct]  # in the order in which classes must be defined: what is used comes first
+    structs: dict[str, Struct]  # ordered so that a struct follows the structs that it uses
 
 
 def parse_file(path: Path) -> SchemaFile:
@@ -116,7 +116,7 @@ def parse_file(path: Path) -> SchemaFile:
 def parse(name: str, text: str) -> SchemaFile:
     messages: list[Message] = []
     structs: dict[str, Struct] = {}
-    holders: list[tuple[int, Struct | None]] = []  # indent of the fields of each open struct, outermost first
+    holders: list[tuple[int, Struct | None]] = []  # open structs with the indent of their fields, outermost first
     last_field: Field | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].rstrip()
@@ -136,19 +136,19 @@ def parse(name: str, text: str) -> SchemaFile:
                 holders[-1] = (indent, holders[-1][1])
             elif indent > holders[-1][0]:
                 if last_field is None or last_field.type in FIXED or last_field.type in VARIABLE:
-                    raise SchemaError("indented below a field that is no struct")
+                    raise SchemaError("indented below a field that is not a struct")
                 if last_field.type in structs:
                     raise SchemaError(f"{last_field.type} is defined twice")
                 holders.append((indent, structs.setdefault(last_field.type, Struct(last_field.type))))
             while indent < holders[-1][0]:
                 holders.pop()
             if indent != holders[-1][0]:
-                raise SchemaError("the indent fits no open struct")
+                raise SchemaError("the indent matches no open struct")
             last_field = _parse_field(line.split())
             holder = holders[-1][1]
             assert holder is not None
             if any(f.name == last_field.name for f in holder.fields):
-                raise SchemaError(f"{last_field.name} is there twice")
+                raise SchemaError(f"{last_field.name} is defined twice")
             holder.fields.append(last_field)
         except SchemaError as error:
             raise SchemaError(f"line {number}: {error}") from None
@@ -217,7 +217,8 @@ def _parse_field(words: list[str]) -> Field:
 
 
 def _link(messages: list[Message], structs: dict[str, Struct]) -> dict[str, Struct]:
-    """Ties every field to its struct, and orders the structs so that each comes after those it uses."""
+    """Link every field to its struct, and order the structs so that each follows the structs that
+    it uses."""
     ordered: dict[str, Struct] = {}
 
     def visit(struct: Struct, above: tuple[str, ...]) -> None:

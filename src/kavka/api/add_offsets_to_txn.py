@@ -1,10 +1,10 @@
-"""AddOffsetsToTxn (key 25): a transaction is going to commit offsets of a group.
+"""AddOffsetsToTxn (key 25): adds a group's offsets to a transaction.
 
 v2  PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
 v3  flexible
-v4  TRANSACTION_ABORTABLE may be answered
+v4  TRANSACTION_ABORTABLE
 
-What is added is the group's partition of `__consumer_offsets`: its marker makes the offsets count.
+Adds the group's partition of `__consumer_offsets`; its marker makes the offsets take effect.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""AddPartitionsToTxn (key 24): partitions that a transaction is going to write to.
+"""AddPartitionsToTxn (key 24): adds partitions to a transaction.
 
 v2     PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
 v3     flexible
-v4     from brokers: many transactions at once; verify_only asks whether the partitions are in the transaction
-v5     TRANSACTION_ABORTABLE where they are not (before: INVALID_TXN_STATE)
+v4     for brokers: many transactions; verify_only checks whether the partitions are in them
+v5     TRANSACTION_ABORTABLE if they are not (before: INVALID_TXN_STATE)
 
-All partitions of a transaction are added, or none: where one does not exist, the others are OPERATION_NOT_ATTEMPTED.
-Clients (up to v3) cannot add internal topics: Kafka answers TOPIC_AUTHORIZATION_FAILED. Brokers add the partition of
-`__consumer_offsets` that a transaction commits offsets to.
+All partitions of a transaction are added, or none: if one does not exist, the others get
+OPERATION_NOT_ATTEMPTED. Clients (up to v3) cannot add internal topics and get
+TOPIC_AUTHORIZATION_FAILED, as in Kafka. Brokers add the partition of `__consumer_offsets` that a
+transaction commits offsets to.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _NOT_ATTEMPTED = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
 def fenced_code(code: ErrorCode, version: int) -> ErrorCode:
-    """Older clients know a fenced producer by another code."""
+    """Older clients expect another code for a fenced producer."""
     return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and version < 2 else code
 
 
@@ -72,11 +73,11 @@ def handle(ctx: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
 async def _add_many(
     ctx: RequestContext, transactions: Iterable[AddPartitionsToTxnTransaction]
 ) -> AddPartitionsToTxnResponse:
-    answers = [(transaction, _start(ctx, transaction)) for transaction in transactions]
+    results_by_transaction = [(transaction, _start(ctx, transaction)) for transaction in transactions]
     results = []
-    for transaction, answer in answers:
+    for transaction, result in results_by_transaction:
         try:
-            topics = await answer if isinstance(answer, asyncio.Future) else answer
+            topics = await result if isinstance(result, asyncio.Future) else result
             if isinstance(topics, KafkaError):
                 raise topics
             if isinstance(topics, frozenset):
@@ -88,7 +89,8 @@ async def _add_many(
 
 
 def _start(ctx: RequestContext, transaction: AddPartitionsToTxnTransaction) -> Any:
-    """Results, the partitions that are not in the transaction, the error of all of them, or a future of one of these."""
+    """The results, the partitions that are not in the transaction, the error of all partitions, or
+    a future of one of these."""
     topics = transaction.topics
     refused = _refuse(ctx, topics, from_client=False)
     if refused is not None:
@@ -114,7 +116,7 @@ def _verified(
 def _refuse(
     ctx: RequestContext, topics: list[AddPartitionsToTxnTopic], *, from_client: bool
 ) -> list[AddPartitionsToTxnTopicResult] | None:
-    """The results where not every partition can be added; None where all can."""
+    """The results if not every partition can be added, else None."""
     state_of = ctx.broker.metadata_cache.partition_state
     codes: dict[TopicPartition, int] = {}
     for tp in _partitions(topics):
@@ -136,7 +138,7 @@ def _all(topics: Iterable[AddPartitionsToTxnTopic], code: int) -> list[AddPartit
 def _results(
     topics: Iterable[AddPartitionsToTxnTopic], codes: Mapping[TopicPartition, int], rest: int
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """The codes of some of the partitions, `rest` for the others."""
+    """The results with these codes for some partitions, and `rest` for the others."""
     return [
         AddPartitionsToTxnTopicResult(
             name=topic.name,

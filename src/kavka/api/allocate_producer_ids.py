@@ -1,4 +1,4 @@
-"""AllocateProducerIds (key 67): a broker asks the controller for a block of producer ids that nobody else gets."""
+"""AllocateProducerIds (key 67): the controller allocates a block of producer ids to a broker."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""AlterConfigs (key 33): replace all that a topic, a broker or a group sets itself.
+"""AlterConfigs (key 33): replaces all overrides of a topic, a broker or a group.
 
 v2     flexible
 
-Old clients' way: what is not named goes back to its default. IncrementalAlterConfigs changes single settings.
+Overrides that are not in the request are removed. IncrementalAlterConfigs changes single settings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConf
         await config_resources.change(ctx, *key, lambda _: values, validate_only=request.validate_only)
 
     changed = await config_resources.each_once(request.resources, change)
-    return AlterConfigsResponse(responses=[_result(*one) for one in changed])
+    return AlterConfigsResponse(responses=[_result(*outcome) for outcome in changed])
 
 
 def _result(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:

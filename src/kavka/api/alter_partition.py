@@ -1,10 +1,10 @@
-"""AlterPartition (key 56): a leader asks the controller to change who is in sync.
+"""AlterPartition (key 56): a leader asks the controller to change an ISR.
 
 v1     leader_recovery_state
-v2     topics are named by id; INELIGIBLE_REPLICA for a replica that may not join (before: OPERATION_NOT_ATTEMPTED)
-v3     new_isr_with_epochs: a broker that has started anew since it caught up is not taken
+v2     topic ids; INELIGIBLE_REPLICA (before: OPERATION_NOT_ATTEMPTED)
+v3     new_isr_with_epochs: a broker that was restarted since it caught up is refused
 
-Only the controller answers; others say NOT_CONTROLLER.
+Only the controller serves it; other brokers return NOT_CONTROLLER.
 """
 
 from __future__ import annotations

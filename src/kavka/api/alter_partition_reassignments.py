@@ -1,8 +1,9 @@
-"""AlterPartitionReassignments (key 45): move partitions to other brokers, or (null) call a move off.
+"""AlterPartitionReassignments (key 45): moves partitions to other brokers, or cancels a move
+(null).
 
 v1     allow_replication_factor_change; before, it is allowed
 
-The answer says what was begun. A move takes as long as the new brokers need to copy; ListPartitionReassignments tells.
+The response reports that the moves have started. ListPartitionReassignments shows their progress.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from kavka.protocol.messages.alter_partition_reassignments import (
 async def handle(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    asked = {TopicPartition(t.name, p.partition_index): p.replicas for t in request.topics for p in t.partitions}
+    targets = {TopicPartition(t.name, p.partition_index): p.replicas for t in request.topics for p in t.partitions}
     may_change = request.allow_replication_factor_change if ctx.version >= 1 else True
-    results = await ctx.broker.controller.alter_reassignments(asked, same_factor=not may_change)
+    results = await ctx.broker.controller.alter_reassignments(targets, same_factor=not may_change)
     topics: dict[str, ReassignableTopicResponse] = {}
     for tp, error in results.items():
         partition = ReassignablePartitionResponse(partition_index=tp.partition, error_message=None)

@@ -1,7 +1,10 @@
-"""AlterReplicaLogDirs (key 34): move partitions between the log directories of this broker. v2 is flexible.
+"""AlterReplicaLogDirs (key 34): moves partitions between the log directories of this broker.
 
-The answer says that the move began; DescribeLogDirs shows the copy as a future replica until it is done. For a
-partition that is not here yet the wish is kept, and it is told that there is no replica, as Kafka does.
+v2     flexible
+
+The response reports that the move has started; DescribeLogDirs shows a future replica until it is
+done. For a partition that this broker does not have yet, the directory is remembered and the error
+is REPLICA_NOT_AVAILABLE, as in Kafka.
 """
 
 from __future__ import annotations

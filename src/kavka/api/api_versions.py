@@ -1,11 +1,11 @@
-"""ApiVersions (key 18): what this broker serves.
+"""ApiVersions (key 18): the APIs that this broker serves.
 
 v0-v2  keys with their versions; v1 adds throttle_time_ms
-v3     flexible; the client's software name and version in the request; features in the answer
-v4     features whose lowest version is 0 are not left out
+v3     flexible; software name and version of the client; features in the response
+v4     features with minimum version 0 are included
 
-A version that is too new is answered in v0 with UNSUPPORTED_VERSION and the list, so that the client can try again;
-the connection sees to that (`network/connection.py`), since the request cannot be decoded.
+The response to a version that is too new is UNSUPPORTED_VERSION in v0 with the list, so that the
+client can retry. `network/connection.py` sends it, because the request cannot be decoded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a client may do with a resource, as the bit field that several answers carry: bit N is AclOperation N.
+"""The operations that a client may perform on a resource, as a bit field: bit N is AclOperation N.
 
-Until there is an authorizer, everybody may do everything that makes sense for the kind of resource.
+Without an authorizer, all operations that apply to the resource type are allowed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The loggers of this broker as a resource with settings: a logger's name, and its level by Kafka's name.
+"""The loggers of this broker as a config resource: logger names, and levels with Kafka's names.
 
-A level that is set holds until the broker stops.
+Changed levels apply until the broker stops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 ROOT = "root"
 SET, DELETE = 0, 1
 
-# Python has no TRACE; what is set to it says all there is.
+# Python has no TRACE: it logs everything.
 _LEVELS = {
     "TRACE": 5,
     "DEBUG": logging.DEBUG,
@@ -25,22 +25,22 @@ _LEVELS = {
 
 
 def levels() -> dict[str, str]:
-    """Every logger of ours with the level in force."""
+    """All our loggers with their effective levels."""
     names = [name for name in logging.root.manager.loggerDict if name == "kavka" or name.startswith("kavka.")]
     return {ROOT: _name(logging.root), **{name: _name(logging.getLogger(name)) for name in sorted(names)}}
 
 
 def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool) -> None:
-    """(logger, SET or DELETE, level): nothing is changed when one of them is wrong."""
-    known = levels()
+    """(logger, SET or DELETE, level). Changes nothing if one of them is invalid."""
+    names = levels()
     for name, operation, level in changes:
         if operation not in (SET, DELETE):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A logger's level can be set or deleted, no more.")
-        if name not in known:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "A logger's level can only be set or deleted.")
+        if name not in names:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger '{name}'.")
         if operation == SET and level not in _LEVELS:
             raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"A logger's level is one of {', '.join(_LEVELS)}; '{level}' is none."
+                ErrorCode.INVALID_CONFIG, f"A logger's level is one of {', '.join(_LEVELS)}; '{level}' is not."
             )
         if operation == DELETE and name == ROOT:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be deleted.")

@@ -1,6 +1,7 @@
-"""What has settings that can be described and altered: topics, brokers, groups, and the loggers of this broker.
+"""The resources with settings: topics, brokers, groups, and the loggers of this broker.
 
-A topic's and a group's values are wrong with INVALID_CONFIG, a broker's with INVALID_REQUEST: so Kafka answers.
+As in Kafka, invalid values of a topic or a group are INVALID_CONFIG, those of a broker
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-# A request may name tens of thousands of resources: other work of the loop goes on in between.
+# A request may name tens of thousands of resources: yield to the loop after this many.
 RESOURCES_PER_TURN = 200
 
 
@@ -46,10 +47,10 @@ async def change(
     *,
     validate_only: bool,
 ) -> None:
-    """From now on the resource sets just what `changed` makes of what it sets itself, here and after a restart.
+    """Replace the overrides of the resource with `changed(overrides)`, persistently.
 
-    `changed` may be called more than once. KafkaError if there is no such resource, if it is not altered here, or if
-    its values are wrong: then nothing is changed.
+    `changed` may be called more than once. Raises KafkaError, and changes nothing, if the resource
+    does not exist, cannot be altered here, or gets invalid values.
     """
     configs = ctx.broker.configs
     try:
@@ -92,19 +93,19 @@ def _checked(
 
 
 def check_group_name(name: str) -> None:
-    """There need not be such a group yet."""
+    """The group need not exist."""
     if not name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "There are no settings for all groups: name one.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Group settings have no cluster-wide default: name a group.")
 
 
 async def each_once(
     resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[tuple[R, KafkaError | None]]:
-    """Change one resource after the other, each with its outcome. One that is named twice is not changed at all."""
-    asked = [(resource.resource_type, resource.resource_name) for resource in resources]
-    counts = Counter(asked)
+    """Change the resources one by one. A resource that is named twice is not changed."""
+    keys = [(resource.resource_type, resource.resource_name) for resource in resources]
+    counts = Counter(keys)
     results: list[tuple[R, KafkaError | None]] = []
-    for resource, key in zip(resources, asked, strict=True):
+    for resource, key in zip(resources, keys, strict=True):
         if len(results) % RESOURCES_PER_TURN == RESOURCES_PER_TURN - 1:
             await asyncio.sleep(0)
         try:
@@ -133,15 +134,16 @@ def _check_broker(
 
 
 def broker_id(ctx: RequestContext, name: str) -> int | None:
-    """The broker a resource's name means: this one, or None for the settings of all brokers (the empty name)."""
+    """The broker id of a resource name: this broker, or None for the cluster-wide default (empty
+    name)."""
     if not name:
         return None
     try:
         named = int(name)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A broker is named by its id, a number; '{name}' is none.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id.")
     if named != ctx.broker.broker_id:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"This is broker {ctx.broker.broker_id}; ask broker {named} about itself."
+            ErrorCode.INVALID_REQUEST, f"This is broker {ctx.broker.broker_id}; send the request to broker {named}."
         )
     return named

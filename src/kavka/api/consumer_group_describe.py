@@ -1,7 +1,7 @@
-"""ConsumerGroupDescribe (key 69): epochs, members and assignments of groups of the new protocol.
+"""ConsumerGroupDescribe (key 69): epochs, members and assignments of consumer groups.
 
 v0  as of Kafka 4.0
-v1  member_type: whether a member speaks the classic or the new protocol
+v1  member_type: whether a member uses the classic or the consumer protocol
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from kavka.api.context import RequestContext
 from kavka.api.describe_groups import ALL_OPERATIONS
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.group.shard import GroupShard
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -44,8 +43,8 @@ async def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
     try:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        found: Any = ctx.broker.groups.read(group_id, GroupShard.describe_consumer, group_id)
-        described: DescribedGroup = await found if isinstance(found, asyncio.Future) else found
+        group: Any = ctx.broker.groups.describe_consumer(group_id)
+        described: DescribedGroup = await group if isinstance(group, asyncio.Future) else group
     except KafkaError as error:
         return _failed(group_id, error)
     return described

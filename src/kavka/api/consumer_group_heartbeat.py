@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat (key 68): a member of a group of the new protocol joins, lives, is told what to do, leaves.
+"""ConsumerGroupHeartbeat (key 68): a member of a consumer group joins, reconciles or leaves.
 
-v0  as of Kafka 4.0; the coordinator makes the member id
-v1  the member makes its id itself; subscribed_topic_regex
+v0  as of Kafka 4.0; the coordinator creates the member id
+v1  the member creates its id; subscribed_topic_regex
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, Erro
 def _on_error(
     request: ConsumerGroupHeartbeatRequest, version: int, error: KafkaError
 ) -> ConsumerGroupHeartbeatResponse:
-    # A member does not know of records that could be too large.
+    # Members do not expect errors about the size of records.
     code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code in _TOO_LARGE else error.code
     return ConsumerGroupHeartbeatResponse(error_code=int(code), error_message=error.message)
 
@@ -32,5 +32,5 @@ def _on_error(
 @handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), on_error=_on_error)
 def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
     if ctx.broker.features.level(GROUP_VERSION) < 1:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Not every broker of the cluster serves this group protocol.")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Not all brokers of the cluster support this group protocol.")
     return ctx.broker.groups.consumer_heartbeat(request, ctx.version, ctx.client_id or "", f"/{ctx.client_host}")

@@ -1,8 +1,9 @@
-"""What a request handler is given: who asks, in which version, and the broker's services."""
+"""The context of a request: its client, its version, and the broker's services."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from kavka.storage.log_manager import LogManager
 
 
-class Orders(Protocol):
-    """Carries out what the controller says; `broker/orders.py`."""
+class ControllerRequests(Protocol):
+    """Applies requests of the controller; `broker/controller_requests.py`."""
 
-    async def lead_or_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
+    async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse: ...
 
@@ -37,13 +38,13 @@ class Orders(Protocol):
 
 
 class TopicCreation(Protocol):
-    """Makes topics that clients name and that are not there; `broker/topic_creation.py`."""
+    """Creates topics on demand; `broker/topic_creation.py`."""
 
-    async def create_asked_for(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]: ...
+    async def auto_create(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]: ...
 
 
 class BrokerServices(Protocol):
-    """The parts of a broker that handlers may use. `broker/app.py` makes the one instance."""
+    """The parts of a broker that handlers may use. `broker/app.py` creates the only instance."""
 
     broker_id: int
     cluster_id: str
@@ -65,35 +66,24 @@ class BrokerServices(Protocol):
     features: Features
 
     @property
-    def orders(self) -> Orders: ...
+    def controller_requests(self) -> ControllerRequests: ...
 
     @property
     def topic_creation(self) -> TopicCreation: ...
 
     async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run what blocks in a worker thread; the loop goes on meanwhile."""
+        """Run a blocking function in a worker thread, without blocking the loop."""
         ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestContext:
-    """One request as its handler sees it. Valid until the answer is sent."""
+    """One request as its handler sees it. Valid until the response is sent."""
 
-    __slots__ = ("broker", "client_host", "client_id", "correlation_id", "listener", "principal", "version")
-
-    def __init__(
-        self,
-        broker: BrokerServices,
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
-        listener: str,
-        client_host: str,
-        principal: str,
-    ) -> None:
-        self.broker = broker
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.listener = listener
-        self.client_host = client_host
-        self.principal = principal
+    broker: BrokerServices
+    version: int
+    correlation_id: int
+    client_id: str | None
+    listener: str
+    client_host: str
+    principal: str

@@ -1,10 +1,11 @@
-"""ControlledShutdown (key 7): a broker that is about to stop asks the controller to move what it leads.
+"""ControlledShutdown (key 7): the controller moves the leaderships of a broker that is about to
+stop.
 
-v1     the request's header has a client id
+v1     the request header has a client id
 v2     broker_epoch
 v3     flexible
 
-The answer names the partitions that the broker has to go on leading because nobody else can: it may ask again.
+The response has the partitions that no other replica can lead; the broker may retry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CreateAcls (key 30): add ACLs. There is no authorizer, so every one is refused, as by Kafka without one.
+"""CreateAcls (key 30): adds ACLs. There is no authorizer, so all are refused, as in Kafka.
 
 v1     pattern types
 v2     flexible

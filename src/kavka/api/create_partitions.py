@@ -1,7 +1,7 @@
-"""CreatePartitions (key 37): grow topics. A topic never gets fewer partitions.
+"""CreatePartitions (key 37): adds partitions to topics.
 
 v2     flexible
-v3     throttling is told by its own error code, which this broker never sends
+v3     a separate error code for throttling, which this broker never sends
 """
 
 from __future__ import annotations

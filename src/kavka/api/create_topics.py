@@ -1,12 +1,14 @@
-"""CreateTopics (key 19): make topics, with counts or with the replicas of each partition, and settings.
+"""CreateTopics (key 19): creates topics, with partition counts or replica assignments, and
+settings.
 
-v1     validate_only; error_message in the answer
+v1     validate_only; error_message in the response
 v2     throttle_time_ms
 v4     -1 for the broker's default number of partitions and replication factor
-v5     flexible; the topic's counts and settings in the answer
-v7     topic_id in the answer
+v5     flexible; the topic's counts and settings in the response
+v7     topic_id in the response
 
-Only the controller makes topics. The answer waits until every partition has a leader, or the request's time is up.
+Only the controller creates topics. The response waits until every partition has a leader, or until
+the request times out.
 """
 
 from __future__ import annotations

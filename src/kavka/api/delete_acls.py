@@ -1,4 +1,5 @@
-"""DeleteAcls (key 31): remove ACLs. There is no authorizer, so every filter is refused, as by Kafka without one.
+"""DeleteAcls (key 31): removes ACLs. There is no authorizer, so all filters are refused, as in
+Kafka.
 
 v1     pattern types
 v2     flexible

@@ -1,6 +1,5 @@
-"""DeleteGroups (key 42): forget empty groups, with all their offsets.
+"""DeleteGroups (key 42): deletes empty groups with their offsets.
 
-v1  the same again
 v2  flexible
 """
 
@@ -12,7 +11,6 @@ from typing import Any
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
-from kavka.coordinator.group.shard import GroupShard
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -34,9 +32,9 @@ async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGro
 
 async def _delete(ctx: RequestContext, group_id: str) -> int:
     try:
-        written: Any = ctx.broker.groups.run(group_id, GroupShard.delete_group, group_id)
-        if isinstance(written, asyncio.Future):
-            await written
+        deleted: Any = ctx.broker.groups.delete(group_id)
+        if isinstance(deleted, asyncio.Future):
+            await deleted
     except KafkaError as error:
         return int(error.code)
     return 0

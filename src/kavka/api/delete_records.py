@@ -1,7 +1,9 @@
-"""DeleteRecords (key 21): move the beginning of partitions up to an offset. v2 is flexible.
+"""DeleteRecords (key 21): advances the log start offset of partitions.
 
-Segments that are wholly before the new beginning go with the next round of retention. The answer waits until the
-replicas that live have moved theirs too.
+v2     flexible
+
+The next retention run deletes segments that are completely before the new start offset. The
+response waits until all live replicas have advanced theirs.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from kavka.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from kavka.replication.partition import Partition
-from kavka.replication.waiting import DeletionWaiter
+from kavka.replication.purgatory import DelayedDeleteRecords
 
 NO_WATERMARK = -1
 
@@ -34,9 +36,11 @@ def _on_error(request: DeleteRecordsRequest, version: int, error: KafkaError) ->
                 name=topic.name,
                 partitions=[
                     DeleteRecordsPartitionResult(
-                        partition_index=asked.partition_index, low_watermark=NO_WATERMARK, error_code=int(error.code)
+                        partition_index=partition.partition_index,
+                        low_watermark=NO_WATERMARK,
+                        error_code=int(error.code),
                     )
-                    for asked in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -47,37 +51,46 @@ def _on_error(request: DeleteRecordsRequest, version: int, error: KafkaError) ->
 @handles(ApiKey.DELETE_RECORDS, versions=(0, 2), on_error=_on_error)
 def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse | asyncio.Future[Any]:
     response = DeleteRecordsResponse()
-    waiter: DeletionWaiter | None = None
+    delayed: DelayedDeleteRecords | None = None
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            answer = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
+        results = []
+        for item in topic.partitions:
+            result = DeleteRecordsPartitionResult(partition_index=item.partition_index, low_watermark=NO_WATERMARK)
             try:
-                partition, start = _delete(ctx, topic.name, asked)
-                answer.low_watermark = partition.low_watermark
-                if answer.low_watermark < start:
-                    waiter = waiter or DeletionWaiter(response)
-                    waiter.add(partition, start, answer)
+                partition, start = _delete(ctx, topic.name, item)
+                result.low_watermark = partition.low_watermark
+                if result.low_watermark < start:
+                    delayed = delayed or DelayedDeleteRecords(response, _set_error, _set_low_watermark)
+                    delayed.add(partition, start, result)
             except KafkaError as error:
-                answer.error_code = int(error.code)
+                result.error_code = int(error.code)
             except OSError as error:
-                failure = ctx.broker.replica_manager.note_disk_failure(topic.name, asked.partition_index, error)
-                answer.error_code = int(failure.code)
-            answers.append(answer)
-        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=answers))
-    return response if waiter is None else waiter.start(request.timeout_ms)
+                failure = ctx.broker.replica_manager.on_read_error(topic.name, item.partition_index, error)
+                result.error_code = int(failure.code)
+            results.append(result)
+        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    return response if delayed is None else delayed.start(request.timeout_ms)
 
 
-def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> tuple[Partition, int]:
+def _set_error(result: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
+    result.error_code = int(code)
+    # After a timeout the response has the leader's start offset.
+    if code is not ErrorCode.REQUEST_TIMED_OUT:
+        result.low_watermark = NO_WATERMARK
+
+
+def _set_low_watermark(result: DeleteRecordsPartitionResult, low_watermark: int) -> None:
+    result.low_watermark = low_watermark
+
+
+def _delete(ctx: RequestContext, topic: str, requested: DeleteRecordsPartition) -> tuple[Partition, int]:
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted.")
-    partition = ctx.broker.replica_manager.leader(topic, asked.partition_index)
+    partition = ctx.broker.replica_manager.leader(topic, requested.partition_index)
     log = partition.log
     assert log is not None
     if not log.config.delete:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"The cleanup.policy of {topic} has no 'delete'.")
-    start = log.delete_records_before(asked.offset)
-    for waiting in list(partition.fetch_waiters):
-        waiting.check()
-    partition.abandon_follower_fetches()  # so that they hear of it now
+    start = log.delete_records_before(requested.offset)
+    partition.on_start_offset_moved()
     return partition, start

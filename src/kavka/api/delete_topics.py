@@ -1,12 +1,13 @@
-"""DeleteTopics (key 20): by name, or by id.
+"""DeleteTopics (key 20): deletes topics by name or id.
 
 v1     throttle_time_ms
-v3     a broker with `delete.topic.enable=false` says TOPIC_DELETION_DISABLED (before: INVALID_REQUEST)
+v3     TOPIC_DELETION_DISABLED with `delete.topic.enable=false` (before: INVALID_REQUEST)
 v4     flexible
-v5     error_message in the answer
+v5     error_message in the response
 v6     topics by name or by id
 
-The answer waits until the topic is gone, or the request's time is up; the deletion goes on in any case.
+The response waits until the topics are deleted, or until the request times out. The deletion
+continues in either case.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from kavka.protocol.messages.delete_topics import (
 NO_ID = UUID(int=0)
 
 
-def _asked(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
+def _requested_topics(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
     return request.topics if version >= 6 else [DeleteTopicState(name=name) for name in request.topic_names]
 
 
 def _on_error(request: DeleteTopicsRequest, version: int, error: KafkaError) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(
-        responses=[_result(version, topic.name, topic.topic_id, error) for topic in _asked(request, version)]
+        responses=[_result(version, topic.name, topic.topic_id, error) for topic in _requested_topics(request, version)]
     )
 
 
@@ -42,10 +43,10 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
     if not ctx.broker.settings["delete.topic.enable"]:
         code = ErrorCode.INVALID_REQUEST if ctx.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         raise KafkaError(code, "Topics cannot be deleted: delete.topic.enable is false.")
-    asked = _asked(request, ctx.version)
+    requested = _requested_topics(request, ctx.version)
     names: list[str | None] = []
     results: list[DeletableTopicResult] = []
-    for topic in asked:
+    for topic in requested:
         name, error = _resolve(ctx, topic)
         names.append(None if error is not None else name)
         results.append(_result(ctx.version, name, topic.topic_id, error))

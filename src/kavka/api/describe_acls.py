@@ -1,4 +1,4 @@
-"""DescribeAcls (key 29): list ACLs. There is no authorizer, so every request is refused, as by Kafka without one.
+"""DescribeAcls (key 29): lists ACLs. There is no authorizer, so it is refused, as in Kafka.
 
 v1     pattern types
 v2     flexible

@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): the cluster's id, its controller and its brokers.
 
-v1     endpoint_type: this is a broker, not a controller's own listener
-v2     brokers that are fenced, on request: there are none here
+v1     endpoint_type: this is a broker, not a controller listener
+v2     fenced brokers on request: there are none here
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BROKERS, CONTROLLERS = 1, 2
 def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
     if ctx.version >= 1 and request.endpoint_type != BROKERS:
         if request.endpoint_type == CONTROLLERS:
-            raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is a broker; a controller was asked for.")
+            raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is a broker, not a controller.")
         raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"There is no endpoint type {request.endpoint_type}.")
     cache = ctx.broker.metadata_cache
     response = DescribeClusterResponse(

@@ -1,11 +1,11 @@
-"""DescribeConfigs (key 32): the settings of topics, brokers, groups and loggers, and where each value comes from.
+"""DescribeConfigs (key 32): the settings of topics, brokers, groups and loggers with their sources.
 
 v0     is_default
 v1     config_source instead; synonyms on request
 v3     config_type; documentation on request
 v4     flexible
 
-A broker with the empty name stands for what is set for all brokers while they run.
+The broker with the empty name is the cluster-wide default of dynamic settings.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _describe(
             entries = describe_group(configs.broker, configs.group_overrides(name), keys)
         case type_ if type_ == BROKER_LOGGER:
             if broker_id(ctx, name) is None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers are a broker's own: name the broker.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers belong to one broker: name the broker.")
             return [
                 _logger(ctx, logger, level)
                 for logger, level in broker_loggers.levels().items()

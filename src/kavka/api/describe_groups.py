@@ -1,10 +1,10 @@
 """DescribeGroups (key 15): state, protocol and members of classic groups.
 
-v1  throttle_time_ms in the answer
-v3  authorized operations, where asked for
+v1  throttle_time_ms in the response
+v3  authorized operations on request
 v4  group_instance_id of members
 v5  flexible
-v6  error_message; a group that is not there is GROUP_ID_NOT_FOUND (before, it is described as Dead)
+v6  error_message; GROUP_ID_NOT_FOUND for an unknown group (before: described as Dead)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kavka.coordinator.group.state import DEAD
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 
-# Bits by the numbers of Kafka's operations: read 3, delete 6, describe 8. Nothing is forbidden to anyone here.
+# Bits of Kafka's operations: read 3, delete 6, describe 8. All are allowed.
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
@@ -38,7 +38,7 @@ def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroup
 
 def _describe(ctx: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        return ctx.broker.groups.host(group_id).shard.describe(group_id)
+        return ctx.broker.groups.describe(group_id)
     except KafkaError as error:
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             return DescribedGroup(group_id=group_id, error_code=int(error.code))

@@ -1,9 +1,9 @@
-"""DescribeLogDirs (key 35): the log directories of this broker, and what is in them.
+"""DescribeLogDirs (key 35): the log directories of this broker and their partitions.
 
 v2  flexible
 v3  a top-level error code
 v4  total_bytes and usable_bytes of the volume
-v5  is_cordoned (no directory here ever is)
+v5  is_cordoned (always false here)
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from kavka.protocol.messages.describe_log_dirs import (
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 5))
 def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    wanted: set[tuple[str, int]] | None = None
+    requested: set[tuple[str, int]] | None = None
     if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        requested = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     response = DescribeLogDirsResponse()
-    for found in ctx.broker.log_manager.describe():
-        result = DescribeLogDirsResult(log_dir=found.path)
+    for log_dir in ctx.broker.log_manager.describe():
+        result = DescribeLogDirsResult(log_dir=log_dir.path)
         response.results.append(result)
-        if not found.online:
+        if not log_dir.online:
             result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
             continue
-        result.total_bytes, result.usable_bytes = found.total_bytes, found.usable_bytes
+        result.total_bytes, result.usable_bytes = log_dir.total_bytes, log_dir.usable_bytes
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for replica in found.replicas:
-            if wanted is not None and replica.partition not in wanted:
+        for replica in log_dir.replicas:
+            if requested is not None and replica.partition not in requested:
                 continue
             name = replica.partition.topic
             topics.setdefault(name, DescribeLogDirsTopic(name=name)).partitions.append(

@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61, v0): which producers a partition remembers, and whose transactions are open."""
+"""DescribeProducers (key 61, v0): the producers of a partition, with their open transactions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _on_error(request: DescribeProducersRequest, version: int, error: KafkaError
 def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
     for topic in request.topics:
-        answers = []
+        results = []
         for index in topic.partition_indexes:
-            answer = PartitionResponse(partition_index=index)
+            result = PartitionResponse(partition_index=index)
             try:
-                # A follower is asked too, by whoever looks for transactions that hang on one broker.
+                # Followers serve it too, to find hanging transactions on one broker.
                 log = ctx.broker.replica_manager.replica(topic.name, index).log
                 assert log is not None
-                answer.active_producers = [
+                result.active_producers = [
                     ProducerState(
                         producer_id=entry.producer_id,
                         producer_epoch=entry.epoch,
@@ -53,8 +53,8 @@ def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribePr
                     for entry in log.producers()
                 ]
             except KafkaError as error:
-                answer.error_code = int(error.code)
-                answer.error_message = error.message
-            answers.append(answer)
-        response.topics.append(TopicResponse(name=topic.name, partitions=answers))
+                result.error_code = int(error.code)
+                result.error_message = error.message
+            results.append(result)
+        response.topics.append(TopicResponse(name=topic.name, partitions=results))
     return response

@@ -1,8 +1,9 @@
-"""DescribeTopicPartitions (key 75, v0): partitions of topics in the order of their names, a page at a time.
+"""DescribeTopicPartitions (key 75, v0): the partitions of topics, by topic name, in pages.
 
-A page has at most `response_partition_limit` partitions (and never more than this broker's
-`max.request.partition.size.limit`); `next_cursor` names the first partition that is not in it. Replicas that may
-lead without being in sync (ELR) are a matter of KRaft: both lists are empty (not null, which Java clients cannot take).
+A page has at most `response_partition_limit` partitions, and at most this broker's
+`max.request.partition.size.limit`. `next_cursor` names the first partition of the next page.
+Eligible leader replicas (ELR) exist only with KRaft: both lists are empty (not null, which Java
+clients cannot parse).
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from kavka.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from kavka.protocol.messages.update_metadata import UpdateMetadataPartitionState
-from kavka.replication.metadata_cache import TopicInfo
+from kavka.replication.metadata_cache import PartitionInfo, TopicInfo
 
 
 def _on_error(
@@ -45,8 +45,8 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
         if first_partition < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A cursor cannot point at a negative partition.")
     names = {topic.name for topic in request.topics} or set(topics)
-    most = ctx.broker.settings["max.request.partition.size.limit"]
-    left = max(1, min(request.response_partition_limit, most))
+    limit = ctx.broker.settings["max.request.partition.size.limit"]
+    left = max(1, min(request.response_partition_limit, limit))
     response = DescribeTopicPartitionsResponse()
     for name in sorted(name for name in names if name >= first_topic):
         if left == 0:
@@ -54,7 +54,7 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
             break
         topic = topics.get(name)
         if topic is None:
-            # A page that starts at a topic which has gone meanwhile starts at the next one.
+            # If the first topic of the page was deleted, the page starts at the next topic.
             if name != first_topic or request.cursor is None:
                 response.topics.append(_missing(name))
             continue
@@ -77,9 +77,7 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(error_code=int(code), name=name, is_internal=is_internal(name))
 
 
-def _topic(
-    ctx: RequestContext, topic: TopicInfo, states: list[UpdateMetadataPartitionState]
-) -> DescribeTopicPartitionsResponseTopic:
+def _topic(ctx: RequestContext, topic: TopicInfo, states: list[PartitionInfo]) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -89,7 +87,7 @@ def _topic(
     )
 
 
-def _partition(ctx: RequestContext, state: UpdateMetadataPartitionState) -> DescribeTopicPartitionsResponsePartition:
+def _partition(ctx: RequestContext, state: PartitionInfo) -> DescribeTopicPartitionsResponsePartition:
     leader = ctx.broker.metadata_cache.brokers.get(state.leader)
     code = ErrorCode.NONE
     if leader is None:

@@ -35,19 +35,19 @@ async def handle(ctx: RequestContext, request: DescribeTransactionsRequest) -> D
 
 async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionState:
     try:
-        answer: Any = ctx.broker.transactions.describe(transactional_id)
-        found: Transaction = await answer if isinstance(answer, asyncio.Future) else answer
+        described: Any = ctx.broker.transactions.describe(transactional_id)
+        transaction: Transaction = await described if isinstance(described, asyncio.Future) else described
     except KafkaError as error:
         return TransactionState(transactional_id=transactional_id, error_code=int(error.code))
     topics: dict[str, TopicData] = {}
-    for topic, partition in sorted(found.partitions):
+    for topic, partition in sorted(transaction.partitions):
         topics.setdefault(topic, TopicData(topic=topic)).partitions.append(partition)
     return TransactionState(
         transactional_id=transactional_id,
-        transaction_state=found.state.value,
-        transaction_timeout_ms=found.timeout_ms,
-        transaction_start_time_ms=found.start_ms,
-        producer_id=found.producer_id,
-        producer_epoch=found.epoch,
+        transaction_state=transaction.state.value,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_start_time_ms=transaction.start_ms,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.epoch,
         topics=list(topics.values()),
     )

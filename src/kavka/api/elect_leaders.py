@@ -1,10 +1,11 @@
-"""ElectLeaders (key 43): the preferred replica shall lead; or, where nobody does, any that lives.
+"""ElectLeaders (key 43): elects the preferred leaders, or any live replica of leaderless
+partitions.
 
-v1     election_type (before: preferred); an error of the whole request
+v1     election_type (before: preferred); a top-level error
 v2     flexible
 
-The answer waits until this broker knows the new leaders, or the request's time is up. Asked for all partitions (null),
-it names those only where an election was needed.
+The response waits until this broker knows the new leaders, or until the request times out. For all
+partitions (null) it has only those that needed an election.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from kavka.protocol.messages.elect_leaders import (
 )
 
 
-def _asked(request: ElectLeadersRequest) -> list[TopicPartition] | None:
+def _requested_partitions(request: ElectLeadersRequest) -> list[TopicPartition] | None:
     if request.topic_partitions is None:
         return None
     return [TopicPartition(t.topic, p) for t in request.topic_partitions for p in t.partitions]
 
 
 def _on_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> ElectLeadersResponse:
-    # Version 0 has no error but those of the partitions.
-    response = _response(dict.fromkeys(_asked(request) or [], error))
+    # Version 0 has only errors of partitions.
+    response = _response(dict.fromkeys(_requested_partitions(request) or [], error))
     if version >= 1:
         response.error_code = int(error.code)
     return response
@@ -40,8 +41,8 @@ def _on_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> 
 @handles(ApiKey.ELECT_LEADERS, versions=(0, 2), on_error=_on_error)
 async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     controller, cache = ctx.broker.controller, ctx.broker.metadata_cache
-    asked = _asked(request)
-    results = await controller.elect_leaders(request.election_type if ctx.version >= 1 else PREFERRED, asked)
+    requested = _requested_partitions(request)
+    results = await controller.elect_leaders(request.election_type if ctx.version >= 1 else PREFERRED, requested)
 
     def is_known(tp: TopicPartition, leader: int) -> bool:
         state = cache.partition_state(*tp)
@@ -55,7 +56,7 @@ async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLead
     for tp, leader in elected.items():
         if not is_known(tp, leader):
             results[tp] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader} does not lead yet.")
-    if asked is None:
+    if requested is None:
         needless = ErrorCode.ELECTION_NOT_NEEDED
         results = {tp: r for tp, r in results.items() if not (isinstance(r, KafkaError) and r.code == needless)}
     return _response(results)

@@ -1,11 +1,12 @@
-"""EndTxn (key 26): commit or abort a transaction.
+"""EndTxn (key 26): commits or aborts a transaction.
 
 v2  PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
 v3  flexible
-v4  TRANSACTION_ABORTABLE may be answered
-v5  the epoch is raised with every transaction: the answer has the producer id and epoch to go on with
+v4  TRANSACTION_ABORTABLE
+v5  every end bumps the epoch: the response has the producer id and epoch to use next
 
-Answered when the decision is in the coordinator's log. The markers follow, whatever happens to this broker.
+The response is sent when the decision is committed to the coordinator's log. The markers follow,
+even if this broker fails.
 """
 
 from __future__ import annotations

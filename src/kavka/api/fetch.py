@@ -1,7 +1,7 @@
 """Fetch (key 1): read record batches.
 
-v0-v1  magic 0 in the answer; v1 adds throttle_time_ms
-v2-v3  magic 1; v3 adds max_bytes of the whole answer
+v0-v1  magic 0 in the response; v1 adds throttle_time_ms
+v2-v3  magic 1; v3 adds max_bytes of the whole response
 v4     record batches (magic 2), isolation_level, aborted transactions
 v5     log_start_offset
 v7     fetch sessions
@@ -11,20 +11,20 @@ v12    flexible, last_fetched_epoch and the diverging epoch
 v13    topics by id
 v15    replica_state instead of replica_id; v16 node endpoints; v17-v18 for replicas
 
-A follower's fetch (one with a replica id) reads up to the end of the log, and says by its offsets what it has: that may
-move the high watermark and wake producers, before the follower itself gets its answer.
+`fetch_reads.py` reads the partitions, for consumers and for followers. A fetch that finds too few
+bytes waits in the purgatory.
 
-The answer holds FileSlices, not bytes: the connection sends them with sendfile. A slice that is not in the
-page cache is warmed in a worker thread first, so that one slow disk read does not stop the loop.
+The response holds FileSlices, not bytes: the connection sends them with sendfile. A slice that is
+not in the page cache is read by a worker thread first, so that a slow disk does not block the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import Any
 
 from kavka.api.context import RequestContext
+from kavka.api.fetch_reads import EMPTY, ConsumerReader, FollowerReader, PartitionRead, PartitionReader
 from kavka.api.fetch_session import FetchContext, FetchPartition
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -41,25 +41,23 @@ from kavka.protocol.messages.fetch import (
 )
 from kavka.records.batch import batches
 from kavka.records.convert import down_convert
-from kavka.replication.partition import READ_ALL, READ_COMMITTED, Partition
-from kavka.replication.waiting import FetchWaiter
+from kavka.replication.partition import Partition
+from kavka.replication.purgatory import DelayedFetch
 from kavka.storage.file_slice import FileClosed, FileSlice
-from kavka.storage.log_config import LogConfig
 from kavka.storage.log_read import ColdRead
-from kavka.storage.page_cache import is_resident, warm
+from kavka.storage.page_cache import warm
 
 NO_LIMIT = 0x7FFFFFFF
-EMPTY = b""
-# Data that was warmed may be gone from the page cache again before it is looked at.
+# Data may be evicted from the page cache again before it is found there.
 WARMING_ROUNDS = 64
-KNOWS_ZSTD = 10
-KNOWS_RACKS = 11
+_NAMES_LEADER = frozenset((int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)))
 
-Result = tuple[FetchPartition, PartitionData, int]
+Result = tuple[FetchPartition, PartitionRead]
 
 
 def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
-    """Before v13 clients look at the partitions, from v7 on (incremental answers may have none) also above them."""
+    """Clients before v13 read the code of the partitions. From v7 on they also read the top-level
+    one, as incremental responses may have no partitions."""
     response = FetchResponse(error_code=int(error.code), session_id=request.session_id)
     if version < 13:
         response.responses = [
@@ -67,9 +65,12 @@ def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchRe
                 topic=topic.topic,
                 partitions=[
                     PartitionData(
-                        partition_index=asked.partition, error_code=int(error.code), high_watermark=-1, records=EMPTY
+                        partition_index=partition.partition,
+                        error_code=int(error.code),
+                        high_watermark=-1,
+                        records=EMPTY,
                     )
-                    for asked in topic.partitions
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -86,347 +87,245 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
         context = broker.fetch_sessions.open(request, by_id, broker.metadata_cache.topic_name, replica_id)
     except KafkaError as error:
         return FetchResponse(error_code=int(error.code))
-    fetch = _Fetch(ctx, request, context, replica_id)
+    reader: PartitionReader
+    is_follower = replica_id >= 0
+    if is_follower:
+        reader = FollowerReader(ctx, request, replica_id, context.follower)
+    else:
+        reader = ConsumerReader(ctx, request)
+    fetch = _Fetch(ctx, request, context, reader)
     results = fetch.read()
-    if request.max_wait_ms > 0 and not fetch.enough(results):
-        wait_ms, session = request.max_wait_ms, context.follower
-        waiter = FetchWaiter(fetch.waiting_on(), fetch.ready, fetch.answer_again, wait_ms, session, fetch.of_follower)
-        if fetch.of_follower:
-            # What a follower has may commit something, and who waited for that may have appended since the read.
-            waiter.check()
-        return waiter.future
-    return fetch.answer(results)
+    if request.max_wait_ms > 0 and not fetch.is_complete(results):
+        delayed = DelayedFetch(
+            fetch.partitions_to_watch(),
+            fetch.is_ready,
+            fetch.read_and_respond,
+            request.max_wait_ms,
+            context.follower,
+            is_follower,
+        )
+        if is_follower:
+            # The recorded position may have completed a produce, and its client may have appended
+            # again since the read.
+            delayed.check()
+        return delayed.future
+    return fetch.respond(results)
 
 
 class _Fetch:
-    """One fetch request while it is served: read, perhaps wait and read again, then answer."""
+    """One fetch request while it is served: read, perhaps wait and read again, then respond."""
 
-    __slots__ = (
-        "_by_id",
-        "_cold",
-        "_cold_headers",
-        "_context",
-        "_ctx",
-        "_from_any_replica",
-        "_isolation",
-        "_max_bytes",
-        "_messages",
-        "_min_bytes",
-        "_noted",
-        "_now",
-        "_rack",
-        "_replica_epoch",
-        "_replica_id",
-        "of_follower",
-    )
+    __slots__ = ("_by_id", "_context", "_ctx", "_has_cold_data", "_max_bytes", "_min_bytes", "_reader", "_version")
 
-    def __init__(self, ctx: RequestContext, request: FetchRequest, context: FetchContext, replica_id: int) -> None:
+    def __init__(
+        self, ctx: RequestContext, request: FetchRequest, context: FetchContext, reader: PartitionReader
+    ) -> None:
         self._ctx = ctx
-        self._context = context
+        self._version = ctx.version
         self._by_id = ctx.version >= 13
-        self._replica_id = replica_id
-        self._replica_epoch = request.replica_state.replica_epoch if ctx.version >= 15 else -1
-        self.of_follower = replica_id >= 0
-        self._noted = False
-        self._now = 0.0
-        self._rack = ""
-        if request.rack_id and not self.of_follower and ctx.broker.replica_manager.shared.settings.rack_aware:
-            self._rack = request.rack_id
-        self._from_any_replica = not self.of_follower and ctx.version >= KNOWS_RACKS
-        if self.of_follower:
-            self._isolation = READ_ALL
-        else:
-            self._isolation = request.isolation_level if ctx.version >= 4 else 0
+        self._context = context
+        self._reader = reader
         self._max_bytes = min(request.max_bytes if ctx.version >= 3 else NO_LIMIT, ctx.broker.settings.fetch_max_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
-        # What has to be warmed before the answer is sent; and, for the second, before it can even be found.
-        self._cold: list[tuple[FetchPartition, FileSlice]] = []
-        self._cold_headers: list[tuple[FetchPartition, FileSlice]] = []
-        # How many records were found, for the metrics.
-        self._messages: dict[FetchPartition, int] = {}
+        self._has_cold_data = False
 
     # ---- reading
 
     def read(self) -> list[Result]:
-        """Every partition of the request, as far as the bytes allowed reach."""
+        """Read every partition of the request, up to the limit of bytes."""
         results: list[Result] = []
-        left = self._max_bytes
-        # From v3 on the first batch found is sent whatever its size, so that a consumer cannot get stuck on it.
-        min_one = self._ctx.version >= 3
-        self._cold.clear()
-        self._cold_headers.clear()
-        self._messages.clear()
-        if self.of_follower:
-            self._now = monotonic()
-        for asked in self._context.partitions:
-            data = PartitionData(partition_index=asked.index, records=EMPTY)
-            size = 0
+        reader = self._reader
+        remaining = self._max_bytes
+        # From v3 on the first batch is sent whatever its size, so that a consumer cannot get stuck.
+        min_one_batch = self._version >= 3
+        self._has_cold_data = False
+        reader.begin()
+        for entry in self._context.partitions:
             try:
-                size = self._read_one(asked, data, left, min_one)
+                read = reader.read(entry, remaining, min_one_batch)
             except KafkaError as error:
-                self._refuse(asked, data, error)
-            except ColdRead as cold:
-                self._cold_headers.append((asked, cold.slice))
+                read = self._failed(entry, error)
             except OSError as error:
-                self._refuse(asked, data, self._disk_failed(asked, error))
-            if size:
-                min_one = False
-                left = max(0, left - size)
-            results.append((asked, data, size))
+                read = self._failed(entry, self._on_disk_error(entry, error))
+            if read.size:
+                min_one_batch = False
+                remaining = max(0, remaining - read.size)
+            if read.cold is not None:
+                self._has_cold_data = True
+            results.append((entry, read))
         return results
 
-    def _read_one(self, asked: FetchPartition, data: PartitionData, left: int, min_one: bool) -> int:
-        partition = self._partition(asked)
-        partition.check_epoch(asked.current_leader_epoch)
-        log = partition.log
-        assert log is not None
-        follower = partition.follower(self._replica_id) if self.of_follower else None
-        session = self._context.follower
-        if session is not None:
-            session.track(asked, partition)
-        data.high_watermark = log.high_watermark
-        data.last_stable_offset = log.last_stable_offset
-        data.log_start_offset = log.start_offset
-        if asked.last_fetched_epoch >= 0:
-            epoch, end = log.end_offset_for_epoch(asked.last_fetched_epoch)
-            if epoch < 0 or end < 0 or asked.fetch_offset < log.start_offset:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            if epoch < asked.last_fetched_epoch or end < asked.fetch_offset:
-                data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)
-                return 0
-        if follower is not None:
-            # A second look, after a wait, says nothing new of the follower.
-            if not self._noted and log.start_offset <= asked.fetch_offset <= log.written_end:
-                partition.note_fetch(
-                    follower, asked.fetch_offset, asked.log_start_offset, self._now, self._replica_epoch
-                )
-                data.high_watermark = log.high_watermark
-                if session is not None:
-                    if self._replica_id in partition.isr:
-                        session.outside.pop(asked, None)
-                    else:
-                        session.outside[asked] = None
-            if partition.holds_back(follower, self._now):
-                return 0
-        elif self._rack and (near := partition.preferred_replica(self._rack, asked.fetch_offset, self._rack_of)) >= 0:
-            data.preferred_read_replica = near
-            return 0
-        elif self._ctx.version < KNOWS_ZSTD:
-            self._check_format(log.config)
-        found = partition.read(asked.fetch_offset, min(asked.max_bytes, left), self._isolation, min_one)
-        if self._isolation == READ_COMMITTED:
-            data.aborted_transactions = []
-        else:
-            data.aborted_transactions = None
-        if found is None:
-            if session is not None and asked.fetch_offset >= log.written_end:
-                session.is_level(asked)
-            return 0
-        if not found.first_batch_complete and self._ctx.version >= 3:
-            # The bytes allowed are used up. Clients of these versions take a part of a batch for a broken log.
-            return 0
-        if self._isolation == READ_COMMITTED:
-            data.aborted_transactions = [
-                AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
-                for txn in log.aborted_transactions(asked.fetch_offset, found.upper_bound())
-            ]
-        data.records = found.slice
-        self._messages[asked] = found.end_offset() - asked.fetch_offset
-        if not found.recent and not is_resident(found.slice):
-            self._cold.append((asked, found.slice))
-        return len(found.slice)
+    def _failed(self, entry: FetchPartition, error: KafkaError) -> PartitionRead:
+        self._ctx.broker.replica_manager.count_failed_fetch(entry.topic, entry.index)
+        read = PartitionRead()
+        read.error_code = int(error.code)
+        return read
 
-    def _rack_of(self, broker_id: int) -> str | None:
-        broker = self._ctx.broker.metadata_cache.brokers.get(broker_id)
-        return broker.rack if broker else None
-
-    def _check_format(self, config: LogConfig) -> None:
-        """Whether an old client can be given what the topic holds."""
-        if config.compression_type == "zstd":
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        if self._ctx.version < 4 and not config.message_downconversion_enable:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-
-    def _partition(self, asked: FetchPartition) -> Partition:
-        if self._by_id and not asked.topic:
-            name = self._ctx.broker.metadata_cache.topic_name(asked.topic_id)
-            if name is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            asked.topic = name
-        replicas = self._ctx.broker.replica_manager
-        if self._from_any_replica:
-            partition = replicas.replica(asked.topic, asked.index)
-        else:
-            partition = replicas.leader(asked.topic, asked.index)
-        if self._by_id and partition.topic_id != asked.topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        return partition
-
-    def _refuse(self, asked: FetchPartition, data: PartitionData, error: KafkaError) -> None:
-        broker = self._ctx.broker
-        data.error_code = int(error.code)
-        data.records = EMPTY
-        data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
-        partition = broker.replica_manager.partitions.get((asked.topic, asked.index))
-        if partition is not None:
-            partition.metrics.failed_fetches.value += 1
-        if self._ctx.version >= 12 and error.code in (
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.FENCED_LEADER_EPOCH,
-        ):
-            state = broker.metadata_cache.partition_state(asked.topic, asked.index)
-            if state is not None:
-                data.current_leader = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
-
-    def _disk_failed(self, asked: FetchPartition, error: OSError) -> KafkaError:
-        return self._ctx.broker.replica_manager.note_disk_failure(asked.topic, asked.index, error)
+    def _on_disk_error(self, entry: FetchPartition, error: OSError) -> KafkaError:
+        return self._ctx.broker.replica_manager.on_read_error(entry.topic, entry.index, error)
 
     # ---- waiting
 
-    def enough(self, results: list[Result]) -> bool:
-        """Whether to answer now: enough bytes, nothing asked for, or something that the client must hear of."""
+    def is_complete(self, results: list[Result]) -> bool:
+        """Whether to respond now: there are enough bytes, no partitions, or an outcome that the
+        client has to learn."""
         total = 0
-        for _, data, size in results:
-            if data.error_code or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica >= 0:
+        for _, read in results:
+            if read.must_respond or read.is_incomplete:
                 return True
-            total += size
+            total += read.size
         context = self._context
-        # A follower that begins a session is told its number at once: it may soon have more to ask for.
-        at_once = not results if context.follower is None else not context.incremental
-        if at_once or total >= self._min_bytes or self._cold_headers:
+        # A follower needs the id of a new session at once, to change its partitions.
+        must_respond = not results if context.follower is None else not context.incremental
+        if must_respond or total >= self._min_bytes:
             return True
-        # What was found may be little only because the segment ends there.
-        return total > 0 and self.ready()
+        # The read may be short only because a segment ended.
+        return total > 0 and self.is_ready()
 
-    def waiting_on(self) -> list[Partition]:
-        """Where to wait for data; a follower's session is told of it by itself."""
+    def partitions_to_watch(self) -> list[Partition]:
+        """Where to wait for data. A follower's session is notified itself."""
         if self._context.follower is not None:
             return []
         partitions = self._ctx.broker.replica_manager.partitions
-        found = (partitions.get((asked.topic, asked.index)) for asked in self._context.partitions)
-        return [partition for partition in found if partition is not None]
+        watched = (partitions.get((entry.topic, entry.index)) for entry in self._context.partitions)
+        return [partition for partition in watched if partition is not None]
 
-    def ready(self) -> bool:
-        """Whether reading again would give enough, or an error."""
+    def is_ready(self) -> bool:
+        """Whether another read would return enough bytes, or an error."""
         partitions = self._ctx.broker.replica_manager.partitions
-        left = self._min_bytes
-        follower_session = self._context.follower
-        for asked in self._context.partitions if follower_session is None else list(follower_session.dirty):
-            partition = partitions.get((asked.topic, asked.index))
+        remaining = self._min_bytes
+        session = self._context.follower
+        for entry in self._context.partitions if session is None else list(session.dirty):
+            partition = partitions.get((entry.topic, entry.index))
             if partition is None or partition.log is None:
                 return True
-            if not partition.log.start_offset <= asked.fetch_offset <= partition.log.end_offset:
+            if not partition.log.start_offset <= entry.fetch_offset <= partition.log.end_offset:
                 return True
-            readable = partition.readable_bytes(asked.fetch_offset, self._isolation)
-            if readable and self.of_follower:
-                follower = partition.followers.get(self._replica_id)
-                if follower is not None and partition.holds_back(follower, monotonic()):
-                    continue
-            left -= min(readable, asked.max_bytes)
-            if left <= 0:
+            remaining -= min(self._reader.readable_bytes(partition, entry), entry.max_bytes)
+            if remaining <= 0:
                 return True
         return False
 
-    def answer_again(self) -> Any:
-        self._noted = True
-        return self.answer(self.read())
+    def read_and_respond(self) -> Any:
+        return self.respond(self.read())
 
-    # ---- answering
+    # ---- the response
 
-    def answer(self, results: list[Result]) -> Any:
-        """The response, or a future of it where data has to be read from the disk or converted first."""
-        if self._cold or self._cold_headers or self._ctx.version < 4:
-            return asyncio.ensure_future(self._answer_from_worker(results))
+    def respond(self, results: list[Result]) -> Any:
+        """The response, or a future of it if data has to be read from disk or converted first."""
+        if self._has_cold_data or self._version < 4:
+            return asyncio.ensure_future(self._respond_from_worker(results))
         return self._build(results)
 
-    async def _answer_from_worker(self, results: list[Result]) -> FetchResponse:
-        self._noted = True
+    async def _respond_from_worker(self, results: list[Result]) -> FetchResponse:
         for _ in range(WARMING_ROUNDS):
-            read_again = bool(self._cold_headers)
-            for asked, piece in [*self._cold_headers, *self._cold]:
+            must_read_again = any(read.is_incomplete for _, read in results)
+            for entry, read in results:
+                if read.cold is None:
+                    continue
                 try:
-                    await self._ctx.broker.run_in_worker(warm, piece)
+                    await self._ctx.broker.run_in_worker(warm, read.cold)
                 except FileClosed:
-                    # The log was truncated, deleted or moved: what is there now has to be found again.
-                    read_again = True
+                    # The log was truncated, deleted or moved.
+                    must_read_again = True
                 except OSError as error:
-                    self._disk_failed(asked, error)
-                    read_again = True
-            if not read_again:
+                    self._on_disk_error(entry, error)
+                    must_read_again = True
+            if not must_read_again:
                 break
             results = self.read()
-        if self._ctx.version < 4:
-            for asked, data, size in results:
-                if size:
-                    await self._down_convert(asked, data)
+        if self._version < 4:
+            results = [(entry, await self._down_convert(entry, read) if read.size else read) for entry, read in results]
         return self._build(results)
 
-    async def _down_convert(self, asked: FetchPartition, data: PartitionData) -> None:
-        """Rewrite what was found to the format that an old client reads. What cannot be is an error of that partition.
+    async def _down_convert(self, entry: FetchPartition, read: PartitionRead) -> PartitionRead:
+        """Convert the records to the format of an old client. An error is one of the partition.
 
-        Control batches have no old form. Where nothing else was found we read on: an empty answer would make
-        the client ask for the same offset for ever.
+        Control batches have no old format. If the read has no other batches, the next ones are
+        read: an empty response would make the client fetch the same offset forever.
         """
         run = self._ctx.broker.run_in_worker
-        magic = 0 if self._ctx.version < 2 else 1
-        piece: FileSlice | None = data.records
-        data.records = EMPTY
+        magic = 0 if self._version < 2 else 1
+        piece: FileSlice | None = read.records
+        read.records = EMPTY
         try:
-            while piece is not None and not data.records:
-                data.records, after = await run(_convert, piece, magic, asked.fetch_offset)
-                piece = await self._next_piece(asked, after) if not data.records else None
+            while piece is not None and not read.records:
+                read.records, next_offset = await run(_convert, piece, magic, entry.fetch_offset)
+                piece = await self._next_piece(entry, next_offset) if not read.records else None
         except KafkaError as error:
-            self._refuse(asked, data, error)
+            return self._failed(entry, error)
+        read.size = len(read.records)
+        return read
 
-    async def _next_piece(self, asked: FetchPartition, offset: int) -> FileSlice | None:
+    async def _next_piece(self, entry: FetchPartition, offset: int) -> FileSlice | None:
+        reader = self._reader
         while True:
             try:
-                found = self._partition(asked).read(offset, asked.max_bytes, self._isolation, True)
+                log_read = reader.find(entry).read(offset, entry.max_bytes, reader.isolation_level, True)
             except ColdRead as cold:
                 await self._ctx.broker.run_in_worker(warm, cold.slice)
             else:
-                return found.slice if found else None
+                return log_read.slice if log_read else None
 
     def _build(self, results: list[Result]) -> FetchResponse:
         response = FetchResponse(session_id=self._context.session_id)
         topics: dict[Any, FetchableTopicResponse] = {}
-        for asked, data, size in self._context.to_tell(results):
-            key = asked.topic_id if self._by_id else asked.topic
+        for entry, read in self._context.select(results):
+            key = entry.topic_id if self._by_id else entry.topic
             topic = topics.get(key)
             if topic is None:
-                topic = topics[key] = FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id)
+                topic = topics[key] = FetchableTopicResponse(topic=entry.topic, topic_id=entry.topic_id)
                 response.responses.append(topic)
+            data = PartitionData(
+                partition_index=entry.index,
+                high_watermark=read.high_watermark,
+                last_stable_offset=read.last_stable_offset,
+                log_start_offset=read.log_start_offset,
+                aborted_transactions=None,
+                records=read.records,
+            )
             topic.partitions.append(data)
-            if size:
-                self._count(asked, data)
-            if self._ctx.version >= 16 and data.current_leader.leader_id >= 0:
-                self._add_node(response, data.current_leader.leader_id)
+            if read.aborted_transactions is not None:
+                data.aborted_transactions = [
+                    AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                    for aborted in read.aborted_transactions
+                ]
+            if read.size:
+                self._reader.count_sent(read)
+            elif read.must_respond:
+                self._set_outcome(response, entry, read, data)
         return response
 
-    def _count(self, asked: FetchPartition, data: PartitionData) -> None:
-        partition = self._ctx.broker.replica_manager.partitions.get((asked.topic, asked.index))
-        if partition is not None and self.of_follower:
-            shared = self._ctx.broker.replica_manager.shared
-            shared.bytes_out.value += len(data.records)
-            if partition.is_throttled_leader:
-                shared.leader_throttle.record(len(data.records), self._now)
-        elif partition is not None:
-            partition.metrics.bytes_out.value += len(data.records)
-            partition.metrics.messages_out.value += max(0, self._messages.get(asked, 0))
+    def _set_outcome(
+        self, response: FetchResponse, entry: FetchPartition, read: PartitionRead, data: PartitionData
+    ) -> None:
+        """Set the fields of a read without records: error, diverging epoch, preferred replica."""
+        data.error_code = read.error_code
+        data.preferred_read_replica = read.preferred_replica
+        if read.diverging is not None:
+            data.diverging_epoch = EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
+        if read.error_code in _NAMES_LEADER and self._version >= 12:
+            self._add_leader(response, entry, data)
 
-    def _add_node(self, response: FetchResponse, node_id: int) -> None:
+    def _add_leader(self, response: FetchResponse, entry: FetchPartition, data: PartitionData) -> None:
+        """Name the current leader, so that the client needs no Metadata request."""
         cache = self._ctx.broker.metadata_cache
-        endpoint = cache.endpoint(node_id, self._ctx.listener)
-        if endpoint is not None and all(node.node_id != node_id for node in response.node_endpoints):
+        state = cache.partition_state(entry.topic, entry.index)
+        if state is None:
+            return
+        leader = state.leader
+        data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=state.leader_epoch)
+        endpoint = cache.endpoint(leader, self._ctx.listener) if self._version >= 16 else None
+        if endpoint is not None and all(node.node_id != leader for node in response.node_endpoints):
             response.node_endpoints.append(
-                NodeEndpoint(node_id=node_id, host=endpoint.host, port=endpoint.port, rack=cache.brokers[node_id].rack)
+                NodeEndpoint(node_id=leader, host=endpoint.host, port=endpoint.port, rack=cache.rack(leader))
             )
 
 
 def _convert(piece: FileSlice, magic: int, first_offset: int) -> tuple[bytes, int]:
-    """In a worker thread: the piece in an older format, and the offset after it."""
+    """In a worker thread: the records in an older format, and the offset after them."""
     data = piece.read()
-    after = first_offset
+    next_offset = first_offset
     for batch in batches(data):
-        after = batch.last_offset + 1
-    return down_convert(data, magic, first_offset), after
+        next_offset = batch.last_offset + 1
+    return down_convert(data, magic, first_offset), next_offset

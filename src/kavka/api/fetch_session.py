@@ -1,11 +1,12 @@
-"""Fetch sessions: a consumer names its partitions once, and from then on only what changed, in both directions.
+"""Fetch sessions: a client names its partitions once, and from then on requests and responses have
+only changes.
 
-The broker keeps, for each session, the partitions with their fetch positions and what it last told about them. An
-incremental answer holds only partitions that have data, an error, or a moved watermark. Epochs order the requests of a
-session; a request with the wrong epoch is refused and the client starts a new session.
+A session has the partitions with their fetch offsets and the offsets that were last sent. An
+incremental response has only partitions with records, an error, or a moved offset. Epochs order the
+requests of a session; a request with a wrong epoch is refused, and the client starts a new session.
 
-Nothing here outlives the process. The cache is bounded, and followers come first: `FetchSessionCache` has the rules. A
-request that gets no slot is served without a session.
+Sessions are lost with the process. The cache is bounded, and followers have priority:
+`FetchSessionCache` has the rules. A request that gets no slot is served without a session.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import random
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_LEADER_EPOCH
 from kavka.replication.follower_session import FollowerSession
+
+if TYPE_CHECKING:
+    from kavka.api.fetch_reads import PartitionRead
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -28,7 +32,8 @@ _ZERO_UUID = UUID(int=0)
 
 
 class FetchPartition:
-    """One partition that a fetch asks for; inside a session it also remembers what was last told."""
+    """One partition of a fetch request. In a session it also has the offsets that were last
+    sent."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -37,55 +42,57 @@ class FetchPartition:
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
-        "told_high_watermark",
-        "told_log_start",
+        "sent_high_watermark",
+        "sent_log_start",
         "topic",
         "topic_id",
     )
 
-    def __init__(self, topic: str, topic_id: UUID, asked: Any) -> None:
+    def __init__(self, topic: str, topic_id: UUID, requested: Any) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.index: int = asked.partition
+        self.index: int = requested.partition
         self.current_leader_epoch = NO_LEADER_EPOCH
-        self.told_high_watermark = -1
-        self.told_log_start = -1
-        self.update(asked)
+        self.sent_high_watermark = -1
+        self.sent_log_start = -1
+        self.update(requested)
 
-    def update(self, asked: Any) -> None:
-        self.fetch_offset: int = asked.fetch_offset
-        self.max_bytes: int = asked.partition_max_bytes
-        self.last_fetched_epoch: int = asked.last_fetched_epoch
-        self.log_start_offset: int = asked.log_start_offset
-        if asked.current_leader_epoch != self.current_leader_epoch:
-            # What was told in another epoch may have been ignored for that.
-            self.current_leader_epoch = asked.current_leader_epoch
-            self.told_high_watermark = self.told_log_start = -1
+    def update(self, requested: Any) -> None:
+        """Apply a partition of a Fetch request."""
+        self.fetch_offset: int = requested.fetch_offset
+        self.max_bytes: int = requested.partition_max_bytes
+        self.last_fetched_epoch: int = requested.last_fetched_epoch
+        self.log_start_offset: int = requested.log_start_offset
+        if requested.current_leader_epoch != self.current_leader_epoch:
+            # The client may have ignored offsets that were sent in another epoch.
+            self.current_leader_epoch = requested.current_leader_epoch
+            self.sent_high_watermark = self.sent_log_start = -1
 
-    def must_tell(self, data: Any, size: int) -> bool:
-        """Whether an incremental answer has to contain `data`; remembers it as told."""
-        must = size > 0 or data.preferred_read_replica >= 0
-        if data.high_watermark != self.told_high_watermark:
-            self.told_high_watermark = data.high_watermark
-            must = True
-        if data.log_start_offset != self.told_log_start:
-            self.told_log_start = data.log_start_offset
-            must = True
-        if data.error_code or data.diverging_epoch.epoch >= 0:
-            # Forget what was told, so that the first good answer after it is not left out.
-            self.told_high_watermark = -1
-            must = True
-        return must
+    def has_changed(self, read: PartitionRead) -> bool:
+        """Whether an incremental response has to contain the read. Its offsets count as sent."""
+        has_changed = read.size > 0 or read.preferred_replica >= 0
+        if read.high_watermark != self.sent_high_watermark:
+            self.sent_high_watermark = read.high_watermark
+            has_changed = True
+        if read.log_start_offset != self.sent_log_start:
+            self.sent_log_start = read.log_start_offset
+            has_changed = True
+        if read.error_code or read.diverging is not None:
+            # The first good response after an error has to contain the partition.
+            self.sent_high_watermark = -1
+            has_changed = True
+        return has_changed
 
 
 Key = tuple[str | UUID, int]
-
-
-# Whether the session is a follower's, its partitions, its id: the smallest is the least important.
+Result = tuple[FetchPartition, "PartitionRead"]
+# (is a follower's session, number of partitions, session id). The lowest rank is evicted first.
 Rank = tuple[bool, int, int]
 
 
 class FetchSession:
+    """The broker's state of one session. `FetchSessionCache` owns it."""
+
     __slots__ = ("by_id", "created", "epoch", "follower", "id", "is_aged", "last_used", "partitions", "rank")
 
     def __init__(self, session_id: int, by_id: bool, now: float, replica_id: int) -> None:
@@ -94,10 +101,10 @@ class FetchSession:
         self.epoch = 1
         self.created = self.last_used = now
         self.partitions: OrderedDict[Key, FetchPartition] = OrderedDict()
-        # As the cache has filed it for eviction.
+        # The cache's eviction order.
         self.rank: Rank | None = None
         self.is_aged = False
-        # Where a replica asks: which of the partitions have to be looked at.
+        # For a follower: the partitions with changes.
         self.follower = FollowerSession(replica_id, now) if replica_id >= 0 else None
 
     def end(self) -> None:
@@ -106,7 +113,7 @@ class FetchSession:
 
 
 class FetchContext:
-    """How one fetch request is to be answered: which partitions to read, and which of them to tell about."""
+    """One fetch request in its session: the partitions to read, and those to respond with."""
 
     __slots__ = ("_partitions", "follower", "incremental", "session")
 
@@ -124,46 +131,47 @@ class FetchContext:
 
     @property
     def partitions(self) -> list[FetchPartition]:
-        """Those to read: all, but of a follower's session that goes on only where something may have happened."""
+        """The partitions to read: all, or those with changes for an incremental fetch of a
+        follower."""
         if self.follower is None or not self.incremental:
             return self._partitions
-        return self.follower.to_read()
+        return self.follower.entries_to_read()
 
     @property
     def session_id(self) -> int:
         return self.session.id if self.session else NO_SESSION
 
-    def to_tell(self, results: list[tuple[FetchPartition, Any, int]]) -> list[tuple[FetchPartition, Any, int]]:
-        """Of (partition, data, bytes) those that go into the answer. Who got data goes to the end of the line."""
+    def select(self, results: list[Result]) -> list[Result]:
+        """The results for the response. A partition with records moves to the end of the order in
+        which the session's partitions are read."""
         session = self.session
         if session is None:
             return results
         if self.follower is not None:
-            return self._to_tell_follower(self.follower, results)
-        told = []
+            return self._select_for_follower(self.follower, results)
+        selected = []
         for result in results:
-            partition, data, size = result
-            if partition.must_tell(data, size) or not self.incremental:
-                told.append(result)
-            if size > 0:
-                key = _key(partition, session.by_id)
+            entry, read = result
+            if entry.has_changed(read) or not self.incremental:
+                selected.append(result)
+            if read.size > 0:
+                key = _key(entry, session.by_id)
                 if key in session.partitions:
                     session.partitions.move_to_end(key)
-        return told
+        return selected
 
-    def _to_tell_follower(
-        self, follower: FollowerSession, results: list[tuple[FetchPartition, Any, int]]
-    ) -> list[tuple[FetchPartition, Any, int]]:
-        """Who is told of records, or of trouble, asks anew; until then there is nothing more to tell."""
-        told = []
+    def _select_for_follower(self, follower: FollowerSession, results: list[Result]) -> list[Result]:
+        """After records or an error the follower names the partition in its next fetch. Until then
+        there is nothing more to send for it."""
+        selected = []
         for result in results:
-            asked, data, size = result
-            if asked.must_tell(data, size) or not self.incremental:
-                told.append(result)
-            follower.touched.pop(asked, None)
-            if size > 0 or data.error_code or data.diverging_epoch.epoch >= 0:
-                follower.dirty.pop(asked, None)
-        return told
+            entry, read = result
+            if entry.has_changed(read) or not self.incremental:
+                selected.append(result)
+            follower.touched.pop(entry, None)
+            if read.size > 0 or read.error_code or read.diverging is not None:
+                follower.dirty.pop(entry, None)
+        return selected
 
 
 def _key(partition: FetchPartition, by_id: bool) -> Key:
@@ -171,21 +179,21 @@ def _key(partition: FetchPartition, by_id: bool) -> Key:
 
 
 class FetchSessionCache:
-    """`slots` sessions at most. The rules of eviction are those of Kafka's FetchSessionCache, so that any number of
-    consumers leave the followers their sessions:
+    """Owns all sessions, at most `slots`. Eviction follows Kafka's FetchSessionCache, so that
+    consumers never take the slots of followers:
 
-    1. A session that was not used for `min_idle_s` makes room for any other.
-    2. A follower's session replaces the smallest session of a consumer. If all are followers', it replaces the smallest
-       one that exists for `min_idle_s` and has fewer partitions.
-    3. A consumer's session replaces the smallest session of a consumer that exists for `min_idle_s` and has fewer
-       partitions.
+    1. A session that was not used for `min_idle_s` is evicted for any other session.
+    2. A follower's session evicts the smallest session of a consumer. Without one, it evicts the
+       smallest session that is older than `min_idle_s` and has fewer partitions.
+    3. A consumer's session evicts the smallest session of a consumer that is older than
+       `min_idle_s` and has fewer partitions.
     """
 
     def __init__(self, slots: int, min_idle_s: float, monotonic: Callable[[], float]) -> None:
         self._slots = slots
         self._min_idle = min_idle_s
         self._monotonic = monotonic
-        # In the order of their last use.
+        # The least recently used session is the first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._evictable_by_followers: list[Rank] = []
         self._evictable_by_all: list[Rank] = []
@@ -196,11 +204,12 @@ class FetchSessionCache:
     def open(
         self, request: Any, by_id: bool, resolve: Callable[[UUID], str | None], replica_id: int = -1
     ) -> FetchContext:
-        """What `request` (a FetchRequest) asks for; raises KafkaError for a wrong session or epoch."""
+        """The context of a FetchRequest. Raises KafkaError for an unknown session or a wrong
+        epoch."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
-            partitions = list(_asked(request.topics, by_id, resolve))
+            partitions = list(_requested_partitions(request.topics, by_id, resolve))
             if epoch == FINAL_EPOCH or not partitions:
                 return FetchContext(None, False, partitions)
             session = self._new_session(by_id, replica_id, len(partitions))
@@ -229,9 +238,9 @@ class FetchSessionCache:
         for topic in request.forgotten_topics_data:
             name: str | UUID = topic.topic_id if by_id else topic.topic
             for index in topic.partitions:
-                gone = session.partitions.pop((name, index), None)
-                if gone is not None and follower is not None:
-                    follower.forget(gone)
+                forgotten = session.partitions.pop((name, index), None)
+                if forgotten is not None and follower is not None:
+                    follower.forget(forgotten)
         if not session.partitions:
             self._end(session.id)
             return FetchContext(None, False, ())
@@ -248,7 +257,8 @@ class FetchSessionCache:
             session.end()
 
     def _file(self, session: FetchSession, now: float) -> None:
-        """Note what may replace the session: that depends on its age and its number of partitions."""
+        """Put the session into the eviction order, which depends on its age and its number of
+        partitions."""
         rank = (session.follower is not None, len(session.partitions), session.id)
         is_aged = now - session.created > self._min_idle
         if rank == session.rank and is_aged == session.is_aged:
@@ -269,7 +279,8 @@ class FetchSessionCache:
                     del ranks[position]
 
     def _make_room(self, is_follower: bool, size: int, now: float) -> bool:
-        """Whether there is a slot for a session of `size` partitions; another session may have ended for it."""
+        """Whether there is a slot for a session of `size` partitions. It may evict another
+        session."""
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:
@@ -287,18 +298,19 @@ class FetchSessionCache:
     def _update(
         self, session: FetchSession, topics: Any, resolve: Callable[[UUID], str | None]
     ) -> list[FetchPartition]:
-        """Take what a request says of partitions; returns them."""
+        """Apply the partitions of a request. Returns their entries."""
         changed = []
         for topic in topics:
             name: str | UUID = topic.topic_id if session.by_id else topic.topic
-            for asked in topic.partitions:
-                known = session.partitions.get((name, asked.partition))
-                if known is not None:
-                    known.update(asked)
+            for requested in topic.partitions:
+                entry = session.partitions.get((name, requested.partition))
+                if entry is not None:
+                    entry.update(requested)
                 else:
-                    title = (resolve(topic.topic_id) or "") if session.by_id else topic.topic
-                    known = session.partitions[(name, asked.partition)] = FetchPartition(title, topic.topic_id, asked)
-                changed.append(known)
+                    topic_name = (resolve(topic.topic_id) or "") if session.by_id else topic.topic
+                    entry = FetchPartition(topic_name, topic.topic_id, requested)
+                    session.partitions[(name, requested.partition)] = entry
+                changed.append(entry)
         return changed
 
     def _new_session(self, by_id: bool, replica_id: int, size: int) -> FetchSession | None:
@@ -313,9 +325,9 @@ class FetchSessionCache:
         return session
 
 
-def _asked(topics: Any, by_id: bool, resolve: Callable[[UUID], str | None]) -> Iterable[FetchPartition]:
+def _requested_partitions(topics: Any, by_id: bool, resolve: Callable[[UUID], str | None]) -> Iterable[FetchPartition]:
     for topic in topics:
         name = (resolve(topic.topic_id) or "") if by_id else topic.topic
         topic_id = topic.topic_id if by_id else _ZERO_UUID
-        for asked in topic.partitions:
-            yield FetchPartition(name, topic_id, asked)
+        for requested in topic.partitions:
+            yield FetchPartition(name, topic_id, requested)

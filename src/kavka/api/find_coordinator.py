@@ -1,12 +1,12 @@
-"""FindCoordinator (key 10): which broker keeps a group, or a producer's transactions.
+"""FindCoordinator (key 10): the broker that coordinates a group or a transactional id.
 
 v0     groups only
-v1     key_type: 0 group, 1 transaction; error_message and throttle_time_ms in the answer
+v1     key_type: 0 group, 1 transaction; error_message and throttle_time_ms in the response
 v3     flexible
-v4     many keys at once
-v5-v6  newer transactions and share groups; nothing changes for the others
+v4     many keys
+v5-v6  newer transactions and share groups; no change for the others
 
-The topic that a kind of coordinator lives in is made when it is first asked for.
+The internal topic is created with the first request for its coordinator.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _on_error(request: FindCoordinatorRequest, version: int, error: KafkaError) 
 @handles(ApiKey.FIND_COORDINATOR, versions=(0, 6), on_error=_on_error)
 def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> Any:
     topic = _topic_of(ctx, request.key_type if ctx.version > 0 else GROUP)
-    return _answer(ctx, request, topic) if topic.exists else _make_and_answer(ctx, request, topic)
+    return _respond(ctx, request, topic) if topic.exists else _create_and_respond(ctx, request, topic)
 
 
 def _topic_of(ctx: RequestContext, key_type: int) -> InternalTopic:
@@ -44,27 +44,27 @@ def _topic_of(ctx: RequestContext, key_type: int) -> InternalTopic:
         return ctx.broker.groups.topic
     if key_type == TRANSACTION:
         return ctx.broker.transactions.topic
-    raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no kind of coordinator with the number {key_type}.")
+    raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {key_type}.")
 
 
-async def _make_and_answer(
+async def _create_and_respond(
     ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic
 ) -> FindCoordinatorResponse:
     await topic.ensure()
-    return _answer(ctx, request, topic)
+    return _respond(ctx, request, topic)
 
 
-def _answer(ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic) -> FindCoordinatorResponse:
+def _respond(ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic) -> FindCoordinatorResponse:
     if ctx.version >= 4:
         return FindCoordinatorResponse(coordinators=[_find(ctx, topic, key) for key in request.coordinator_keys])
-    found = _find(ctx, topic, request.key)
+    coordinator = _find(ctx, topic, request.key)
     return FindCoordinatorResponse(
-        error_code=found.error_code,
+        error_code=coordinator.error_code,
         # Kafka's text for success, up to v3. Some clients compare it.
-        error_message=found.error_message if found.error_code else "NONE",
-        node_id=found.node_id,
-        host=found.host,
-        port=found.port,
+        error_message=coordinator.error_message if coordinator.error_code else "NONE",
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
     )
 
 

@@ -1,6 +1,6 @@
-"""Heartbeat (key 12): a member of a classic group is alive, and learns whether a rebalance is on.
+"""Heartbeat (key 12): keeps a member of a classic group alive, and reports a rebalance to it.
 
-v1  throttle_time_ms in the answer
+v1  throttle_time_ms in the response
 v3  group_instance_id (static members)
 v4  flexible
 """

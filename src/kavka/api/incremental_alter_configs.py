@@ -1,8 +1,9 @@
-"""IncrementalAlterConfigs (key 44): set, delete, append to and subtract from single settings, while the broker runs.
+"""IncrementalAlterConfigs (key 44): sets, deletes, appends to and subtracts from single settings.
 
 v1     flexible
 
-Each resource is changed whole or not at all, takes effect before the answer, and survives a restart (loggers do not).
+The changes of a resource are atomic, take effect before the response, and survive a restart (except
+those of loggers).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -
     changed = await config_resources.each_once(
         request.resources, lambda resource: _alter(ctx, resource, request.validate_only)
     )
-    return IncrementalAlterConfigsResponse(responses=[_result(*one) for one in changed])
+    return IncrementalAlterConfigsResponse(responses=[_result(*outcome) for outcome in changed])
 
 
 async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
@@ -51,7 +52,7 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no value for {config.name}.")
     if type_ == BROKER_LOGGER:
         if config_resources.broker_id(ctx, name) is None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers are a broker's own: name the broker.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers belong to one broker: name the broker.")
         changes = [(config.name, config.config_operation, config.value) for config in resource.configs]
         broker_loggers.alter(changes, validate_only=validate_only)
         return
@@ -73,7 +74,7 @@ async def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_o
 def _changed_list(resource_type: int, config: AlterableConfig, before: str | None) -> str:
     key = config_resources.table_of(resource_type).get(config.name)
     if key is None or key.type is not ConfigType.LIST:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{config.name} is not a list: it can be set, no more.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{config.name} is not a list: it can only be set.")
     text = before if before is not None else key.format(key.default) or ""
     items = [item.strip() for item in text.split(",") if item.strip()]
     named = [item.strip() for item in (config.value or "").split(",") if item.strip()]
@@ -85,7 +86,7 @@ def _changed_list(resource_type: int, config: AlterableConfig, before: str | Non
         items = [item for item in items if item not in dropped]
     value = ",".join(items)
     if len(value.encode()) > MAX_STRING_LENGTH:
-        # Stored, it could not be described to anyone.
+        # It could not be described: the response would not fit.
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{config.name} would be longer than {MAX_STRING_LENGTH} bytes.")
     return value
 

@@ -1,12 +1,13 @@
-"""InitProducerId (key 22): a producer's id and epoch, by which its retries are recognised and its forerunners fenced.
+"""InitProducerId (key 22): a producer id and epoch, for idempotence and to fence older producers.
 
 v2     flexible
-v3     a producer may name the id and epoch that it has, to go on after an error
+v3     the current id and epoch of a producer that continues after an error
 v4     PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
-v5     TRANSACTION_ABORTABLE may be answered
+v5     TRANSACTION_ABORTABLE
 
-Without a transactional id any producer gets a new id. With one, whoever had it before is fenced, and a transaction that
-it left open is aborted: CONCURRENT_TRANSACTIONS makes the client ask again when that is done.
+Without a transactional id, every producer gets a new id. With one, previous producers are fenced
+and their open transaction is aborted; the client retries on CONCURRENT_TRANSACTIONS until that is
+done.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitPro
     expected = None
     if request.producer_id != NO_PRODUCER_ID or request.producer_epoch != NO_PRODUCER_EPOCH:
         if request.producer_id == NO_PRODUCER_ID or request.producer_epoch == NO_PRODUCER_EPOCH:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "A producer id needs its epoch, and an epoch its producer id.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must both be set, or neither.")
         expected = (request.producer_id, request.producer_epoch)
     transactions = ctx.broker.transactions
     if request.transactional_id is None:

@@ -1,8 +1,9 @@
 """Produce requests of clients to the internal topics.
 
-Only the coordinators write to `__consumer_offsets` and `__transaction_state`, and they append to the partitions
-directly. A Produce request for one of them is refused, as a forged commit or transaction would be loaded as a real one
-after the next failover. Kafka exempts one client id, and so does Kavka.
+Only the coordinators write to `__consumer_offsets` and `__transaction_state`, and they append to
+the partitions directly. A Produce request for one of them is refused, as a forged commit or
+transaction would be loaded as a real one after the next failover. Kafka exempts one client id, and
+so does Kavka.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def may_produce(ctx: RequestContext, topic: str) -> bool:
 
 
 def refusal(ctx: RequestContext, topic: str, index: int) -> KafkaError:
-    """The error of a partition that the client may not produce to. A partition that does not exist is unknown."""
+    """The error of a partition that the client may not produce to. A partition that does not exist
+    is unknown."""
     try:
         ctx.broker.replica_manager.leader(topic, index)
     except KafkaError as error:

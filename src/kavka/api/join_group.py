@@ -1,13 +1,13 @@
-"""JoinGroup (key 11): become, or stay, a member of a classic group; answered when the rebalance has all its members.
+"""JoinGroup (key 11): joins or rejoins a classic group. The response waits for the rebalance.
 
-v1  rebalance_timeout_ms beside the session timeout (in v0 one stands for both)
-v2  throttle_time_ms in the answer
-v4  a new member is given its id with MEMBER_ID_REQUIRED, and joins with it
+v1  rebalance_timeout_ms (v0: session timeout)
+v2  throttle_time_ms in the response
+v4  a new member gets its id with MEMBER_ID_REQUIRED, and rejoins with it
 v5  group_instance_id (static members)
 v6  flexible
-v7  protocol_type in the answer, protocol_name may be null
+v7  protocol_type in the response, protocol_name may be null
 v8  reason
-v9  skip_assignment in the answer
+v9  skip_assignment in the response
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ def _on_error(request: JoinGroupRequest, version: int, error: KafkaError) -> Joi
 
 @handles(ApiKey.JOIN_GROUP, versions=(0, 9), on_error=_on_error)
 def handle(ctx: RequestContext, request: JoinGroupRequest) -> Any:
-    # Java writes an address without a name as "/address"; tools show it as it is kept.
+    # Java formats an address without a host name as "/address", and tools show it.
     return ctx.broker.groups.join(request, ctx.version, ctx.client_id or "", f"/{ctx.client_host}")

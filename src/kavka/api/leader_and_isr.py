@@ -1,4 +1,4 @@
-"""LeaderAndIsr (key 4): the controller says who leads and who follows, partition by partition.
+"""LeaderAndIsr (key 4): the controller sends the leader and ISR of partitions.
 
 v1     is_new
 v2     broker_epoch, partitions by topic
@@ -36,7 +36,7 @@ async def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAnd
         request.topic_states = [
             LeaderAndIsrTopicState(topic_name=name, partition_states=states) for name, states in by_topic.items()
         ]
-    response = await ctx.broker.orders.lead_or_follow(request)
+    response = await ctx.broker.controller_requests.leader_and_isr(request)
     if ctx.version < BY_TOPIC_ID:
         names = [topic.topic_name for topic in request.topic_states]
         response.partition_errors = [

@@ -1,7 +1,7 @@
 """LeaveGroup (key 13): members leave a classic group.
 
-v1  throttle_time_ms in the answer
-v3  many members at once, each with its own error; static members by their group_instance_id
+v1  throttle_time_ms in the response
+v3  many members, each with an error code; static members by group_instance_id
 v4  flexible
 v5  reason
 """

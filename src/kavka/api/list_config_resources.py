@@ -1,4 +1,4 @@
-"""ListConfigResources (key 74): what has settings that DescribeConfigs can be asked for.
+"""ListConfigResources (key 74): the resources that DescribeConfigs can describe.
 
 v0     client metrics only, of which there are none here
 v1     of the types in the request, or of all
@@ -18,27 +18,27 @@ from kavka.protocol.messages.list_config_resources import (
 )
 
 TYPES = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
-"""In the order of the answer, whatever that of the request is."""
+"""In the order of the response."""
 
 
 @handles(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1))
 def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-    asked = (request.resource_types or TYPES) if ctx.version else (CLIENT_METRICS,)
-    unknown = [number for number in asked if number not in TYPES]
+    requested = (request.resource_types or TYPES) if ctx.version else (CLIENT_METRICS,)
+    unknown = [number for number in requested if number not in TYPES]
     if unknown:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"There are no resources of type {unknown[0]}.")
     return ListConfigResourcesResponse(
         config_resources=[
             ConfigResource(resource_name=name, resource_type=number)
             for number in TYPES
-            if number in asked
+            if number in requested
             for name in _names(ctx, number)
         ]
     )
 
 
 def _names(ctx: RequestContext, resource_type: int) -> list[str]:
-    """Of groups, those with settings of their own; no client metric has any here."""
+    """Only groups with overrides are listed; there are no client metrics."""
     cache = ctx.broker.metadata_cache
     if resource_type == TOPIC:
         return sorted(cache.topics)

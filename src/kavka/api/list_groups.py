@@ -1,9 +1,9 @@
 """ListGroups (key 16): the groups that this broker coordinates.
 
-v1  throttle_time_ms in the answer
+v1  throttle_time_ms in the response
 v3  flexible
-v4  states_filter, group_state in the answer
-v5  types_filter, group_type in the answer
+v4  states_filter, group_state in the response
+v5  types_filter, group_type in the response
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from kavka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsRes
 @handles(ApiKey.LIST_GROUPS, versions=(0, 5))
 def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     groups = ctx.broker.groups
-    # While some are being loaded the list is not whole, and says so.
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if groups.runtime.is_loading else ErrorCode.NONE
+    # The list is incomplete while shards are loading.
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if groups.is_loading else ErrorCode.NONE
     return ListGroupsResponse(
         error_code=int(code), groups=groups.list_groups(request.states_filter, request.types_filter)
     )

@@ -1,19 +1,23 @@
-"""ListOffsets (key 2): the offset of a time, or of the log's beginning or end.
+"""ListOffsets (key 2): the offset of a timestamp, or of the start or end of the log.
 
 v0     up to max_num_offsets offsets of segments, newest first
 v1     one offset with its timestamp
-v2     isolation_level: the end is the last stable offset for read_committed
-v4     current_leader_epoch (fencing), leader_epoch in the answer
+v2     isolation_level: for read_committed the end is the last stable offset
+v4     current_leader_epoch (fencing), leader_epoch in the response
 v6     flexible
-v7     -3: the record with the largest timestamp; v8 -4: the earliest on this disk; v9 -5: the latest in tiered storage
-v10    timeout_ms; v11 -6: the earliest not yet in tiered storage
+v7     -3: the record with the largest timestamp
+v8     -4: the earliest on this disk
+v9     -5: the latest in tiered storage
+v10    timeout_ms
+v11    -6: the earliest not yet in tiered storage
 
-There is no tiered storage here, so -4 is the same as -2, and -5 and -6 find nothing.
+There is no tiered storage, so -4 is the same as -2, and -5 and -6 find nothing.
 
-A new leader may know a smaller high watermark than its predecessor told: until it has caught up with where its epoch
-began, clients are asked to come back (OFFSET_NOT_AVAILABLE) rather than shown an end that was further on before.
+The high watermark of a new leader may be lower than that of its predecessor. Until it reaches the
+start of the epoch, clients get OFFSET_NOT_AVAILABLE instead of an end that goes backwards.
 
-A search by time opens the batch that has the record: a large one in a worker thread, within kavka.records.limits.
+A search by time opens the batch that has the record; a large batch is opened in a worker thread,
+within kavka.records.limits.
 """
 
 from __future__ import annotations
@@ -57,8 +61,8 @@ def _on_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> L
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=int(error.code))
-                    for asked in topic.partitions
+                    ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=int(error.code))
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -70,33 +74,33 @@ def _on_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> L
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
     seen: dict[tuple[str, int], int] = {}
     for topic in request.topics:
-        for asked in topic.partitions:
-            key = (topic.name, asked.partition_index)
+        for requested in topic.partitions:
+            key = (topic.name, requested.partition_index)
             seen[key] = seen.get(key, 0) + 1
     response = ListOffsetsResponse()
     unopened: list[tuple[Query, StoredBatch]] = []
     deadline = monotonic() + LOOP_S
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            query = Query(ctx, request, topic.name, asked)
+        results = []
+        for requested in topic.partitions:
+            query = Query(ctx, request, topic.name, requested)
             try:
-                if seen[topic.name, asked.partition_index] > 1:
+                if seen[topic.name, requested.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
-                query.answer_now(max_opened=OPENED_ON_LOOP if monotonic() <= deadline else 0)
-            except UnopenedBatch as found:
-                unopened.append((query, found.batch))
+                query.run(max_opened=OPENED_ON_LOOP if monotonic() <= deadline else 0)
+            except UnopenedBatch as unopened_batch:
+                unopened.append((query, unopened_batch.batch))
             except (KafkaError, OSError) as error:
-                query.failed(error)
-            answers.append(query.answer)
-        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+                query.fail(error)
+            results.append(query.result)
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return _open_batches(ctx, response, unopened) if unopened else response
 
 
 async def _open_batches(
     ctx: RequestContext, response: ListOffsetsResponse, unopened: list[tuple[Query, StoredBatch]]
 ) -> ListOffsetsResponse:
-    """Finish the searches that came to a batch which is opened in a worker thread."""
+    """Finish the searches that need a batch to be opened in a worker thread."""
     replicas = ctx.broker.replica_manager
     deadline = monotonic() + OPENING_S
     for query, first in unopened:
@@ -105,70 +109,67 @@ async def _open_batches(
             try:
                 if monotonic() > deadline:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-                async with replicas.opening:
-                    found = await ctx.broker.run_in_worker(batch.first_record)
-                query.answer_now(found, after=batch.last_offset)
+                async with replicas.decompressions:
+                    record = await ctx.broker.run_in_worker(batch.first_record)
+                query.run(record, after=batch.last_offset)
                 batch = None
             except UnopenedBatch as following:
                 batch = following.batch
             except (KafkaError, OSError) as error:
-                query.failed(error)
+                query.fail(error)
                 batch = None
     return response
 
 
 class Query:
-    """What is asked about one partition, and the answer."""
+    """The request for one partition, and its response."""
 
-    __slots__ = ("_asked", "_ctx", "_request", "_topic", "answer")
+    __slots__ = ("_ctx", "_request", "_requested", "_topic", "result")
 
     def __init__(
-        self, ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+        self, ctx: RequestContext, request: ListOffsetsRequest, topic: str, requested: ListOffsetsPartition
     ) -> None:
         self._ctx = ctx
         self._request = request
         self._topic = topic
-        self._asked = asked
-        self.answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+        self._requested = requested
+        self.result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
 
-    def failed(self, error: KafkaError | OSError) -> None:
+    def fail(self, error: KafkaError | OSError) -> None:
         if isinstance(error, OSError):
             replicas = self._ctx.broker.replica_manager
-            error = replicas.note_disk_failure(self._topic, self._asked.partition_index, error)
-        self.answer.error_code = int(error.code)
+            error = replicas.on_read_error(self._topic, self._requested.partition_index, error)
+        self.result.error_code = int(error.code)
 
-    def answer_now(
-        self, found: TimestampOffset | None = None, after: int = -1, max_opened: int = OPENED_ON_LOOP
-    ) -> None:
-        """`found` is the record, where a worker thread has found it already; else the search goes on `after` that
-        offset."""
-        asked, version, answer = self._asked, self._ctx.version, self.answer
-        partition = self._ctx.broker.replica_manager.leader(self._topic, asked.partition_index)
+    def run(self, match: TimestampOffset | None = None, after: int = -1, max_opened: int = OPENED_ON_LOOP) -> None:
+        """`match` is the record if a worker thread has found it; otherwise the search continues
+        `after` that offset."""
+        requested, version, result = self._requested, self._ctx.version, self.result
+        partition = self._ctx.broker.replica_manager.leader(self._topic, requested.partition_index)
         log = partition.log
         assert log is not None
         from_consumer = self._request.replica_id == CONSUMER
+        timestamp = requested.timestamp
         if version == 0:
-            answer.old_style_offsets = _segment_offsets(
-                self._ctx, log, asked.timestamp, asked.max_num_offsets, from_consumer
+            result.old_style_offsets = _segment_offsets(
+                self._ctx, log, timestamp, requested.max_num_offsets, from_consumer
             )
             return
-        partition.check_epoch(asked.current_leader_epoch)
-        if asked.timestamp < EARLIEST_PENDING_UPLOAD or version < FIRST_VERSION.get(asked.timestamp, 0):
+        partition.check_epoch(requested.current_leader_epoch)
+        if timestamp < EARLIEST_PENDING_UPLOAD or version < FIRST_VERSION.get(timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         end = partition.read_limit(self._request.isolation_level) if from_consumer else log.end_offset
-        answer.timestamp, answer.offset, leader_epoch = _find(
-            partition, log, asked.timestamp, end, found, after, max_opened
-        )
+        result.timestamp, result.offset, leader_epoch = _find(partition, log, timestamp, end, match, after, max_opened)
         if (
             from_consumer
-            and partition.epoch_start > log.high_watermark
-            and (asked.timestamp == LATEST or (answer.offset == NOT_FOUND and asked.timestamp not in NEVER_FOUND))
+            and not partition.is_high_watermark_current
+            and (timestamp == LATEST or (result.offset == NOT_FOUND and timestamp not in NEVER_FOUND))
         ):
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE if version >= KNOWS_NOT_AVAILABLE else ErrorCode.LEADER_NOT_AVAILABLE
             )
         if version >= 4:
-            answer.leader_epoch = leader_epoch
+            result.leader_epoch = leader_epoch
 
 
 def _find(
@@ -176,29 +177,30 @@ def _find(
     log: Log,
     timestamp: int,
     end: int,
-    found: TimestampOffset | None,
+    match: TimestampOffset | None,
     after: int,
     max_opened: int,
 ) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) of what is asked for, each -1 where there is none."""
+    """(timestamp, offset, leader epoch) of the match, each -1 if there is none."""
     if timestamp == LATEST:
         return NO_TIMESTAMP, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return NO_TIMESTAMP, log.start_offset, log.epoch_at(log.start_offset)
     if timestamp in NEVER_FOUND:
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
-    if found is None:
+    if match is None:
         if timestamp == MAX_TIMESTAMP:
-            found = log.offset_of_max_timestamp(after=after, max_opened=max_opened)
+            match = log.offset_of_max_timestamp(after=after, max_opened=max_opened)
         else:
-            found = log.offset_for_timestamp(timestamp, after=after, max_opened=max_opened)
-    if found is None or found.offset >= end:
+            match = log.offset_for_timestamp(timestamp, after=after, max_opened=max_opened)
+    if match is None or match.offset >= end:
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
-    return found.timestamp, found.offset, found.leader_epoch
+    return match.timestamp, match.offset, match.leader_epoch
 
 
 def _segment_offsets(ctx: RequestContext, log: Log, timestamp: int, count: int, from_consumer: bool) -> list[int]:
-    """v0: where segments begin that were last written before the time, newest first; and the log's end."""
+    """v0: the start offsets of segments last written before the time, newest first, and the log
+    end."""
     times = [(max(s.base_offset, log.start_offset), s.last_modified_ms()) for s in log.segments]
     if log.active_segment.size:
         times.append((log.end_offset, ctx.broker.clock.now_ms()))

@@ -1,4 +1,5 @@
-"""ListPartitionReassignments (key 46): the moves that are under way, of some partitions or (null) of all."""
+"""ListPartitionReassignments (key 46): the reassignments in progress, of some or all (null)
+partitions."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from kavka.protocol.messages.list_partition_reassignments import (
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
 async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-    asked = None
+    requested = None
     if request.topics is not None:
-        asked = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
+        requested = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
     topics: dict[str, OngoingTopicReassignment] = {}
-    for tp, assignment in (await ctx.broker.controller.list_reassignments(asked)).items():
+    for tp, assignment in (await ctx.broker.controller.list_reassignments(requested)).items():
         topics.setdefault(tp.topic, OngoingTopicReassignment(name=tp.topic)).partitions.append(
             OngoingPartitionReassignment(
                 partition_index=tp.partition,

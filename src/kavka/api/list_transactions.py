@@ -1,8 +1,8 @@
-"""ListTransactions (key 66): the transactional ids that this broker coordinates, with the states that they are in.
+"""ListTransactions (key 66): the transactional ids that this broker coordinates, with their states.
 
-v0  filters by state and by producer id
-v1  duration_filter: only what began longer ago than that
-v2  transactional_id_pattern: only ids that match a regular expression as a whole
+v0  filters by state and producer id
+v1  duration_filter: only transactions that started longer ago
+v2  transactional_id_pattern: only ids that a regular expression matches completely
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
     pattern = request.transactional_id_pattern
     try:
         matches = compile_pattern(pattern).matches if pattern else None
-        found = ctx.broker.transactions.list(request.producer_id_filters, states, request.duration_filter, matches)
+        transactions = ctx.broker.transactions.list(
+            request.producer_id_filters, states, request.duration_filter, matches
+        )
     except BadPattern as error:
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
     return ListTransactionsResponse(
@@ -38,6 +40,6 @@ def handle(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransac
                 producer_id=transaction.producer_id,
                 transaction_state=transaction.state.value,
             )
-            for transactional_id, transaction in found
+            for transactional_id, transaction in transactions
         ],
     )

@@ -1,15 +1,16 @@
-"""OffsetCommit (key 8): keep the positions of a group.
+"""OffsetCommit (key 8): commits offsets of a group.
 
-v0    in the metadata tree under /consumers, with no coordinator
-v1    with the coordinator: generation_id, member_id, commit_timestamp (v1 only)
-v2-4  retention_time_ms; v3 adds throttle_time_ms to the answer
+v0    to the metadata tree under /consumers, without a coordinator
+v1    to the coordinator: generation_id, member_id, commit_timestamp (v1 only)
+v2-4  retention_time_ms; v3 adds throttle_time_ms to the response
 v6    committed_leader_epoch
 v7    group_instance_id (static members)
 v8    flexible
-v9    member epochs of the newer group protocol
+v9    member epochs of consumer groups
 v10   topics by id
 
-A partition that cannot be committed (no such topic, too long metadata) gets its error; the others are committed.
+A partition that cannot be committed (unknown topic, too long metadata) gets an error; the others
+are committed.
 """
 
 from __future__ import annotations
@@ -62,15 +63,15 @@ def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Any:
     for topic in request.topics:
         name: str | None = cache.topic_name(topic.topic_id) if by_id else topic.name
         info = cache.topics.get(name) if name is not None else None
-        answers: list[OffsetCommitResponsePartition] = []
-        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+        results: list[OffsetCommitResponsePartition] = []
+        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         for partition in topic.partitions:
-            answer = OffsetCommitResponsePartition(partition_index=partition.partition_index)
-            answers.append(answer)
+            result = OffsetCommitResponsePartition(partition_index=partition.partition_index)
+            results.append(result)
             if info is not None and partition.partition_index in info.partitions:
-                items.append((info.name, info.topic_id, partition, answer))
+                items.append((info.name, info.topic_id, partition, result))
             else:
-                answer.error_code = _UNKNOWN_ID if by_id and info is None else _UNKNOWN_PARTITION
+                result.error_code = _UNKNOWN_ID if by_id and info is None else _UNKNOWN_PARTITION
     response = OffsetCommitResponse(topics=topics)
     if version == 0:
         return _commit_to_tree(ctx, request.group_id, items, response)
@@ -83,15 +84,15 @@ async def _commit_to_tree(
     ctx: RequestContext, group: str, items: list[Any], response: OffsetCommitResponse
 ) -> OffsetCommitResponse:
     store = ctx.broker.store
-    for topic, _, partition, answer in items:
+    for topic, _, partition, result in items:
         metadata = partition.committed_metadata
         if metadata is not None and len(metadata) > ctx.broker.settings.offset_metadata_max_bytes:
-            answer.error_code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            result.error_code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             continue
         try:
             path = paths.consumer_offset(group, TopicPartition(topic, partition.partition_index))
             await store.ensure(path)
             await store.set(path, paths.encode_offset(partition.committed_offset))
         except (StoreError, ValueError):
-            answer.error_code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
+            result.error_code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
     return response

@@ -1,7 +1,4 @@
-"""OffsetDelete (key 47): forget positions of a group, in topics that its consumers do not subscribe to.
-
-v0  the only one
-"""
+"""OffsetDelete (key 47, v0): deletes offsets of a group in topics that it does not subscribe to."""
 
 from __future__ import annotations
 
@@ -29,17 +26,17 @@ def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> Any:
 
 def _delete(shard: GroupShard, ctx: RequestContext, request: OffsetDeleteRequest) -> Outcome:
     cache = ctx.broker.metadata_cache
-    known = [
+    existing = [
         (topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
         if cache.partition_state(topic.name, partition.partition_index) is not None
     ]
-    records, subscribed = shard.delete_offsets(request.group_id, known)
-    asked = set(known)
+    records, subscribed = shard.delete_offsets(request.group_id, existing)
+    deletable = set(existing)
 
     def code(topic: str, index: int) -> int:
-        if (topic, index) not in asked:
+        if (topic, index) not in deletable:
             return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else ErrorCode.NONE)
 

@@ -1,14 +1,14 @@
-"""OffsetFetch (key 9): the positions that groups have committed.
+"""OffsetFetch (key 9): the committed offsets of groups.
 
-v0    from the metadata tree under /consumers, with no coordinator
+v0    from the metadata tree under /consumers, without a coordinator
 v1    from the coordinator
-v2    no topics at all means all of the group's; an error of the whole group has its own field
-v3    throttle_time_ms in the answer
-v5    committed_leader_epoch in the answer
+v2    null topics means all of the group's; a group-level error code
+v3    throttle_time_ms in the response
+v5    committed_leader_epoch in the response
 v6    flexible
-v7    require_stable: not what an open transaction may still change
-v8    many groups at once
-v9    member_id and member_epoch (newer group protocol)
+v7    require_stable: no offset that an open transaction may change
+v8    many groups
+v9    member_id and member_epoch (consumer groups)
 v10   topics by id
 """
 
@@ -64,20 +64,20 @@ def handle(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
         return _fetch_from_tree(ctx, request)
     if ctx.version < 8:
         topics = request.topics
-        asked = OffsetFetchRequestGroup(
+        group = OffsetFetchRequestGroup(
             group_id=request.group_id,
             topics=None
             if topics is None
             else [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in topics],
         )
-        found = ctx.broker.groups.read(request.group_id, _fetch, ctx, asked, request.require_stable)
-        if isinstance(found, asyncio.Future):
-            return _then(found)
-        return _as_one(found)
-    answers = [_fetch_group(ctx, group, request.require_stable) for group in request.groups]
-    if any(isinstance(answer, asyncio.Future) for answer in answers):
-        return _gather(request, answers)
-    return OffsetFetchResponse(groups=answers)
+        result = ctx.broker.groups.read(request.group_id, _fetch, ctx, group, request.require_stable)
+        if isinstance(result, asyncio.Future):
+            return _await_single(result)
+        return _single_group(result)
+    results = [_fetch_group(ctx, group, request.require_stable) for group in request.groups]
+    if any(isinstance(result, asyncio.Future) for result in results):
+        return _gather(request, results)
+    return OffsetFetchResponse(groups=results)
 
 
 def _fetch_group(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> Any:
@@ -87,21 +87,21 @@ def _fetch_group(ctx: RequestContext, group: OffsetFetchRequestGroup, require_st
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=int(error.code))
 
 
-async def _then(found: asyncio.Future[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
-    return _as_one(await found)
+async def _await_single(future: asyncio.Future[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+    return _single_group(await future)
 
 
-async def _gather(request: OffsetFetchRequest, answers: list[Any]) -> OffsetFetchResponse:
+async def _gather(request: OffsetFetchRequest, results: list[Any]) -> OffsetFetchResponse:
     groups = []
-    for asked, answer in zip(request.groups, answers, strict=True):
+    for group, result in zip(request.groups, results, strict=True):
         try:
-            groups.append(await answer if isinstance(answer, asyncio.Future) else answer)
+            groups.append(await result if isinstance(result, asyncio.Future) else result)
         except KafkaError as error:
-            groups.append(OffsetFetchResponseGroup(group_id=asked.group_id, error_code=int(error.code)))
+            groups.append(OffsetFetchResponseGroup(group_id=group.group_id, error_code=int(error.code)))
     return OffsetFetchResponse(groups=groups)
 
 
-def _as_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+def _single_group(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
     return OffsetFetchResponse(
         error_code=group.error_code,
         topics=[
@@ -127,24 +127,24 @@ def _as_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
 
 
 def _fetch(
-    shard: GroupShard, ctx: RequestContext, asked: OffsetFetchRequestGroup, require_stable: bool
+    shard: GroupShard, ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     cache = ctx.broker.metadata_cache
     by_id = ctx.version >= 10
-    answer = OffsetFetchResponseGroup(group_id=asked.group_id)
-    shard.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
-    for topic in asked.topics if asked.topics is not None else _all_topics(shard, ctx, asked.group_id):
+    result = OffsetFetchResponseGroup(group_id=group.group_id)
+    shard.check_fetch(group.group_id, group.member_id, group.member_epoch)
+    for topic in group.topics if group.topics is not None else _all_topics(shard, ctx, group.group_id):
         name = cache.topic_name(topic.topic_id) if by_id else topic.name
         partitions = [
-            _partition(shard, asked.group_id, name, topic.topic_id, index, require_stable)
+            _partition(shard, group.group_id, name, topic.topic_id, index, require_stable)
             for index in topic.partition_indexes
         ]
-        answer.topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
-    return answer
+        result.topics.append(OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+    return result
 
 
 def _all_topics(shard: GroupShard, ctx: RequestContext, group_id: str) -> list[OffsetFetchRequestTopics]:
-    """All that the group has offsets in; by id, only topics that are still there have one."""
+    """All topics with offsets of the group. By id, only existing topics."""
     by_topic: dict[str, list[int]] = {}
     for name, index in shard.partitions_with_offsets(group_id):
         by_topic.setdefault(name, []).append(index)
@@ -163,20 +163,20 @@ def _all_topics(shard: GroupShard, ctx: RequestContext, group_id: str) -> list[O
 def _partition(
     shard: GroupShard, group_id: str, topic: str | None, topic_id: Any, index: int, require_stable: bool
 ) -> OffsetFetchResponsePartitions:
-    answer = OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET, metadata="")
+    result = OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET, metadata="")
     if topic is None:
-        answer.error_code = int(ErrorCode.UNKNOWN_TOPIC_ID)
-        return answer
+        result.error_code = int(ErrorCode.UNKNOWN_TOPIC_ID)
+        return result
     try:
-        found = shard.fetch_offset(group_id, topic, index, require_stable, topic_id)
+        offset = shard.fetch_offset(group_id, topic, index, require_stable, topic_id)
     except KafkaError as error:
-        answer.error_code = int(error.code)
-        return answer
-    if found is not None:
-        answer.committed_offset = found.offset
-        answer.committed_leader_epoch = found.leader_epoch
-        answer.metadata = found.metadata
-    return answer
+        result.error_code = int(error.code)
+        return result
+    if offset is not None:
+        result.committed_offset = offset.offset
+        result.committed_leader_epoch = offset.leader_epoch
+        result.metadata = offset.metadata
+    return result
 
 
 # ---- version 0
@@ -197,13 +197,13 @@ async def _from_tree(ctx: RequestContext, group: str, topic: str, index: int) ->
         return unknown
     try:
         data, _ = await broker.store.get(paths.consumer_offset(group, TopicPartition(topic, index)))
-        answer = _old_partition(index, 0)
-        answer.committed_offset = paths.decode_offset(data)
+        result = _old_partition(index, 0)
+        result.committed_offset = paths.decode_offset(data)
     except NoNode:
         return unknown
     except (StoreError, ValueError):
         return _old_partition(index, int(ErrorCode.UNKNOWN_SERVER_ERROR))
-    return answer
+    return result
 
 
 def _old_partition(index: int, code: int) -> OffsetFetchResponsePartition:

@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ends, so that a replica or a consumer finds where logs part.
+"""OffsetForLeaderEpoch (key 23): the end offset of a leader epoch, to find where two logs diverge.
 
-v1  leader_epoch in the answer
+v1  leader_epoch in the response
 v2  current_leader_epoch (fencing), throttle_time_ms
 v3  replica_id
 v4  flexible
@@ -26,7 +26,8 @@ def _on_error(request: OffsetForLeaderEpochRequest, version: int, error: KafkaEr
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=[
-                    EpochEndOffset(partition=asked.partition, error_code=int(error.code)) for asked in topic.partitions
+                    EpochEndOffset(partition=partition.partition, error_code=int(error.code))
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -38,16 +39,16 @@ def _on_error(request: OffsetForLeaderEpochRequest, version: int, error: KafkaEr
 def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
-        answers = []
-        for asked in topic.partitions:
-            answer = EpochEndOffset(partition=asked.partition)
+        results = []
+        for requested in topic.partitions:
+            result = EpochEndOffset(partition=requested.partition)
             try:
-                partition = ctx.broker.replica_manager.leader(topic.topic, asked.partition)
-                partition.check_epoch(asked.current_leader_epoch)
+                partition = ctx.broker.replica_manager.leader(topic.topic, requested.partition)
+                partition.check_epoch(requested.current_leader_epoch)
                 assert partition.log is not None
-                answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+                result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
             except KafkaError as error:
-                answer.error_code = int(error.code)
-            answers.append(answer)
-        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+                result.error_code = int(error.code)
+            results.append(result)
+        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
     return response

@@ -1,23 +1,24 @@
 """Produce (key 0): append record batches to partitions.
 
-v0-v1  message sets of magic 0; v1 adds throttle_time_ms to the answer
-v2     magic 1, log_append_time_ms in the answer
+v0-v1  message sets of magic 0; v1 adds throttle_time_ms to the response
+v2     magic 1, log_append_time_ms in the response
 v3     record batches (magic 2), transactional_id
-v5     log_start_offset in the answer
+v5     log_start_offset in the response
 v7     zstd
-v8     record_errors and error_message in the answer
+v8     record_errors and error_message in the response
 v9     flexible
-v10    the current leader in the answer
-v11    TRANSACTION_ABORTABLE may be answered
-v12    partitions are added to the transaction by producing to them (transactional_produce.py)
+v10    the current leader in the response
+v11    the response may contain TRANSACTION_ABORTABLE
+v12    producing to a partition adds it to the transaction (transactional_produce.py)
 v13    topics by id
 
-The batch is not opened here: `Log.stage_as_leader` checks its header and CRC and assigns offsets in the receive
-buffer itself; the bytes are written when all requests of this turn of the loop have been looked at
-(`ReplicaManager.write_staged`), before any of them is answered.
+Batches are not decompressed here. `Log.stage_as_leader` checks a batch's header and CRC, and
+assigns offsets in the receive buffer. `StagedAppends` writes the bytes after all requests of this
+turn of the loop are handled, before any response is sent.
 
-A batch that the topic's rules require to be opened, and that is not small, is copied, opened in a worker thread and
-staged after that. The connection's next request waits meanwhile, so that a producer's batches keep their order.
+A large batch that the topic's settings require to be decompressed is copied, decompressed in a
+worker thread and staged after that. The connection's next request waits meanwhile, so that a
+producer's batches keep their order.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 from kavka.api import internal_topics, transactional_produce
 from kavka.api.context import RequestContext
 from kavka.api.registry import as_kafka_error, handles
-from kavka.api.transactional_produce import Leader
+from kavka.api.transactional_produce import FindLeader
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.produce import (
@@ -45,21 +46,24 @@ from kavka.protocol.messages.produce import (
 from kavka.records.limits import LOOP_S, OPENING_S
 from kavka.records.validate import InvalidRecordError, TooLargeToOpenHere, ValidatedBatch, validate_produce
 from kavka.replication.partition import Partition
+from kavka.replication.purgatory import DelayedProduce
 from kavka.replication.replica_manager import ReplicaManager
-from kavka.replication.waiting import ProduceWaiter
 from kavka.storage.log_append import AppendInfo
-from kavka.storage.producer_state import NOBODY
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# What a producer and a log disagree about: rare, and worth a line.
-_OF_PRODUCER_STATE = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
+# Rare errors between a producer and a log that are logged.
+_PRODUCER_STATE_ERRORS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 VALID_ACKS = (-1, 0, 1)
 
+# An append that may have to wait for replicas or a flush: (partition, end offset, its result).
+UnacknowledgedAppend = tuple[Partition, int, PartitionProduceResponse]
+
 
 class ConnectionMustClose(Exception):
-    """A produce with acks=0 failed: with no answer to put the error in, Kafka closes the connection."""
+    """A produce with acks=0 failed. It has no response for the error, so the connection is closed,
+    as in Kafka."""
 
 
 def _on_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse:
@@ -89,22 +93,22 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Any:
     return _append(ctx, request, ctx.broker.replica_manager.leader)
 
 
-def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any:
+def _append(ctx: RequestContext, request: ProduceRequest, find_leader: FindLeader) -> Any:
     acks = request.acks
     version = ctx.version
     replicas = ctx.broker.replica_manager
     response = ProduceResponse()
-    waits: list[Any] = []
-    unopened: list[Unopened] = []
-    postponed: set[tuple[str, int]] = set()
+    unacknowledged: list[UnacknowledgedAppend] = []
+    postponed: list[PostponedBatch] = []
+    postponed_partitions: set[tuple[str, int]] = set()
     deadline = monotonic() + LOOP_S
     for topic in request.topic_data:
         name = topic.name
-        answers: list[PartitionProduceResponse] = []
-        response.responses.append(TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers))
+        results: list[PartitionProduceResponse] = []
+        response.responses.append(TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=results))
         for data in topic.partition_data:
-            answer = PartitionProduceResponse(index=data.index)
-            answers.append(answer)
+            result = PartitionProduceResponse(index=data.index)
+            results.append(result)
             try:
                 if acks not in VALID_ACKS:
                     raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
@@ -114,79 +118,85 @@ def _append(ctx: RequestContext, request: ProduceRequest, leader: Leader) -> Any
                     raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records for this partition.")
                 if not internal_topics.may_produce(ctx, name):
                     raise internal_topics.refusal(ctx, name, data.index)
-                partition = leader(name, data.index)
-                if (name, data.index) in postponed or monotonic() > deadline:
+                partition = find_leader(name, data.index)
+                if (name, data.index) in postponed_partitions or monotonic() > deadline:
                     raise TooLargeToOpenHere
                 info = partition.stage(data.records, acks, version)
             except TooLargeToOpenHere:
-                unopened.append(Unopened(name, data, answer, partition))
-                postponed.add((name, data.index))
+                postponed.append(PostponedBatch(name, data, result, partition))
+                postponed_partitions.add((name, data.index))
                 continue
             except Exception as error:
-                # One partition's trouble is not the others': they may have been staged already.
-                _refuse(ctx, response, answer, name, error)
+                # Other partitions of the request may be staged already.
+                _set_failure(ctx, response, result, name, error)
                 continue
-            _note_staged(replicas, partition, info, answer, acks, waits)
-    if unopened:
-        return _append_opened(ctx, request, leader, response, waits, unopened)
-    return _finish(ctx, request, response, waits)
+            _register(replicas, partition, info, result, acks, unacknowledged)
+    if postponed:
+        return _append_postponed(ctx, request, find_leader, response, unacknowledged, postponed)
+    return _finish(ctx, request, response, unacknowledged)
 
 
-def _note_staged(
+def _register(
     replicas: ReplicaManager,
     partition: Partition,
     info: AppendInfo,
-    answer: PartitionProduceResponse,
+    result: PartitionProduceResponse,
     acks: int,
-    waits: list[Any],
+    unacknowledged: list[UnacknowledgedAppend],
 ) -> None:
-    answer.base_offset = info.first_offset
-    answer.log_append_time_ms = info.append_time
-    answer.log_start_offset = info.log_start_offset
+    """After a batch is staged."""
+    result.base_offset = info.first_offset
+    result.log_append_time_ms = info.append_time
+    result.log_start_offset = info.log_start_offset
     if not info.duplicate:
         metrics = partition.metrics
         metrics.messages_in.value += info.count
         metrics.bytes_in.value += info.size
-    replicas.note_staged(partition, answer)
-    if acks == -1 or partition.log.config.flush_messages == 1:  # type: ignore[union-attr]
-        waits.append((partition, info.last_offset + 1, answer))
+    replicas.staged_appends.add(partition, result, _set_write_error)
+    if acks == -1 or partition.waits_for_flush:
+        unacknowledged.append((partition, info.last_offset + 1, result))
 
 
-def _finish(ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, waits: list[Any]) -> Any:
+def _finish(
+    ctx: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    unacknowledged: list[UnacknowledgedAppend],
+) -> Any:
     """The response, a future of it, or None with acks=0."""
     if request.acks == 0:
-        ctx.broker.replica_manager.write_staged()
-        if any(a.error_code for t in response.responses for a in t.partition_responses):
+        ctx.broker.replica_manager.staged_appends.write()
+        if any(result.error_code for topic in response.responses for result in topic.partition_responses):
             raise ConnectionMustClose
         return None
-    return _wait(ctx, request, response, waits) if waits else response
+    return _wait(ctx, request, response, unacknowledged) if unacknowledged else response
 
 
-class Unopened:
-    """A batch to be opened in a worker thread. Its bytes are copied: the receive buffer does not wait."""
+class PostponedBatch:
+    """A batch that a worker thread decompresses. Its bytes are copied from the receive buffer."""
 
-    __slots__ = ("_partition", "answer", "data", "records", "topic")
+    __slots__ = ("_partition", "data", "records", "result", "topic")
 
     def __init__(
-        self, topic: str, data: PartitionProduceData, answer: PartitionProduceResponse, partition: Partition
+        self, topic: str, data: PartitionProduceData, result: PartitionProduceResponse, partition: Partition
     ) -> None:
         self.topic = topic
         self.data = data
-        self.answer = answer
+        self.result = result
         self._partition = partition
         self.records = memoryview(bytearray(data.records or b""))
-        data.records = None  # as long as the request exists, so would its bytes
+        data.records = None  # the request must not keep its bytes alive
 
     def check_partition(self, replicas: ReplicaManager) -> Partition:
-        """The partition, if this broker still leads it. A new topic of the same name is another one: its id, and what
-        it requires of a batch, may differ."""
+        """The partition, if this broker still leads it. A recreated topic of the same name may have
+        other settings."""
         if replicas.leader(self.topic, self.data.index) is not self._partition:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted meanwhile.")
         return self._partition
 
-    async def open(self, ctx: RequestContext) -> ValidatedBatch:
+    async def validate(self, ctx: RequestContext) -> ValidatedBatch:
         replicas = ctx.broker.replica_manager
-        async with replicas.opening:
+        async with replicas.decompressions:
             log = self.check_partition(replicas).log
             assert log is not None
             now = ctx.broker.clock.now_ms()
@@ -196,84 +206,102 @@ class Unopened:
         return batch
 
 
-async def _append_opened(
+async def _append_postponed(
     ctx: RequestContext,
     request: ProduceRequest,
-    leader: Leader,
+    find_leader: FindLeader,
     response: ProduceResponse,
-    waits: list[Any],
-    unopened: list[Unopened],
+    unacknowledged: list[UnacknowledgedAppend],
+    postponed: list[PostponedBatch],
 ) -> Any:
     replicas = ctx.broker.replica_manager
     deadline = monotonic() + OPENING_S
-    for item in unopened:
+    for item in postponed:
         try:
             if monotonic() > deadline:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The request has too many large compressed batches.")
-            batch = await item.open(ctx)
+            batch = await item.validate(ctx)
             item.check_partition(replicas)
-            partition = leader(item.topic, item.data.index)
-            assert partition.log is not None
+            partition = find_leader(item.topic, item.data.index)
             try:
                 info = partition.stage(batch, request.acks, ctx.version)
             finally:
-                # `leader` admits the producer of a transaction for this append alone.
-                partition.log.producer_states.admitted = NOBODY
+                # `find_leader` admits the producer of a transaction for this append alone.
+                partition.revoke_admission()
         except Exception as error:
-            _refuse(ctx, response, item.answer, item.topic, error)
+            _set_failure(ctx, response, item.result, item.topic, error)
             continue
-        _note_staged(replicas, partition, info, item.answer, request.acks, waits)
-        replicas.write_staged()
-    return _finish(ctx, request, response, waits)
+        _register(replicas, partition, info, item.result, request.acks, unacknowledged)
+        replicas.staged_appends.write()
+    return _finish(ctx, request, response, unacknowledged)
 
 
-def _wait(ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, waits: list[Any]) -> Any:
-    """The answer, or a future of it where replicas or a flush have to be waited for."""
-    ctx.broker.replica_manager.write_staged()
-    waiter: ProduceWaiter | None = None
-    for partition, end_offset, answer in waits:
-        if answer.error_code == 0 and partition.must_wait(end_offset, request.acks):
-            waiter = waiter or ProduceWaiter(response)
-            waiter.add(partition, end_offset, request.acks == -1, answer)
-    if waiter is None:
+def _wait(
+    ctx: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    unacknowledged: list[UnacknowledgedAppend],
+) -> Any:
+    """The response, or a future of it if replicas or a flush are pending."""
+    ctx.broker.replica_manager.staged_appends.write()
+    delayed: DelayedProduce | None = None
+    for partition, end_offset, result in unacknowledged:
+        if result.error_code == 0 and partition.must_wait(end_offset, request.acks):
+            delayed = delayed or DelayedProduce(response, _set_code)
+            delayed.add(partition, end_offset, request.acks == -1, result)
+    if delayed is None:
         return response
     for topic in request.topic_data:
         for data in topic.partition_data:
-            data.records = None  # they are written; whoever keeps the request must not keep the bytes
-    return waiter.start(request.timeout_ms)
+            data.records = None  # written; the pending request must not keep the bytes alive
+    return delayed.start(request.timeout_ms)
 
 
-def _refuse(
+def _set_code(result: PartitionProduceResponse, code: ErrorCode) -> None:
+    result.error_code = int(code)
+    result.base_offset = result.log_append_time_ms = result.log_start_offset = -1
+
+
+def _set_write_error(result: PartitionProduceResponse, error: KafkaError) -> None:
+    _set_code(result, error.code)
+    result.error_message = error.message
+
+
+def _set_failure(
     ctx: RequestContext,
     response: ProduceResponse,
-    answer: PartitionProduceResponse,
+    result: PartitionProduceResponse,
     topic: str,
     cause: Exception,
 ) -> None:
     if not isinstance(cause, KafkaError):
-        log.error("An append to %s-%d failed", topic, answer.index, exc_info=cause)
+        logger.error("An append to %s-%d failed", topic, result.index, exc_info=cause)
     error = as_kafka_error(cause)
-    answer.error_code = int(error.code)
-    answer.error_message = error.message
-    answer.base_offset = -1
+    result.error_code = int(error.code)
+    result.error_message = error.message
+    result.base_offset = -1
     if isinstance(error, InvalidRecordError):
-        answer.record_errors = [
+        result.record_errors = [
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
             for index, message in error.record_errors
         ]
-    broker = ctx.broker
-    partition = broker.replica_manager.partitions.get((topic, answer.index))
-    if partition is not None:
-        partition.metrics.failed_produces.value += 1
-    if error.code in _OF_PRODUCER_STATE:
-        log.info("%s-%d: a batch is refused: %s", topic, answer.index, error)
+    ctx.broker.replica_manager.count_failed_produce(topic, result.index)
+    if error.code in _PRODUCER_STATE_ERRORS:
+        logger.info("%s-%d: refused a batch: %s", topic, result.index, error)
     if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and ctx.version >= 10:
-        state = broker.metadata_cache.partition_state(topic, answer.index)
-        endpoint = broker.metadata_cache.endpoint(state.leader, ctx.listener) if state else None
-        if state is not None and endpoint is not None:
-            answer.current_leader = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
-            if all(node.node_id != state.leader for node in response.node_endpoints):
-                rack = broker.metadata_cache.brokers[state.leader].rack
-                response.node_endpoints.append(
-                    NodeEndpoint(node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=rack)
+        _add_leader(ctx, response, result, topic)
+
+
+def _add_leader(ctx: RequestContext, response: ProduceResponse, result: PartitionProduceResponse, topic: str) -> None:
+    """Name the current leader, so that the client needs no Metadata request."""
+    cache = ctx.broker.metadata_cache
+    state = cache.partition_state(topic, result.index)
+    endpoint = cache.endpoint(state.leader, ctx.listener) if state else None
+    if state is not None and endpoint is not None:
+        result.current_leader = LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
+        if all(node.node_id != state.leader for node in response.node_endpoints):
+            response.node_endpoints.append(
+                NodeEndpoint(
+                    node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=cache.rack(state.leader)
                 )
+            )

@@ -1,16 +1,17 @@
-"""The one list of what this broker serves. ApiVersions is derived from it.
+"""The list of the APIs that this broker serves. ApiVersions is derived from it.
 
-A handler module registers its function with `@handles(ApiKey.X, versions=(low, high))`. The function takes
-`(ctx, request)` and returns
-- the response object, when it can answer at once;
-- a future of it, when it waits for data or replicas: later requests of the connection are handled meanwhile,
-  and answered after it;
-- a coroutine, when it changes something by several steps: the connection's next request waits for its end, so
-  that a client which pipelines sees its own changes. Its result is the response, None, or a future as above;
-- None, when there is no answer (Produce with acks=0).
+A handler module registers its function with `@handles(ApiKey.X, versions=(low, high))`. The
+function takes `(ctx, request)` and returns
 
-A `KafkaError` that it raises becomes the answer built by `on_error`, by default the response with its
-`error_code` (and `error_message`, where there is one) set.
+- the response;
+- a future of it, if it waits for data or replicas: later requests of the connection are handled
+  meanwhile, and their responses are sent after it;
+- a coroutine, if it has several steps: the connection's next request waits for its end, so that a
+  client that pipelines sees its own changes. Its result is the response, None, or a future;
+- None, if there is no response (Produce with acks=0).
+
+`on_error` builds the response for a `KafkaError`. By default it sets `error_code` (and
+`error_message`) in the response.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import APIS, ApiKey
 
-# Each module under api/ that serves a request, in the order of the keys.
+# The modules that serve a request, in the order of the keys.
 HANDLER_MODULES = (
     "produce",
     "fetch",
@@ -79,7 +80,7 @@ HANDLER_MODULES = (
     "describe_topic_partitions",
 )
 
-# What only brokers ask of each other: a broker that is alone does not serve it.
+# APIs that only brokers use: a single node does not serve them.
 BETWEEN_BROKERS = frozenset(
     {
         ApiKey.LEADER_AND_ISR,
@@ -91,18 +92,18 @@ BETWEEN_BROKERS = frozenset(
     }
 )
 
-NEVER = 1 << 15  # above any version
+NEVER = 1 << 15  # higher than any version
 
 Handler = Callable[[Any, Any], Any]
-ErrorAnswer = Callable[[Any, int, KafkaError], Any]
+ErrorResponse = Callable[[Any, int, KafkaError], Any]
 
 
 class Api:
-    """One served request: how to decode it, who answers it, and how a failure is answered."""
+    """One served API: its decoder, its handler, and its error response."""
 
     __slots__ = ("flexible_from", "handle", "key", "max_version", "min_version", "name", "on_error", "request_class")
 
-    def __init__(self, key: ApiKey, versions: tuple[int, int], handle: Handler, on_error: ErrorAnswer | None) -> None:
+    def __init__(self, key: ApiKey, versions: tuple[int, int], handle: Handler, on_error: ErrorResponse | None) -> None:
         info = APIS[key]
         self.key = int(key)
         self.name = info.name
@@ -114,23 +115,23 @@ class Api:
         self.on_error = on_error or _top_level_error(response_class)
 
 
-def _top_level_error(response_class: Any) -> ErrorAnswer:
+def _top_level_error(response_class: Any) -> ErrorResponse:
     has_message = "error_message" in response_class.__slots__
 
-    def answer(request: Any, version: int, error: KafkaError) -> Any:
+    def respond(request: Any, version: int, error: KafkaError) -> Any:
         response = response_class(error_code=int(error.code))
         if has_message:
             response.error_message = error.message
         return response
 
-    return answer
+    return respond
 
 
 _apis: dict[int, Api] = {}
 
 
 def handles(
-    key: ApiKey, versions: tuple[int, int], on_error: ErrorAnswer | None = None
+    key: ApiKey, versions: tuple[int, int], on_error: ErrorResponse | None = None
 ) -> Callable[[Handler], Handler]:
     def register(function: Handler) -> Handler:
         _apis[int(key)] = Api(key, versions, function, on_error)
@@ -140,7 +141,7 @@ def handles(
 
 
 def load() -> dict[int, Api]:
-    """Every served API by its key. Imports the handler modules when first called."""
+    """All served APIs by key. The first call imports the handler modules."""
     if len(_apis) < len(HANDLER_MODULES):
         for module in HANDLER_MODULES:
             import_module(f"kavka.api.{module}")
@@ -148,12 +149,13 @@ def load() -> dict[int, Api]:
 
 
 def served(in_cluster: bool) -> dict[int, Api]:
-    """What a broker serves that is a member of a cluster, or alone."""
+    """The APIs that a broker serves in a cluster, or as a single node."""
     return {key: api for key, api in load().items() if in_cluster or key not in BETWEEN_BROKERS}
 
 
 def as_kafka_error(error: BaseException) -> KafkaError:
-    """What a client is told of an exception that is not a KafkaError: that it is the server's fault, no more."""
+    """The error for a client. An exception that is not a KafkaError becomes UNKNOWN_SERVER_ERROR
+    without details."""
     if isinstance(error, KafkaError):
         return error
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The server failed to handle the request; its log has the cause.")

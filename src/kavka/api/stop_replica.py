@@ -1,4 +1,4 @@
-"""StopReplica (key 5): the controller says that this broker is no longer to hold partitions, or not to follow them now.
+"""StopReplica (key 5): the controller stops replicas of this broker, and may delete them.
 
 v1     broker_epoch; delete_partitions for the whole request, partitions by topic
 v2     flexible
@@ -35,12 +35,12 @@ async def handle(ctx: RequestContext, request: StopReplicaRequest) -> StopReplic
                     for index in indexes
                 ],
             )
-            for name, indexes in _asked(request, ctx.version)
+            for name, indexes in _requested(request, ctx.version)
         ]
-    return await ctx.broker.orders.stop_replicas(request)
+    return await ctx.broker.controller_requests.stop_replicas(request)
 
 
-def _asked(request: StopReplicaRequest, version: int) -> list[tuple[str, list[int]]]:
+def _requested(request: StopReplicaRequest, version: int) -> list[tuple[str, list[int]]]:
     if version == 0:
         return [(p.topic_name, [p.partition_index]) for p in request.ungrouped_partitions]
     return [(topic.name, topic.partition_indexes) for topic in request.topics]

@@ -1,6 +1,6 @@
-"""SyncGroup (key 14): the leader of a generation hands in everybody's assignment, every member takes its own.
+"""SyncGroup (key 14): the leader of a generation sends all assignments; each member gets its own.
 
-v1  throttle_time_ms in the answer
+v1  throttle_time_ms in the response
 v3  group_instance_id (static members)
 v4  flexible
 v5  protocol_type and protocol_name, which must be the group's

@@ -1,14 +1,13 @@
-"""Produce inside a transaction: whether the partitions are in it is asked before anything is appended.
+"""Produce in a transaction: the coordinator verifies or adds the partitions before the append.
 
-A partition in which the producer's transaction is open already needs no asking: it was asked before, and the marker
-that ends the transaction ends that too. For others the coordinator is asked whether they are in the transaction (below
-v12, unless `transaction.partition.verification.enable` is off), or to add them (from v12 on). So a late batch, of a
-transaction that is over, cannot begin one that nobody would ever end.
+A partition in which the producer's transaction is open was verified before. For the others the
+coordinator verifies that they are in the transaction (below v12, unless
+`transaction.partition.verification.enable` is off), or adds them (from v12 on). So a late batch of
+a transaction that has ended cannot open one that is never ended.
 
-On one node the coordinator answers at once, and the records stay where they were received. Where it has to be waited
-for, they are copied, and the connection's next request waits (it may be the producer's next batch). What an answer was
-worth is checked before the append: if the log has heard of the producer meanwhile (a marker, perhaps), it is worth
-nothing.
+On one node the coordinator responds at once, and the records stay in the receive buffer. Otherwise
+they are copied, and the connection's next request waits, as it may be the producer's next batch. A
+verification is void if the log has changed the producer's state meanwhile, for example by a marker.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from kavka.common.types import TopicPartition
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest
 from kavka.records.batch import HEADER, HEADER_SIZE
 from kavka.replication.partition import Partition
-from kavka.storage.producer_state import NOBODY, ProducerEntry
+from kavka.storage.producer_state import NO_PRODUCER, ProducerEntry
 
 ADDS_PARTITIONS = 12
-KNOWS_ABORTABLE = 11
+HAS_ABORTABLE = 11
 
 _TRANSACTIONAL = 0x10
-_ASK_AGAIN = (
+_RETRIABLE = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
 
-Leader = Callable[[str, int], Partition]
-Append = Callable[[RequestContext, ProduceRequest, Leader], Any]
+FindLeader = Callable[[str, int], Partition]
+Append = Callable[[RequestContext, ProduceRequest, FindLeader], Any]
 
 
 def produce(ctx: RequestContext, request: ProduceRequest, append: Append) -> Any:
-    """`append` appends the records to the partitions that the function it is given finds for it."""
+    """`append` appends the records. It finds their partitions by the function that it is passed."""
     admission = Admission(ctx, request)
-    waiting = admission.ask()
+    waiting = admission.verify()
     if waiting is None:
         return admission.append(append)
     if request.acks == 0:
@@ -60,40 +59,42 @@ def produce(ctx: RequestContext, request: ProduceRequest, append: Append) -> Any
 
 async def _append_later(admission: Admission, waiting: Awaitable[None], append: Append) -> Any:
     await waiting
-    answer = admission.append(append)
-    if asyncio.iscoroutine(answer):
-        answer = await answer
-    return await answer if isinstance(answer, asyncio.Future) else answer
+    response = admission.append(append)
+    if asyncio.iscoroutine(response):
+        response = await response
+    return await response if isinstance(response, asyncio.Future) else response
 
 
 class Admission:
-    """Which partitions of one request may be written to."""
+    """Owns which partitions of one request may be written."""
 
-    __slots__ = ("_adds", "_asked", "_ctx", "_epoch", "_open", "_producer_id", "_refused", "_request")
+    __slots__ = ("_adds", "_admitted", "_ctx", "_epoch", "_producer_id", "_refused", "_request", "_unverified")
 
     def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
         self._ctx = ctx
         self._request = request
         self._adds = ctx.version >= ADDS_PARTITIONS
-        self._producer_id = NOBODY
+        self._producer_id = NO_PRODUCER
         self._epoch = -1
         self._refused: dict[TopicPartition, KafkaError] = {}
-        # What the coordinator is asked about, with what the log knew of the producer then.
-        self._asked: dict[TopicPartition, ProducerEntry | None] = {}
-        # Whom a transaction may be begun by, as long as `append` runs.
-        self._open: list[Partition] = []
+        # The partitions to verify, with the producer's state in their logs at that time.
+        self._unverified: dict[TopicPartition, ProducerEntry | None] = {}
+        # Where the producer may begin a transaction while `append` runs.
+        self._admitted: list[Partition] = []
 
-    def ask(self) -> Any | None:
-        """None when it is known who may write where, else a coroutine that sees to it."""
+    def verify(self) -> Any | None:
+        """Verify the partitions. None if that is done, else a coroutine that completes it."""
         for tp, data in self._batches():
-            self._look_at(tp, data)
-        if not self._asked or not (self._adds or self._ctx.broker.settings.transaction_partition_verification_enable):
+            self._check_batch(tp, data)
+        if not self._unverified or not (
+            self._adds or self._ctx.broker.settings.transaction_partition_verification_enable
+        ):
             return None
         try:
-            answer = self._ask_coordinator()
-            if not isinstance(answer, frozenset):
-                return self._wait_for(answer)
-            self._take(answer)
+            outcome = self._verify()
+            if not isinstance(outcome, frozenset):
+                return self._wait_for(outcome)
+            self._refuse_missing(outcome)
         except KafkaError as error:
             if error.code is ErrorCode.CONCURRENT_TRANSACTIONS and self._adds:
                 return self._wait_for(None)
@@ -115,15 +116,15 @@ class Admission:
                 if data.records is not None and len(data.records) >= HEADER_SIZE:
                     yield TopicPartition(name, data.index), data
 
-    def _look_at(self, tp: TopicPartition, data: PartitionProduceData) -> None:
+    def _check_batch(self, tp: TopicPartition, data: PartitionProduceData) -> None:
         assert data.records is not None
         header = HEADER.unpack_from(data.records)
         magic, attributes, producer_id, epoch, sequence = header[3], header[5], header[9], header[10], header[11]
         if magic != 2 or not attributes & _TRANSACTIONAL:
             return
-        if producer_id < 0 or self._producer_id not in (NOBODY, producer_id):
+        if producer_id < 0 or self._producer_id not in (NO_PRODUCER, producer_id):
             self._refused[tp] = KafkaError(
-                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "A transaction has one producer id, and so must its batches."
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "All batches of a transaction must have the same producer id."
             )
             return
         self._producer_id, self._epoch = producer_id, epoch
@@ -138,74 +139,73 @@ class Admission:
             return
         entry = states.entries.get(producer_id)
         if self._adds and sequence and (entry is None or (not entry.batches and epoch >= entry.epoch)):
-            # The newer protocol begins at 0 with every transaction: what comes first here was not sent first.
+            # From v12 on, sequences start at 0 with every transaction: an earlier batch is missing.
             self._refused[tp] = KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Producer {producer_id} is not known here, and began with sequence {sequence} instead of 0.",
+                f"The first sequence of producer {producer_id} is {sequence} instead of 0.",
             )
             return
-        self._asked[tp] = entry
+        self._unverified[tp] = entry
 
-    def _ask_coordinator(self) -> Any:
+    def _verify(self) -> Any:
         assert self._request.transactional_id is not None
         return self._ctx.broker.transactions.admit(
-            self._request.transactional_id, self._producer_id, self._epoch, list(self._asked), add=self._adds
+            self._request.transactional_id, self._producer_id, self._epoch, list(self._unverified), add=self._adds
         )
 
-    async def _wait_for(self, answer: Awaitable[frozenset[TopicPartition]] | None) -> None:
-        """With no `answer` the last transaction is not over yet: ask again for as long as the settings allow."""
+    async def _wait_for(self, verification: Awaitable[frozenset[TopicPartition]] | None) -> None:
+        """Without a `verification` the previous transaction is still ending: retry up to the
+        configured time."""
         settings = self._ctx.broker.settings
         loop = asyncio.get_running_loop()
         until = loop.time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         while True:
             try:
-                if answer is None:
+                if verification is None:
                     await asyncio.sleep(settings.add_partitions_to_txn_retry_backoff_ms / 1000)
-                    found = self._ask_coordinator()
-                    answer = None
-                    self._take(found if isinstance(found, frozenset) else await found)
+                    outcome = self._verify()
+                    self._refuse_missing(outcome if isinstance(outcome, frozenset) else await outcome)
                 else:
-                    waited_for, answer = answer, None
-                    self._take(await waited_for)
+                    pending, verification = verification, None
+                    self._refuse_missing(await pending)
                 break
             except KafkaError as error:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not self._adds or loop.time() >= until:
                     self.refuse(error)
                     break
 
-    def _take(self, missing: frozenset[TopicPartition]) -> None:
-        code = ErrorCode.TRANSACTION_ABORTABLE if self._ctx.version >= KNOWS_ABORTABLE else ErrorCode.INVALID_TXN_STATE
+    def _refuse_missing(self, missing: frozenset[TopicPartition]) -> None:
+        code = ErrorCode.TRANSACTION_ABORTABLE if self._ctx.version >= HAS_ABORTABLE else ErrorCode.INVALID_TXN_STATE
         for tp in missing:
             self._refused[tp] = KafkaError(code, f"{tp} was not added to the transaction.")
 
     def refuse(self, error: KafkaError) -> None:
-        """For all that was asked about."""
+        """Refuse all partitions that are not verified."""
         code = error.code
         if code is ErrorCode.PRODUCER_FENCED:
             error = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
-        elif code in _ASK_AGAIN or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds):
-            # A code that makes clients of any age send the batch again.
+        elif code in _RETRIABLE or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds):
+            # Clients of all versions retry after this code.
             error = KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS, f"The coordinator of the transaction cannot be asked now: {code.name}."
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"The transaction coordinator is not available: {code.name}."
             )
-        for tp in self._asked:
+        for tp in self._unverified:
             self._refused.setdefault(tp, error)
 
     def _check_transaction(self, tp: TopicPartition, partition: Partition) -> None:
-        """Refuse what was admitted into a transaction that has ended while the answer, or the opening of the batch, was
-        on its way.
+        """Refuse a batch whose transaction ended during the verification or the decompression.
 
-        Where partitions are added by producing, this need not be looked at: every end raises the epoch, so the log
-        refuses what is late; and the marker that came meanwhile may be that of the transaction before.
+        From v12 on this is not needed: every end of a transaction bumps the epoch, so the log
+        fences late batches. A marker that arrived meanwhile may belong to the previous transaction.
         """
         if self._adds:
             return
         assert partition.log is not None
         states = partition.log.producer_states
-        if states.entries.get(self._producer_id) is not self._asked[tp] and not states.has_open(
+        if states.entries.get(self._producer_id) is not self._unverified[tp] and not states.has_open(
             self._producer_id, self._epoch
         ):
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"The transaction has ended in {tp} meanwhile.")
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"The transaction has ended in {tp}.")
 
     # ---- appending
 
@@ -213,18 +213,16 @@ class Admission:
         try:
             return append(self._ctx, self._request, self._leader)
         finally:
-            for partition in self._open:
-                if partition.log is not None:
-                    partition.log.producer_states.admitted = NOBODY
+            for partition in self._admitted:
+                partition.revoke_admission()
 
     def _leader(self, topic: str, index: int) -> Partition:
         refused = self._refused.get((topic, index))  # type: ignore[call-overload]
         if refused is not None:
             raise refused
         partition = self._ctx.broker.replica_manager.leader(topic, index)
-        if (topic, index) in self._asked:
+        if (topic, index) in self._unverified:
             self._check_transaction(TopicPartition(topic, index), partition)
-            assert partition.log is not None
-            partition.log.producer_states.admitted = self._producer_id
-            self._open.append(partition)
+            partition.admit_producer(self._producer_id)
+            self._admitted.append(partition)
         return partition

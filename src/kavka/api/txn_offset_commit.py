@@ -1,12 +1,12 @@
-"""TxnOffsetCommit (key 28): offsets of a group that count when the transaction is committed.
+"""TxnOffsetCommit (key 28): offsets of a group that take effect when the transaction commits.
 
 v2  leader epochs
 v3  flexible; the member and its generation, which are checked as in OffsetCommit
-v4  TRANSACTION_ABORTABLE may be answered
-v5  the group's partition of `__consumer_offsets` is added to the transaction, as AddOffsetsToTxn did before
+v4  TRANSACTION_ABORTABLE
+v5  adds the group's partition of `__consumer_offsets`, which needed AddOffsetsToTxn before
 
-Sent to the group's coordinator. Before the offsets are written the transaction's own coordinator is asked whether it
-knows of them, as for records (`transactional_produce.py`).
+The group's coordinator serves it. Before it writes the offsets, it asks the transaction coordinator
+whether the partition is in the transaction, as for records (`transactional_produce.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ADDS_PARTITION = 5
 KNOWS_ABORTABLE = 4
 
 _UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-# The coordinator of the group is found again, or asked again, at these.
-_OF_OTHER_COORDINATOR = {
+# Errors of the transaction coordinator as errors of the group coordinator, so that clients retry.
+_GROUP_COORDINATOR_ERRORS = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -62,26 +62,27 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
     topics = []
     for topic in request.topics:
         info = cache.topics.get(topic.name)
-        answers: list[TxnOffsetCommitResponsePartition] = []
-        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
+        results: list[TxnOffsetCommitResponsePartition] = []
+        topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
         for partition in topic.partitions:
-            answer = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
-            answers.append(answer)
+            result = TxnOffsetCommitResponsePartition(partition_index=partition.partition_index)
+            results.append(result)
             if info is not None and partition.partition_index in info.partitions:
-                items.append((info.name, info.topic_id, partition, answer))
+                items.append((info.name, info.topic_id, partition, result))
             else:
-                answer.error_code = _UNKNOWN
+                result.error_code = _UNKNOWN
     response = TxnOffsetCommitResponse(topics=topics)
     if not items:
         return response
-    waiting = _ask(ctx, request)
+    waiting = _admit(ctx, request)
     if waiting is None:
         return ctx.broker.groups.commit_in_transaction(request, items, response)
     return _commit_later(ctx, request, items, response, waiting)
 
 
-def _ask(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[frozenset[TopicPartition]] | None:
-    """None when the transaction's coordinator has said yes; what it is to be waited for, else."""
+def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[frozenset[TopicPartition]] | None:
+    """None if the transaction coordinator has admitted the partition, else an awaitable of its
+    result."""
     broker = ctx.broker
     host = broker.groups.host(request.group_id)
     adds = ctx.version >= ADDS_PARTITION
@@ -92,14 +93,14 @@ def _ask(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[froz
         return None
     partition = host.partition.topic_partition
     try:
-        answer = broker.transactions.admit(
+        result = broker.transactions.admit(
             request.transactional_id, request.producer_id, request.producer_epoch, [partition], add=adds
         )
     except KafkaError as error:
         raise _refusal(error) from error
-    if not isinstance(answer, frozenset):
-        return answer
-    _check(ctx, answer)
+    if not isinstance(result, frozenset):
+        return result
+    _check(ctx, result)
     return None
 
 
@@ -112,7 +113,7 @@ def _check(ctx: RequestContext, missing: frozenset[TopicPartition]) -> None:
 
 
 def _refusal(error: KafkaError) -> KafkaError:
-    return KafkaError(_OF_OTHER_COORDINATOR.get(error.code, error.code), error.message)
+    return KafkaError(_GROUP_COORDINATOR_ERRORS.get(error.code, error.code), error.message)
 
 
 async def _commit_later(
@@ -127,15 +128,14 @@ async def _commit_later(
         _check(ctx, await waiting)
     except KafkaError as error:
         raise _refusal(error) from error
-    # Where the partition was added by this, a marker that came meanwhile may be that of the transaction before; and as
-    # every end raises the epoch, the log itself refuses what is late.
+    # If this request added the partition, a marker written meanwhile may belong to the previous
+    # transaction. As every end bumps the epoch, the log itself refuses late records.
     if ctx.version < ADDS_PARTITION and _entry(ctx, request) is not before:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The transaction has ended meanwhile.")
-    answer = ctx.broker.groups.commit_in_transaction(request, items, response)
-    done: TxnOffsetCommitResponse = await answer if isinstance(answer, Awaitable) else answer
+    result = ctx.broker.groups.commit_in_transaction(request, items, response)
+    done: TxnOffsetCommitResponse = await result if isinstance(result, Awaitable) else result
     return done
 
 
 def _entry(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
-    log = ctx.broker.groups.host(request.group_id).partition.log
-    return None if log is None else log.producer_states.entries.get(request.producer_id)
+    return ctx.broker.groups.producer_entry(request.group_id, request.producer_id)

@@ -1,11 +1,11 @@
-"""UpdateFeatures (key 57): set the level of features for the whole cluster.
+"""UpdateFeatures (key 57): sets the feature levels of the whole cluster.
 
 v0     allow_downgrade
-v1     upgrade_type instead of it; validate_only
-v2     no results of single features: all updates are done, or none, and the error is that of the request
+v1     upgrade_type instead; validate_only
+v2     no results per feature: the request succeeds or fails as a whole
 
-Only the controller answers; others say NOT_CONTROLLER. The answer waits until this broker offers the new levels; the
-others hear of them by their watches, at about the same time.
+Only the controller serves it; other brokers return NOT_CONTROLLER. The response waits until this
+broker supports the new levels; the others learn them by their watches.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ WITHOUT_RESULTS = 2
 
 @handles(ApiKey.UPDATE_FEATURES, versions=(0, 2))
 async def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    broker, asked = ctx.broker, request.feature_updates
-    if not asked:
+    broker, updates = ctx.broker, request.feature_updates
+    if not updates:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "No feature is named.")
     errors, epoch = await broker.controller.update_features(
-        [_update(each, ctx.version) for each in asked],
+        [_update(each, ctx.version) for each in updates],
         validate_only=ctx.version >= 1 and request.validate_only,
         all_or_none=ctx.version >= WITHOUT_RESULTS,
     )
     if epoch != NOT_WRITTEN:
-        known = await broker.controller.wait_until(lambda: broker.features.epoch >= epoch, request.timeout_ms / 1000)
-        if not known:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The levels are set, but not offered by this broker yet.")
+        is_applied = await broker.controller.wait_until(
+            lambda: broker.features.epoch >= epoch, request.timeout_ms / 1000
+        )
+        if not is_applied:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The levels are set but not yet active on this broker.")
     if ctx.version >= WITHOUT_RESULTS:
         refusal = next((error for error in errors if error is not None), None)
         if refusal is not None:
@@ -52,13 +54,13 @@ async def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateF
                 error_code=int(ErrorCode.NONE if error is None else error.code),
                 error_message=None if error is None else error.message,
             )
-            for each, error in zip(asked, errors, strict=True)
+            for each, error in zip(updates, errors, strict=True)
         ],
     )
 
 
-def _update(asked: FeatureUpdateKey, version: int) -> FeatureUpdate:
-    kind = asked.upgrade_type
+def _update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:
+    kind = update.upgrade_type
     if version == 0:
-        kind = SAFE_DOWNGRADE if asked.allow_downgrade else UPGRADE
-    return FeatureUpdate(asked.feature, asked.max_version_level, kind)
+        kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+    return FeatureUpdate(update.feature, update.max_version_level, kind)

@@ -1,6 +1,9 @@
-"""UpdateMetadata (key 6): the controller says which brokers live and who leads what, for this broker's clients.
+"""UpdateMetadata (key 6): the controller sends the live brokers and the partition states to
+brokers.
 
-v1     a broker has several end points; v2 racks; v3 listener names
+v1     a broker has several endpoints
+v2     racks
+v3     listener names
 v4     offline_replicas
 v5     broker_epoch, partitions by topic
 v6     flexible
@@ -45,4 +48,4 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadat
                 ]
             for endpoint in broker.endpoints:
                 endpoint.listener = PROTOCOLS[endpoint.security_protocol]
-    return ctx.broker.orders.update_metadata(request)
+    return ctx.broker.controller_requests.update_metadata(request)

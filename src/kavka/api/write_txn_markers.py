@@ -1,9 +1,10 @@
-"""WriteTxnMarkers (key 27): a transaction coordinator ends transactions in partitions that this broker leads.
+"""WriteTxnMarkers (key 27): writes the end markers of transactions to partitions that this broker
+leads.
 
 v1  flexible
-v2  transaction_version: from 2 on the marker's epoch must be above that of the records which it ends
+v2  transaction_version: from 2 on, the marker's epoch must be higher than that of the records
 
-Sent by other brokers, and by the tool that ends a transaction which nobody remembers.
+Sent by transaction coordinators, and by the tool that aborts hanging transactions.
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ def _on_error(request: WriteTxnMarkersRequest, version: int, error: KafkaError) 
 
 @handles(ApiKey.WRITE_TXN_MARKERS, versions=(0, 2), on_error=_on_error)
 def handle(ctx: RequestContext, request: WriteTxnMarkersRequest) -> Any:
-    local = ctx.broker.transactions.markers.local
+    transactions = ctx.broker.transactions
     future: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
     response = WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult() for _ in request.markers])
-    left = len(request.markers) + 1
+    remaining = len(request.markers) + 1
 
     def done(position: int, marker: WritableTxnMarker, results: Results) -> None:
         response.markers[position] = _result(marker, results)
         finish()
 
     def finish() -> None:
-        nonlocal left
-        left -= 1
-        if not left and not future.done():
+        nonlocal remaining
+        remaining -= 1
+        if not remaining and not future.done():
             future.set_result(response)
 
-    for position, asked in enumerate(request.markers):
+    for position, item in enumerate(request.markers):
         marker = Marker(
-            asked.producer_id,
-            asked.producer_epoch,
-            asked.transaction_result,
-            asked.coordinator_epoch,
-            asked.transaction_version,
+            item.producer_id,
+            item.producer_epoch,
+            item.transaction_result,
+            item.coordinator_epoch,
+            item.transaction_version,
         )
-        local.write(marker, _partitions(asked), partial(done, position, asked))
+        transactions.write_markers(marker, _partitions(item), partial(done, position, item))
     finish()
     return response if future.done() else future
 

@@ -1,8 +1,9 @@
-"""A broker from its start to its end: which parts there are, who is given what, and in which order they come and go.
+"""Startup and shutdown of a broker: creates its parts and connects them.
 
-Start: lock the log directories, open the metadata, know the configuration, load the logs, bind the ports, sign in,
-let the controller bring the partitions online, then accept connections. Stop goes the other way, and what it
-leaves is marked as clean. A kill at any point leaves what the next start can recover.
+Startup: lock the log directories, open the metadata store, read the configuration, load the logs,
+bind the ports, register, let the controller bring the partitions online, then accept connections.
+Shutdown runs in the opposite order and marks the log directories as clean. After a kill the next
+start recovers.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any
 from kavka.api.context import RequestContext
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.controller_link import ControllerLink
+from kavka.broker.controller_requests import ControllerRequests
 from kavka.broker.gauges import add_controller_gauges, add_gauges
 from kavka.broker.membership import Membership
 from kavka.broker.metrics_listener import MetricsListener
-from kavka.broker.orders import Orders
 from kavka.broker.schedule import Schedule
 from kavka.broker.settings import Listener, Settings
 from kavka.broker.topic_creation import TopicCreation
@@ -44,9 +45,9 @@ from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.transaction.service import TransactionCoordinator
 from kavka.metadata.cluster import (
     ProducerIds,
-    agree_on_cluster_id,
     announce_log_dir_failure,
-    lay_out,
+    create_or_get_cluster_id,
+    create_top_level_paths,
     next_broker_id,
 )
 from kavka.metadata.dynamic_config import DynamicConfig
@@ -68,19 +69,20 @@ from kavka.storage.log_dir import LogDir, LogDirError
 from kavka.storage.log_manager import LogManager
 from kavka.storage.settings import StorageSettings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 progress_log = logging.getLogger("kavka.progress")
-"""How far something is that takes long: whoever runs at a terminal may show it as one line that changes."""
+"""Progress of long operations. A terminal program can show the messages as one changing line."""
 
 METADATA_FILE = "metadata.db"
-# How long a broker that joins a cluster waits to be told of it before it says that it is ready.
+# How long a joining broker waits for the controller's first metadata before it reports ready.
 JOIN_TIMEOUT_S = 30.0
-HAND_OVER_TIMEOUT_S = 10.0
+CONTROLLED_SHUTDOWN_TIMEOUT_S = 10.0
 Ready = Callable[[Sequence[Listener]], None]
 
 
 class Broker:
-    """One broker on the running loop: `await start()`, later `await stop()`. Handlers get their services from it."""
+    """Owns all parts of one broker on the running event loop: `await start()`, later
+    `await stop()`. Request handlers use it as `BrokerServices`."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -108,13 +110,13 @@ class Broker:
             on_moved=lambda partition, moved: self.replica_manager.on_moved(partition, moved),
         )
         self.listeners: list[Listener] = []
-        # Set when the broker is of no more use: no log directory is left.
+        # Set when all log directories have failed.
         self.failed = asyncio.Event()
         self._announcing: set[asyncio.Future[None]] = set()
         self._closing = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
-        """Whatever ends it early, a cancellation too, leaves no thread, lock or port behind."""
+        """A failed or cancelled start leaves no thread, lock or port behind."""
         try:
             await self._start()
         except BaseException:
@@ -147,17 +149,17 @@ class Broker:
         self.server = Server(self)
         closing.callback(self.server.close)
         for listener in settings.listeners:
-            with _naming("listeners", str(listener)):
+            with _bind_errors_of("listeners", str(listener)):
                 port = self.server.listen(listener.name, listener.host, listener.port)
             self.listeners.append(listener._replace(port=port))
         self.configs.on_topic.append(self._topic_changed)
         self.configs.on_broker.append(self._settings_changed)
-        self._make_control()
+        self._create_control_plane()
         if self.in_cluster:
             self._start_replication()
         self._start_coordinators()
-        await self.membership.sign_in()
-        self._follow_session()
+        await self.membership.register()
+        self._watch_session()
         self.controller.start()
         closing.push_async_callback(self.controller.stop)
         if self.in_cluster:
@@ -172,28 +174,29 @@ class Broker:
         add_gauges(self.metrics, self.replica_manager, self.log_manager)
         add_controller_gauges(self.metrics, self.controller)
         if settings.metrics_listener is not None:
-            with _naming("metrics.listener", settings["metrics.listener"]):
+            with _bind_errors_of("metrics.listener", settings["metrics.listener"]):
                 metrics = MetricsListener(*settings.metrics_listener, self.metrics)
             closing.callback(metrics.close)
         if not self.in_cluster:
             self._accept()
 
     async def _join(self) -> None:
-        """Accept connections, since the controller may be on another broker, and wait for its first words."""
+        """Accept connections, since the controller may be another broker, and wait for its first
+        UpdateMetadata."""
         self._accept()
         try:
-            await asyncio.wait_for(self.metadata_cache.heard.wait(), JOIN_TIMEOUT_S)
+            await asyncio.wait_for(self.metadata_cache.initialized.wait(), JOIN_TIMEOUT_S)
         except TimeoutError:
-            log.warning("No word of the controller within %g s; going on without", JOIN_TIMEOUT_S)
+            logger.warning("No metadata from the controller within %g s; starting without it", JOIN_TIMEOUT_S)
 
     def _accept(self) -> None:
         self.server.start()
         self._closing.push_async_callback(self.server.stop)
         if self.in_cluster:
-            self._closing.push_async_callback(self._hand_over)
+            self._closing.push_async_callback(self._controlled_shutdown)
 
-    def _make_control(self) -> None:
-        """What ties this broker to the others: its registration, the controller, and the ways between them."""
+    def _create_control_plane(self) -> None:
+        """Create the registration, the controller, and the channels between the brokers."""
         settings, closing = self.settings, self._closing
         self.producer_ids = ProducerIds(self.store, self.broker_id)
         self.membership = Membership(
@@ -205,16 +208,17 @@ class Broker:
             2 * settings.zookeeper_session_timeout_ms / 1000,
         )
         closing.push_async_callback(self.membership.close)
-        self.peers = Peers(self.broker_id, self._address)
-        self._controller_peers = Peers(self.broker_id, self._address_for_controller)
+        connect_s = settings.socket_connection_setup_timeout_ms / 1000
+        self.peers = Peers(self.broker_id, self._address, connect_timeout_s=connect_s)
+        self._controller_peers = Peers(self.broker_id, self._address_for_controller, connect_timeout_s=connect_s)
         closing.push_async_callback(self.peers.close)
         closing.push_async_callback(self._controller_peers.close)
-        self.orders = Orders(
+        self.controller_requests = ControllerRequests(
             self.replica_manager,
             self.metadata_cache,
             self.configs,
             lambda: self.membership.epoch,
-            self._topics_gone,
+            self._topics_deleted,
         )
         self.controller = Controller(
             self.broker_id,
@@ -228,22 +232,22 @@ class Broker:
             clock=self.clock,
         )
         self.features.on_change.append(self.controller.check_waiting)
-        self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._answer_locally, self.peers)
+        self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._handle_locally, self.peers)
         self.topic_creation = TopicCreation(self.link, self.metadata_cache)
         self.topics = Topics(self.controller, self.store, self.configs, self.metadata_cache)
         self._remote_transactions = RemoteTransactions(self.peers, settings.request_timeout_ms / 1000)
         closing.push_async_callback(self._remote_transactions.close)
 
     def _start_replication(self) -> None:
-        """Before the controller speaks: what it says is followed from then on."""
-        changes = IsrChanges(self.broker_id, lambda: self.membership.epoch, self._ask_for_isr)
+        """Start before the controller sends its first request."""
+        changes = IsrChanges(self.broker_id, lambda: self.membership.epoch, self._alter_partition)
         self._closing.push_async_callback(changes.close)
         self.replica_manager.start(self.peers, changes, lambda: self.membership.epoch)
         self._closing.push_async_callback(self.replica_manager.stop)
 
-    async def _ask_for_isr(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         timeout_s = self.settings.controller_socket_timeout_ms / 1000
-        response: AlterPartitionResponse = await self.link.ask(request, timeout_s=timeout_s)
+        response: AlterPartitionResponse = await self.link.send(request, timeout_s=timeout_s)
         return response
 
     async def _open_metadata(self) -> None:
@@ -259,19 +263,19 @@ class Broker:
             self.store = await self.run_in_worker(EmbeddedStore.open, path, self.clock)
         self._closing.push_async_callback(self.store.close)
         self._closing.callback(lambda: [announcing.cancel() for announcing in self._announcing])
-        await lay_out(self.store)
+        await create_top_level_paths(self.store)
         if self.broker_id < 0:
             reserved = settings.reserved_broker_max_id
             self.broker_id = await next_broker_id(self.store, reserved) if known_id is None else known_id
-            settings.take_generated_id(self.broker_id)
-        # The tree of a node alone may be lost and made anew beside its logs. A cluster's empty tree is another
-        # cluster's: whoever has logs already has been given the wrong address.
-        self.cluster_id = await agree_on_cluster_id(self.store, None if self.in_cluster else known_cluster)
+            settings.set_generated_id(self.broker_id)
+        # A single node whose metadata was lost keeps the cluster id of its logs. In a cluster an
+        # empty tree belongs to another cluster, and a broker with logs must not join it.
+        self.cluster_id = await create_or_get_cluster_id(self.store, None if self.in_cluster else known_cluster)
         self.log_manager.claim(self.broker_id, self.cluster_id)
         self.log_manager.mark(self.broker_id, self.cluster_id)
 
     async def _connect(self) -> MetadataStore:
-        # kazoo is imported only where there is a cluster: a broker alone starts without.
+        # A single node does not need kazoo.
         from kavka.metadata.zookeeper import ZooKeeperStore
 
         settings = self.settings
@@ -283,22 +287,23 @@ class Broker:
             max_in_flight=settings.zookeeper_max_in_flight_requests,
         )
 
-    def _follow_session(self) -> None:
+    def _watch_session(self) -> None:
         if self.in_cluster:
             store: Any = self.store
             store.on_session_lost.append(self._session_lost)
-            store.on_new_session.append(self.membership.sign_in_again)
+            store.on_new_session.append(self.membership.register_again)
 
     def _session_lost(self) -> None:
-        log.warning("The session with ZooKeeper is over: this broker is signed out until there is a new one")
+        logger.warning("The ZooKeeper session expired: the broker is not registered until it has a new session")
         self.controller.session_lost()
 
     async def _load_logs(self) -> None:
-        """Recovery may take long. A cancellation waits for the logs under way, as nobody else may touch them yet."""
+        """Load in a worker. A cancellation waits for the logs being recovered, because another
+        process must not open them before."""
         cancelled = False
 
         def progress(done: int, total: int, now: Sequence[str]) -> None:
-            progress_log.info("Loaded %d of %d logs%s", done, total, f", now at {', '.join(now)}" if now else "")
+            progress_log.info("Loaded %d of %d logs%s", done, total, f", loading {', '.join(now)}" if now else "")
             if cancelled:
                 raise LogDirError("the start was cancelled")
 
@@ -316,8 +321,8 @@ class Broker:
         return BrokerRegistration(
             self.broker_id,
             tuple(
-                EndPoint(told.name, told.protocol, told.host, told.port or bound[told.name])
-                for told in self.settings.advertised_listeners
+                EndPoint(listener.name, listener.protocol, listener.host, listener.port or bound[listener.name])
+                for listener in self.settings.advertised_listeners
             ),
             self.clock.now_ms(),
             self.settings.broker_rack,
@@ -325,7 +330,8 @@ class Broker:
         )
 
     def _start_coordinators(self) -> None:
-        """Before the controller speaks: they load what is theirs when their partitions come online."""
+        """Start before the controller sends its first request: a coordinator loads its state when
+        its partitions come online."""
         self.groups = GroupCoordinator(
             self.settings,
             clock=self.clock,
@@ -355,40 +361,40 @@ class Broker:
             coordinator.start()
             self._closing.callback(coordinator.stop)
 
-    async def _answer_locally(self, request: TopMessage, version: int) -> Any:
-        """A request to the controller, when that is in this process."""
+    async def _handle_locally(self, request: TopMessage, version: int) -> Any:
+        """Handle a request to the controller in this process."""
         assert request.API_KEY is not None
         api = self.server.apis[request.API_KEY]
         listener = self.settings.inter_broker_listener
         ctx = RequestContext(self, version, 0, f"broker-{self.broker_id}", listener, "", "User:ANONYMOUS")
         try:
-            answer = api.handle(ctx, request)
-            return await answer if isawaitable(answer) else answer
+            response = api.handle(ctx, request)
+            return await response if isawaitable(response) else response
         except KafkaError as error:
             return api.on_error(request, version, error)
 
     def _channel_to(self, broker: BrokerRegistration) -> BrokerChannel:
-        """How the controller in this process reaches a broker."""
+        """The channel from the controller in this process to a broker."""
         if broker.id == self.broker_id:
-            orders = self.orders
-            return LocalChannel(orders.lead_or_follow, orders.update_metadata, orders.stop_replicas)
+            handler = self.controller_requests
+            return LocalChannel(handler.leader_and_isr, handler.update_metadata, handler.stop_replicas)
         return RemoteChannel(broker.id, self._controller_peers, self.settings.controller_socket_timeout_ms / 1000)
 
     def _address(self, broker_id: int) -> tuple[str, int] | None:
         return self.metadata_cache.endpoint(broker_id, self.settings.inter_broker_listener)
 
     def _address_for_controller(self, broker_id: int) -> tuple[str, int] | None:
-        """The controller knows of brokers before anybody else does."""
+        """The controller learns of a broker before the metadata cache does."""
         broker = self.controller.context.brokers.get(broker_id)
         points = () if broker is None else broker.end_points
         name = self.settings.inter_broker_listener
         return next(((point.host, point.port) for point in points if point.listener == name), None)
 
-    def _topics_gone(self, topics: Iterable[str]) -> None:
+    def _topics_deleted(self, topics: Iterable[str]) -> None:
         self.groups.on_topics_deleted(topics)
 
-    async def _hand_over(self) -> None:
-        """Before a clean stop: let the controller move what this broker leads, so that clients miss nothing."""
+    async def _controlled_shutdown(self) -> None:
+        """Let the controller move the leaderships of this broker to others before it stops."""
         settings = self.settings
         if not settings.controlled_shutdown_enable:
             return
@@ -398,25 +404,27 @@ class Broker:
                 await asyncio.sleep(backoff_s)
             request = ControlledShutdownRequest(broker_id=self.broker_id, broker_epoch=self.membership.epoch)
             try:
-                response = await self.link.ask(request, timeout_s=HAND_OVER_TIMEOUT_S)
+                response = await self.link.send(request, timeout_s=CONTROLLED_SHUTDOWN_TIMEOUT_S)
             except KafkaError as error:
-                log.warning("The controller cannot take over what this broker leads: %s", error.message)
+                logger.warning("The controller cannot move the leaderships of this broker: %s", error.message)
                 return
             if response.error_code:
-                log.warning("The controller refuses to take over: %s", ErrorCode(response.error_code).name)
+                logger.warning(
+                    "The controller rejected the controlled shutdown: %s", ErrorCode(response.error_code).name
+                )
             elif not response.remaining_partitions:
                 return
             elif not self.metadata_cache.brokers.keys() - {self.broker_id}:
-                log.info("The last broker of the cluster stops: nobody can take over what it leads")
+                logger.info("The last broker of the cluster stops: no other broker can take its leaderships")
                 return
             else:
-                log.info("%d partitions are still led here", len(response.remaining_partitions))
-        log.warning("Stopping all the same: what this broker still leads has to be found missing")
+                logger.info("This broker still leads %d partitions", len(response.remaining_partitions))
+        logger.warning("Stopping without a completed controlled shutdown: this broker still leads partitions")
 
-    def _dir_failed(self, directory: LogDir, gone: list[TopicPartition]) -> None:
-        self.replica_manager.on_dir_failure(directory, gone)
+    def _dir_failed(self, directory: LogDir, partitions: list[TopicPartition]) -> None:
+        self.replica_manager.on_dir_failure(directory, partitions)
         if not self.log_manager.online_dirs:
-            log.critical("No log directory is left: the broker stops")
+            logger.critical("All log directories have failed: the broker stops")
             self.failed.set()
             return
         announcing = asyncio.ensure_future(announce_log_dir_failure(self.store, self.broker_id))
@@ -428,10 +436,10 @@ class Broker:
         self.log_manager.update_config(topic, config)
         if config.unclean_leader_election_enable:
             self.controller.unclean_election_enabled(topic)
-        self.replica_manager.settings_changed(topic)
+        self.replica_manager.on_topic_config_changed(topic)
 
     def _settings_changed(self, names: frozenset[str]) -> None:
-        """What the parts keep of the settings; the rest they look up each time."""
+        """Update the parts that cache settings; the others read them every time."""
         if "unclean.leader.election.enable" in names:
             self.controller.unclean_election_enabled()
         self.workers.resize(_worker_threads(self.settings))
@@ -445,18 +453,21 @@ def _worker_threads(settings: Settings) -> int:
 
 
 @contextlib.contextmanager
-def _naming(name: str, address: str) -> Iterator[None]:
-    """An address that cannot be bound is an error of the setting that names it."""
+def _bind_errors_of(name: str, address: str) -> Iterator[None]:
+    """Turn a failure to bind `address` into a ConfigError of the setting `name`."""
     try:
         yield
     except OSError as error:
-        reasons = {errno.EADDRINUSE: "is in use by another process", errno.EACCES: "may not be used by this user"}
-        reason = reasons.get(error.errno or 0, f"cannot be listened at: {error.strerror or error}")
+        reasons = {
+            errno.EADDRINUSE: "is in use by another process",
+            errno.EACCES: "requires privileges that this user does not have",
+        }
+        reason = reasons.get(error.errno or 0, f"cannot be bound: {error.strerror or error}")
         raise ConfigError(name, f"{address} {reason}") from error
 
 
 async def serve(settings: Settings, ready: Ready | None = None) -> None:
-    """Run a broker until SIGINT or SIGTERM. LogDirError when it lost all its log directories."""
+    """Run a broker until SIGINT or SIGTERM. Raises LogDirError when all log directories failed."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -468,14 +479,14 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            log.info("Asked to stop while starting")
+            logger.info("Received a signal during startup: stopping")
             starting.cancel()
             await asyncio.wait((starting,))
         if starting.cancelled():
             return
         await starting
         try:
-            # What is there now stays: the collector need not look at it again and again.
+            # Objects created during startup are permanent: exclude them from garbage collection.
             gc.collect()
             gc.freeze()
             if ready is not None and not stop.is_set():
@@ -491,8 +502,8 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
 
 
 def run(settings: Settings, ready: Ready | None = None) -> int:
-    """A broker as the whole process. What can go wrong at the start is raised: OSError, ConfigError, KafkaError,
-    LogDirError, StoreError."""
+    """Run a broker as the whole process. A failed startup raises OSError, ConfigError, KafkaError,
+    LogDirError or StoreError."""
     _allow_many_files()
     try:
         import uvloop
@@ -504,7 +515,7 @@ def run(settings: Settings, ready: Ready | None = None) -> int:
 
 
 def _allow_many_files() -> None:
-    """Every connection and every segment is a file: take as many as the system lets us."""
+    """Raise the soft limit of open files: every connection and every segment needs a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):

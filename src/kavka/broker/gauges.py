@@ -1,4 +1,4 @@
-"""What is measured when somebody looks: the gauges over a broker's logs and partitions."""
+"""Gauges of a broker's logs and partitions, computed when they are scraped."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def add_gauges(metrics: Registry, replicas: ReplicaManager, logs: LogManager) ->
     gauge("kavka_partitions", "Partitions on this broker", read=lambda: float(len(replicas.partitions)))
     gauge(
         "kavka_offline_partitions",
-        "Partitions whose log cannot be used",
+        "Partitions without a usable log",
         read=lambda: float(sum(p.log is None for p in list(replicas.partitions.values()))),
     )
     gauge(
         "kavka_log_size_bytes",
-        "Bytes of a partition's log",
+        "Size of a partition's log in bytes",
         ("topic", "partition"),
         read=lambda: [
-            ((one.topic_partition.topic, str(one.topic_partition.partition)), float(one.size))
-            for one in list(logs.logs())
+            ((log.topic_partition.topic, str(log.topic_partition.partition)), float(log.size))
+            for log in list(logs.logs())
         ],
     )
     gauge(
         "kavka_log_end_offset",
-        "The offset that a partition's next record gets",
+        "Log end offset of a partition",
         ("topic", "partition"),
         read=lambda: [
-            ((one.topic_partition.topic, str(one.topic_partition.partition)), float(one.end_offset))
-            for one in list(logs.logs())
+            ((log.topic_partition.topic, str(log.topic_partition.partition)), float(log.end_offset))
+            for log in list(logs.logs())
         ],
     )
     gauge(
@@ -48,7 +48,7 @@ def add_gauges(metrics: Registry, replicas: ReplicaManager, logs: LogManager) ->
 
 
 def add_controller_gauges(metrics: Registry, controller: Controller) -> None:
-    """All but the first are 0 on a broker that is not the controller."""
+    """All gauges are 0 on a broker that is not the controller."""
 
     def gauge(name: str, help: str, count: Callable[[ControllerContext], int]) -> None:
         metrics.gauge(name, help, read=lambda: float(count(controller.context)) if controller.is_active else 0.0)
@@ -69,47 +69,51 @@ def add_controller_gauges(metrics: Registry, controller: Controller) -> None:
             for tp, leadership in list(context.leaderships.items())
         ),
     )
-    gauge("kavka_controller_topics_to_delete", "Topics on their way out", lambda context: len(context.topics_to_delete))
+    gauge("kavka_controller_topics_to_delete", "Topics being deleted", lambda context: len(context.topics_to_delete))
     gauge(
         "kavka_controller_reassigning_partitions",
-        "Partitions that are being moved",
+        "Partitions being reassigned",
         lambda context: len(context.reassigning),
     )
 
 
 def _add_replication(metrics: Registry, replicas: ReplicaManager) -> None:
     gauge, shared = metrics.gauge, replicas.shared
-    shared.isr_shrinks = metrics.counter("kavka_isr_shrinks_total", "ISRs that lost members that lag").labels()
-    shared.isr_expands = metrics.counter("kavka_isr_expands_total", "ISRs that a replica has come into").labels()
-    shared.bytes_in = metrics.counter("kavka_replication_bytes_in_total", "Bytes copied from leaders").labels()
+    shared.isr_shrinks = metrics.counter("kavka_isr_shrinks_total", "ISR shrinks").labels()
+    shared.isr_expands = metrics.counter("kavka_isr_expands_total", "ISR expansions").labels()
+    shared.bytes_in = metrics.counter("kavka_replication_bytes_in_total", "Bytes fetched from leaders").labels()
     shared.bytes_out = metrics.counter("kavka_replication_bytes_out_total", "Bytes sent to followers").labels()
 
     def count(name: str, help: str, counts: Callable[[Partition], bool]) -> None:
-        gauge(name, help, read=lambda: float(sum(counts(one) for one in list(replicas.partitions.values()))))
+        gauge(name, help, read=lambda: float(sum(map(counts, list(replicas.partitions.values())))))
 
-    count("kavka_leaders", "Partitions that this broker leads", lambda one: one.is_leader and one.log is not None)
+    count(
+        "kavka_leaders",
+        "Partitions that this broker leads",
+        lambda partition: partition.is_leader and partition.log is not None,
+    )
     count(
         "kavka_under_replicated_partitions",
-        "Partitions led here of which not all replicas are in sync",
-        lambda one: one.is_under_replicated,
+        "Partitions led by this broker with replicas that are not in sync",
+        lambda partition: partition.is_under_replicated,
     )
     count(
         "kavka_under_min_isr_partitions",
-        "Partitions led here of which fewer replicas are in sync than min.insync.replicas",
-        lambda one: one.is_under_min_isr,
+        "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas",
+        lambda partition: partition.is_under_min_isr,
     )
     gauge(
         "kavka_replica_lag",
-        "Records that a partition copied here is behind its leader's high watermark; -1 where that is not known yet",
+        "Lag of a follower behind its leader's high watermark in records; -1 while it is unknown",
         ("topic", "partition"),
         read=lambda: [
-            ((one.topic, str(one.index)), float(one.lag))
+            ((follower.topic, str(follower.index)), float(follower.lag))
             for fetcher in list(replicas.fetchers.values())
-            for one in list(fetcher.following.values())
+            for follower in list(fetcher.followed.by_partition.values())
         ],
     )
     gauge(
         "kavka_replica_max_lag",
-        "The largest of these",
+        "The maximum of kavka_replica_lag",
         read=lambda: float(max((fetcher.max_lag for fetcher in list(replicas.fetchers.values())), default=0)),
     )

@@ -1,8 +1,9 @@
-"""This broker's place in the cluster: signed in for as long as its session with the store lasts, and again after.
+"""The registration of this broker in the cluster.
 
-Who is signed in is known by an ephemeral node, which outlives a killed process until its session is over. A broker that
-is started again before that would have to wait. But it holds the lock of its log directories, so whoever had them
-before is dead; and if the node is of the session that is noted there, it is that one's, and can be removed at once.
+The registration is an ephemeral znode. After a kill it remains until its session expires, and a
+broker that restarts earlier would have to wait. The restarted broker holds the lock of its log
+directories, so the process that held them before is dead. If the znode belongs to the session that
+this process recorded in the log directory, the broker removes the znode at once.
 """
 
 from __future__ import annotations
@@ -20,73 +21,79 @@ from kavka.metadata.paths import BrokerRegistration, MalformedNode
 from kavka.metadata.store import Delete, MetadataStore, NodeExists, NoNode, StoreError, StoreUnavailable, WatchEvent
 from kavka.storage.files import atomic_write
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SESSION_FILE = ".kavka-session"
 RETRY_S = 0.5
-NOT_SIGNED_IN = -1
+NOT_REGISTERED = -1
 
 
-class AlreadySignedIn(StoreError):
-    meaning = "another broker with this id is signed in; each broker of a cluster needs a broker.id of its own"
+class AlreadyRegistered(StoreError):
+    meaning = "another broker with this id is registered; each broker of a cluster needs a unique broker.id"
 
 
 class Membership:
-    """`epoch` is that of the registration (the czxid of its node): it tells one life of a broker from the next."""
+    """Owns the registration of this broker, and follows the features of all brokers.
+
+    `epoch` is the czxid of the znode; it identifies the registration. `session_dir` has the file
+    with the id of the session.
+    """
 
     def __init__(
         self,
         store: MetadataStore,
         broker_id: int,
-        describe: Callable[[], BrokerRegistration],
+        registration: Callable[[], BrokerRegistration],
         features: Features,
-        noted_in: Path,
+        session_dir: Path,
         wait_s: float,
     ) -> None:
-        self.epoch = NOT_SIGNED_IN
+        self.epoch = NOT_REGISTERED
         self._store = store
         self._broker_id = broker_id
-        self._describe = describe
+        self._registration = registration
         self._features = features
-        self._note = noted_in / SESSION_FILE
+        self._session_file = session_dir / SESSION_FILE
         self._wait_s = wait_s
-        self._signing_in: asyncio.Task[None] | None = None
+        self._registering: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._follow_again = False
 
-    async def sign_in(self) -> None:
-        """Waits for the node of an earlier session to go, for as long as that can last."""
+    async def register(self) -> None:
+        """Create the znode. Wait up to `wait_s` for the znode of an earlier session to expire."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._wait_s
         waited = False
         while True:
-            await self._remove_own_remains()
+            await self._remove_stale_nodes()
             try:
-                self.epoch = await register_broker(self._store, self._describe())
+                self.epoch = await register_broker(self._store, self._registration())
                 break
             except NodeExists:
                 path = paths.broker(self._broker_id)
                 if loop.time() >= end:
-                    raise AlreadySignedIn(path) from None
+                    raise AlreadyRegistered(path) from None
                 if not waited:
-                    log.info("Broker %d is still signed in from before; waiting for that to end", self._broker_id)
+                    logger.info(
+                        "Broker %d is still registered by an earlier session; waiting for it to expire", self._broker_id
+                    )
                     waited = True
-                await self._until_gone(path)
-        self._note_session()
-        log.info("Signed in as broker %d, with epoch %d", self._broker_id, self.epoch)
+                await self._wait_for_deletion(path)
+        self._record_session()
+        logger.info("Registered as broker %d with epoch %d", self._broker_id, self.epoch)
         await self._read_features()
 
-    async def _until_gone(self, path: str) -> None:
-        gone = asyncio.Event()
-        if await self._store.exists(path, lambda _: gone.set()) is None:
+    async def _wait_for_deletion(self, path: str) -> None:
+        changed = asyncio.Event()
+        if await self._store.exists(path, lambda _: changed.set()) is None:
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(gone.wait(), RETRY_S)
+            await asyncio.wait_for(changed.wait(), RETRY_S)
 
-    async def _remove_own_remains(self) -> None:
-        """What the last process on these log directories left in the tree: its registration and, if it was that, the
-        controller's node."""
-        session = self._noted_session()
+    async def _remove_stale_nodes(self) -> None:
+        """Remove the registration of the last process on these log directories and, if it was the
+        controller, the controller's znode."""
+        session = self._recorded_session()
         if session is None or session == self._store.session_id:
             return
         for path in (paths.broker(self._broker_id), paths.CONTROLLER):
@@ -95,32 +102,32 @@ class Membership:
                 with suppress(NoNode, StoreError):
                     await self._store.multi([Delete(path, stat.version)])
 
-    def _noted_session(self) -> int | None:
+    def _recorded_session(self) -> int | None:
         try:
-            return int(self._note.read_text())
+            return int(self._session_file.read_text())
         except (OSError, ValueError):
             return None
 
-    def _note_session(self) -> None:
-        # Without the note the next start waits for the session to end, no more.
+    def _record_session(self) -> None:
+        # Without the file the next start only has to wait for the session to expire.
         with suppress(OSError):
-            atomic_write(self._note, f"{self._store.session_id}\n".encode())
+            atomic_write(self._session_file, f"{self._store.session_id}\n".encode())
 
-    # ---- after the session was lost
+    # ---- after the session expired
 
-    def sign_in_again(self) -> None:
-        """A new session is there: sign in, however long it takes."""
-        if self._signing_in is not None:
-            self._signing_in.cancel()
-        self._signing_in = asyncio.ensure_future(self._sign_in_again())
+    def register_again(self) -> None:
+        """Register in a new session; retries until it succeeds."""
+        if self._registering is not None:
+            self._registering.cancel()
+        self._registering = asyncio.ensure_future(self._retry_registration())
 
-    async def _sign_in_again(self) -> None:
+    async def _retry_registration(self) -> None:
         while True:
             try:
-                await self.sign_in()
+                await self.register()
                 return
             except StoreError as error:
-                log.error("Cannot sign in again: %s", error)
+                logger.error("Cannot register again: %s", error)
                 await asyncio.sleep(RETRY_S)
 
     # ---- features, which depend on all brokers
@@ -137,13 +144,13 @@ class Membership:
             try:
                 await self._read_features()
             except StoreUnavailable:
-                return  # with the next session they are read again
+                return  # the next session reads them again
             if not self._follow_again:
                 return
 
     async def _read_features(self) -> None:
-        """Their epoch is the number of the last change, of the list of brokers or of what is set for all: every broker
-        sees it alike."""
+        """Read the features of all brokers. Their epoch is the zxid of the last change of the
+        broker list or of /feature, which is the same on every broker."""
         brokers: list[BrokerRegistration] = []
         names = await self._store.children(paths.BROKER_IDS, self._changed)
         stat = await self._store.exists(paths.BROKER_IDS)
@@ -154,12 +161,12 @@ class Membership:
                 data, _ = await self._store.get(paths.broker(int(name)))
                 brokers.append(BrokerRegistration.decode(int(name), data))
             except (NoNode, MalformedNode, ValueError) as error:
-                log.warning("Broker %s is left out of the features: %s", name, error)
+                logger.warning("The features of broker %s are ignored: %s", name, error)
         self._features.set_brokers(brokers, max(epoch, set_at), limits)
 
     async def _feature_limits(self) -> tuple[dict[str, int], int]:
-        """What is set in /feature, and the number of the change that did it. It is missing before the first controller
-        has made it."""
+        """The levels in /feature and the zxid of their last change. The znode is missing until the
+        first controller creates it."""
         if await self._store.exists(paths.FEATURE, self._changed) is None:
             return {}, -1
         try:
@@ -168,11 +175,11 @@ class Membership:
         except NoNode:
             return {}, -1
         except MalformedNode as error:
-            log.error("No levels of features are set: %s", error)
+            logger.error("Ignoring the feature levels: %s", error)
             return {}, -1
 
     async def close(self) -> None:
-        tasks = [task for task in (self._signing_in, self._following) if task is not None]
+        tasks = [task for task in (self._registering, self._following) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus, on a listener of its own (`metrics.listener`)."""
+"""The HTTP listener of `/metrics` for Prometheus (`metrics.listener`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from kavka.web.listener import Listener
 
 
 class MetricsListener(Listener):
-    """A scrape reads the counters from the listener's thread; see common/metrics.py for why that is safe."""
+    """Scrapes read the counters in the listener's thread; common/metrics.py explains why that is
+    safe."""
 
     def __init__(self, host: str, port: int, registry: Registry) -> None:
         def metrics() -> tuple[str, bytes]:

@@ -1,5 +1,4 @@
-"""Runs the storage layer's jobs (storage/jobs.py), each at its period: the blocking part in a worker, never twice at
-once."""
+"""Runs the storage layer's periodic jobs (storage/jobs.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +9,18 @@ from collections.abc import Iterable
 from kavka.broker.workers import Workers
 from kavka.storage.jobs import Job
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# Longer than any broker runs; call_later does not take the largest of Kafka's "never".
+# A longer period means never: call_later does not accept Kafka's LONG_MAX.
 _NEVER_S = 10 * 365 * 24 * 3600.0
-# A period of nothing must not keep the loop from everything else.
+# A period of 0 must not starve the event loop.
 _SHORTEST_S = 0.01
 
 
 class Schedule:
+    """Owns the timers of the jobs. The blocking part of a job runs in a worker; a job never runs
+    twice at the same time."""
+
     def __init__(self, jobs: Iterable[Job], workers: Workers) -> None:
         self._loop = asyncio.get_running_loop()
         self._jobs = list(jobs)
@@ -30,45 +32,45 @@ class Schedule:
 
     def start(self) -> None:
         for job in self._jobs:
-            self._later(job)
+            self._schedule(job)
 
-    def _later(self, job: Job) -> None:
+    def _schedule(self, job: Job) -> None:
         period = max(job.period_ms / 1000, _SHORTEST_S)
         if not self._stopped and period < _NEVER_S:
-            self._timers[job] = self._loop.call_later(period, self._round, job)
+            self._timers[job] = self._loop.call_later(period, self._start_job, job)
 
-    def _round(self, job: Job) -> None:
+    def _start_job(self, job: Job) -> None:
         try:
-            wanted = job.prepare()
+            has_work = job.prepare()
         except Exception:
-            log.exception("%s failed", job.name)
-            wanted = False
-        if not wanted:
-            self._later(job)
+            logger.exception("%s failed", job.name)
+            has_work = False
+        if not has_work:
+            self._schedule(job)
             return
         self._running += 1
 
         def done(error: BaseException | None) -> None:
             self._running -= 1
-            again = False
+            is_due_again = False
             try:
-                again = job.finish(error)
+                is_due_again = job.finish(error)
             except Exception:
-                log.exception("%s failed", job.name)
-            if again and not self._stopped:
-                self._round(job)
+                logger.exception("%s failed", job.name)
+            if is_due_again and not self._stopped:
+                self._start_job(job)
             else:
-                self._later(job)
+                self._schedule(job)
             if self._stopped and not self._running:
                 self._all_done.set()
 
         try:
             self._workers.post(job.run, done)
-        except RuntimeError as error:  # no more workers: the broker is being stopped
+        except RuntimeError as error:  # the pool is closed: the broker is stopping
             done(error)
 
     async def stop(self) -> None:
-        """Begin nothing new, and wait for what is under way in a worker."""
+        """Start no further job, and wait for the jobs in the workers."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()

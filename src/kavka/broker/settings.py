@@ -1,8 +1,9 @@
-"""A broker's settings as the code uses them: read from a properties file, checked, parsed.
+"""A broker's settings, parsed and validated from a properties file.
 
-`settings.num_partitions` and `settings["num.partitions"]` give the value in force now, changes made while the broker
-runs included. A few have a more useful form under the attribute than under the name: `listeners`,
-`advertised_listeners`, `log_dirs`, `metadata_dir`, `metrics_listener`, `max_connections_per_ip_overrides`.
+`settings.num_partitions` and `settings["num.partitions"]` return the current value, including
+dynamic updates. Some attributes have a more useful form than the value by name: `listeners`,
+`advertised_listeners`, `log_dirs`, `metadata_dir`, `metrics_listener`,
+`max_connections_per_ip_overrides`.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from kavka.common.properties import PropertiesError, parse_properties
 LOCAL_LISTENERS = "PLAINTEXT://localhost:9092"
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# A broker of a cluster that has no id of its own gets the next free one.
+# Stands for an id that the cluster generates.
 GENERATED_ID = -1
 
 
 class SettingsError(ValueError):
-    """A file or an argument that cannot be read. `str()` is one line."""
+    """An invalid file or argument. `str()` is one line."""
 
 
 class Listener(NamedTuple):
-    """An address to listen at, or one to be reached at. The empty host is every interface, port 0 any free one."""
+    """An address to listen on, or an advertised address. An empty host means every interface,
+    port 0 any free port."""
 
     name: str
     protocol: str
@@ -43,9 +45,10 @@ class Listener(NamedTuple):
 
 
 class Settings:
-    """Made once at the start; afterwards only `set_dynamic` changes it, on the event loop.
+    """Owns the settings of one broker. After startup only `set_dynamic` changes them, on the event
+    loop.
 
-    `configs` has the layers that DescribeConfigs answers from; `warnings` the lines to show at the start.
+    `configs` has the layers for DescribeConfigs; `warnings` has the lines to log at startup.
     """
 
     __slots__ = (
@@ -74,7 +77,7 @@ class Settings:
     warnings: tuple[str, ...]
 
     def __init__(self, static: Mapping[str, str], *, defaults: Mapping[str, Any] | None = None) -> None:
-        """From names and text. Raises ConfigError with one line about the first value that is wrong."""
+        """Parse texts by name. Raises ConfigError for the first invalid value."""
         static = _with_both_ids(static)
         warnings: list[str] = []
         parsed = BROKER_CONFIGS.parse(static, warnings=warnings)
@@ -83,7 +86,7 @@ class Settings:
         if not self.in_cluster:
             _drop_generated_id(static, parsed)
             defaults = {**SINGLE_NODE_DEFAULTS, **(defaults or {})}
-        self._take(BrokerConfigs(static, defaults=defaults or {}))
+        self._apply(BrokerConfigs(static, defaults=defaults or {}))
 
         values = self.configs.values
         _check_broker_id(values, may_be_generated=self.in_cluster)
@@ -98,9 +101,10 @@ class Settings:
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Iterable[str] = ()) -> Settings:
-        """From a file, then `name=value` texts that take precedence over it.
+        """Read a properties file; `name=value` texts in `overrides` take precedence.
 
-        Without a file the broker listens only for this machine: nobody should open a port to the world by accident.
+        Without a file the broker listens only on localhost, so that it does not open a port to the
+        network by accident.
         """
         static = {} if path is None else read_properties(path)
         for text in overrides:
@@ -117,36 +121,37 @@ class Settings:
         try:
             return self._by_attribute[attribute]
         except KeyError:
-            raise AttributeError(f"there is no broker config for {attribute!r}") from None
+            raise AttributeError(f"there is no broker config {attribute!r}") from None
 
-    def take_generated_id(self, broker_id: int) -> None:
-        """The id that the cluster gave to this broker, which has none in its settings."""
+    def set_generated_id(self, broker_id: int) -> None:
+        """Set the generated id of a broker without `broker.id`."""
         static = {**self.configs.static, "broker.id": str(broker_id), "node.id": str(broker_id)}
-        self._take(BrokerConfigs(static, defaults=self.configs.defaults))
+        self._apply(BrokerConfigs(static, defaults=self.configs.defaults))
 
     def is_set(self, name: str) -> bool:
-        """Whether somebody chose the value, rather than it being built in."""
+        """Whether the value is configured, not a default."""
         return self.configs.is_set(name)
 
     def topic_values(self, overrides: Mapping[str, str]) -> dict[str, Any]:
-        """A topic's parsed settings: its own, else this broker's."""
+        """Every setting of a topic, parsed: the topic's override or this broker's default."""
         return self.configs.topic_values(overrides)
 
     def set_dynamic(
         self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
     ) -> frozenset[str]:
-        """Replace what is set while running, for all brokers or for this one; returns the names that now differ.
+        """Replace the dynamic settings of all brokers or of this broker. Returns the names of the
+        changed settings.
 
-        Raises ConfigError, with nothing changed, when the values do not fit together.
+        Raises ConfigError and changes nothing if the values are invalid together.
         """
         before = self.configs
-        self._take(before.with_dynamic(default=default, broker=broker))
+        self._apply(before.with_dynamic(default=default, broker=broker))
         after = self.configs.values
         return frozenset(
             name for name in {*before.values, *after} if before.values.get(name, _MISSING) != after.get(name, _MISSING)
         )
 
-    def _take(self, configs: BrokerConfigs) -> None:
+    def _apply(self, configs: BrokerConfigs) -> None:
         overrides = _per_ip_overrides(configs.values)
         self.configs = configs
         self.max_connections_per_ip_overrides = overrides
@@ -157,7 +162,7 @@ _MISSING = object()
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """A properties file; SettingsError, in one line that names the file, when it cannot be read."""
+    """Read a properties file. Raises SettingsError with its name if it cannot be read."""
     try:
         raw = Path(path).read_bytes()
     except FileNotFoundError:
@@ -175,7 +180,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
 
 
 def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
-    """`broker.id` and `node.id` are one setting under two names."""
+    """Set both `broker.id` and `node.id`, which are names of the same setting."""
     static = dict(static)
     broker, node = static.get("broker.id"), static.get("node.id")
     if broker is not None and node is not None and broker.strip() != node.strip():
@@ -188,7 +193,7 @@ def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
 
 
 def _drop_generated_id(static: dict[str, str], values: Mapping[str, Any]) -> None:
-    """A single node that asks for a generated id (-1) gets the one that it has by default."""
+    """Give a single node that requests a generated id (-1) its default id."""
     if values["broker.id"] == GENERATED_ID and values["broker.id.generation.enable"]:
         for name in ("broker.id", "node.id"):
             static.pop(name, None)
@@ -202,14 +207,14 @@ def _check_broker_id(values: Mapping[str, Any], *, may_be_generated: bool) -> No
     BROKER_CONFIGS["broker.id"].check(values["broker.id"], AtMost(highest, "reserved.broker.max.id"))
 
 
-def _pairs(name: str, text: str, what: str) -> list[tuple[str, str]]:
-    """`a:b,c:d`, split at the last colon of each."""
+def _pairs(name: str, text: str, expected: str) -> list[tuple[str, str]]:
+    """The pairs of `a:b,c:d`, each split at its last colon."""
     pairs = []
     for item in text.split(","):
         if item.strip():
             left, colon, right = item.strip().rpartition(":")
             if not colon or not left or not right:
-                raise ConfigError(name, f"'{item.strip()}' is not allowed, it must be {what}")
+                raise ConfigError(name, f"'{item.strip()}' is not allowed, it must be {expected}")
             pairs.append((left.strip(), right.strip()))
     return pairs
 
@@ -222,7 +227,7 @@ def _protocol_map(text: str) -> dict[str, str]:
             allowed = ", ".join(KNOWN_PROTOCOLS)
             raise ConfigError(name, f"'{protocol}' is not allowed as a protocol, it must be one of {allowed}")
         if listener.upper() in protocols:
-            raise ConfigError(name, f"{listener} is there twice")
+            raise ConfigError(name, f"{listener} is listed twice")
         protocols[listener.upper()] = protocol.upper()
     return protocols
 
@@ -236,18 +241,20 @@ def _parse_listeners(key: str, text: str, protocols: Mapping[str, str]) -> tuple
         match = _ENDPOINT.fullmatch(item)
         if match is None or int(match[4]) > 65535:
             raise ConfigError(
-                key, f"'{item}' is not allowed, it must be name://host:port, as PLAINTEXT://localhost:9092"
+                key, f"'{item}' is not allowed, it must be name://host:port, such as PLAINTEXT://localhost:9092"
             )
         name = match[1].upper()
         if name not in protocols:
             raise ConfigError(key, f"there is no security protocol for {name} in listener.security.protocol.map")
         if protocols[name] not in SERVED_PROTOCOLS:
-            raise ConfigError(key, f"{protocols[name]} ({name}) is not served yet, only {', '.join(SERVED_PROTOCOLS)}")
+            raise ConfigError(
+                key, f"{protocols[name]} ({name}) is not supported yet, only {', '.join(SERVED_PROTOCOLS)}"
+            )
         if any(other.name == name for other in listeners):
-            raise ConfigError(key, f"{name} is there twice, each listener needs a name of its own")
+            raise ConfigError(key, f"{name} is listed twice, each listener needs a unique name")
         listeners.append(Listener(name, protocols[name], match[2] or match[3], int(match[4])))
     if not listeners:
-        raise ConfigError(key, "at least one must be given, as PLAINTEXT://localhost:9092")
+        raise ConfigError(key, "at least one listener must be set, such as PLAINTEXT://localhost:9092")
     return tuple(listeners)
 
 
@@ -255,7 +262,7 @@ def _check_ports(listeners: tuple[Listener, ...]) -> None:
     seen: dict[int, Listener] = {}
     for listener in listeners:
         other = seen.setdefault(listener.port, listener)
-        # The same port twice is fine only for one IPv4 and one IPv6 address, or when any free port will do.
+        # Two listeners may share a port only as one IPv4 and one IPv6 address, or as port 0.
         if listener.port and other is not listener and (":" in other.host) == (":" in listener.host):
             raise ConfigError("listeners", f"{other} and {listener} have the same port, each listener needs its own")
 
@@ -271,13 +278,13 @@ def _advertised(
             raise ConfigError(key, f"{listener.name} is not among the listeners ({', '.join(sorted(names))})")
         if listener.host in ("0.0.0.0", "::"):
             raise ConfigError(
-                key, f"clients cannot connect to {listener.host}; say by which name they reach this broker"
+                key, f"clients cannot connect to {listener.host}; set the name by which they reach this broker"
             )
-    return tuple(listener if listener.host else listener._replace(host=_own_name()) for listener in chosen)
+    return tuple(listener if listener.host else listener._replace(host=_canonical_host()) for listener in chosen)
 
 
-def _own_name() -> str:
-    """What other machines call this one, as far as it knows."""
+def _canonical_host() -> str:
+    """The fully qualified name of this machine."""
     return socket.getfqdn() or socket.gethostname()
 
 
@@ -298,10 +305,10 @@ def _log_dirs(values: Mapping[str, Any]) -> tuple[Path, ...]:
     text = values["log.dirs"] or values["log.dir"]
     dirs = tuple(Path(part.strip()).absolute() for part in text.split(",") if part.strip())
     if not dirs:
-        raise ConfigError("log.dirs", "at least one directory must be given")
+        raise ConfigError("log.dirs", "at least one directory must be set")
     for path in dirs:
         if dirs.count(path) > 1:
-            raise ConfigError("log.dirs", f"{path} is there twice")
+            raise ConfigError("log.dirs", f"{path} is listed twice")
     return dirs
 
 
@@ -313,7 +320,8 @@ def _http_address(text: str) -> tuple[str, int] | None:
 
 
 def _per_ip_overrides(values: Mapping[str, Any]) -> dict[str, int]:
-    """Limits by address. A host name stands for all its addresses; one that cannot be found, for itself."""
+    """Limits by address. A host name is resolved to all its addresses; a name that does not resolve
+    is kept."""
     key = "max.connections.per.ip.overrides"
     limits: dict[str, int] = {}
     for host, count in _pairs(key, values[key], "host:number"):
@@ -334,6 +342,6 @@ def _addresses(host: str) -> list[str]:
     except ValueError:
         pass
     try:
-        return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None)))
+        return list(dict.fromkeys(str(info[4][0]) for info in socket.getaddrinfo(host, None)))
     except OSError:
         return [host]

@@ -1,4 +1,4 @@
-"""Topics that a broker makes by itself, because somebody asked for them: through the controller, whoever that is."""
+"""Creates internal topics and auto-created topics through the controller."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _POLL_S = 0.01
 
 
 class TopicCreation:
+    """Creates topics that a broker needs itself, or that a client requested."""
+
     def __init__(self, link: ControllerLink, cache: MetadataCache) -> None:
         self._link = link
         self._cache = cache
@@ -39,22 +41,23 @@ class TopicCreation:
         if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise error
 
-    async def create_asked_for(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]:
-        """With the defaults of the controller; returns when this broker knows their leaders too, or the time is up."""
+    async def auto_create(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]:
+        """Create topics with the controller's defaults. Return when this broker knows their
+        leaders, or after the timeout."""
         end = asyncio.get_running_loop().time() + timeout_s
         topics = [
             CreatableTopic(name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT) for name in names
         ]
         outcomes = await self._create(topics, timeout_s)
-        made = [name for name, error in outcomes.items() if error is None]
-        while not all(map(self._cache.has_leaders, made)) and asyncio.get_running_loop().time() < end:
+        created = [name for name, error in outcomes.items() if error is None]
+        while not all(map(self._cache.has_leaders, created)) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(_POLL_S)
         return outcomes
 
     async def _create(self, topics: list[CreatableTopic], timeout_s: float) -> dict[str, KafkaError | None]:
         request = CreateTopicsRequest(topics=topics, timeout_ms=int(timeout_s * 1000))
         try:
-            response: CreateTopicsResponse = await self._link.ask(request, timeout_s=timeout_s)
+            response: CreateTopicsResponse = await self._link.send(request, timeout_s=timeout_s)
         except KafkaError as error:
             return dict.fromkeys((topic.name for topic in topics), error)
         return {

@@ -1,6 +1,7 @@
-"""Transactions across brokers: markers to the leaders of partitions, questions to the coordinators of transactions.
+"""Transactions across brokers: markers to partition leaders, and admissions of partitions at
+transaction coordinators.
 
-What one turn of the loop has for a broker goes to it in one request.
+All markers, and all admissions, of one turn of the event loop for a broker are one request.
 """
 
 from __future__ import annotations
@@ -28,32 +29,38 @@ from kavka.protocol.messages.write_txn_markers import (
 )
 from kavka.replication.peers import Peers
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHANNEL = "transactions"
-# With these codes a coordinator says that a partition is not in the transaction.
-_NOT_IN_IT = (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE)
+# A coordinator returns these codes for a partition that is not in the transaction.
+_NOT_IN_TRANSACTION = (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE)
 
 
 class _Markers(NamedTuple):
+    """Pending markers of a transaction; `done` gets a code per partition."""
+
     marker: Marker
     partitions: list[TopicPartition]
     done: Done
 
 
-class _Question(NamedTuple):
+class _Admission(NamedTuple):
+    """A pending call of `admit`. `missing` completes with the partitions that are not in the
+    transaction."""
+
     transaction: AddPartitionsToTxnTransaction
-    answer: asyncio.Future[frozenset[TopicPartition]]
+    missing: asyncio.Future[frozenset[TopicPartition]]
 
 
 class RemoteTransactions:
-    """Implements `coordinator.transaction.service.TransactionChannel`."""
+    """Implements `coordinator.transaction.service.TransactionChannel`. Owns the pending markers and
+    admissions by broker, and the requests in flight."""
 
     def __init__(self, peers: Peers, timeout_s: float) -> None:
         self._peers = peers
         self._timeout_s = timeout_s
         self._markers: dict[int, list[_Markers]] = {}
-        self._questions: dict[int, list[_Question]] = {}
+        self._admissions: dict[int, list[_Admission]] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -64,12 +71,12 @@ class RemoteTransactions:
     # ---- markers
 
     def write_markers(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
-        waiting = self._markers.setdefault(broker_id, [])
-        if not waiting:
-            self._soon(lambda: self._send_markers(broker_id, self._markers.pop(broker_id)))
-        waiting.append(_Markers(marker, partitions, done))
+        pending = self._markers.setdefault(broker_id, [])
+        if not pending:
+            self._start_later(lambda: self._send_markers(broker_id, self._markers.pop(broker_id)))
+        pending.append(_Markers(marker, partitions, done))
 
-    async def _send_markers(self, broker_id: int, waiting: list[_Markers]) -> None:
+    async def _send_markers(self, broker_id: int, pending: list[_Markers]) -> None:
         request = WriteTxnMarkersRequest(
             markers=[
                 WritableTxnMarker(
@@ -83,11 +90,11 @@ class RemoteTransactions:
                     coordinator_epoch=entry.marker.coordinator_epoch,
                     transaction_version=entry.marker.version,
                 )
-                for entry in waiting
+                for entry in pending
             ]
         )
         try:
-            response: WriteTxnMarkersResponse = await self._ask(broker_id, request)
+            response: WriteTxnMarkersResponse = await self._send(broker_id, request)
             results = [
                 {
                     TopicPartition(topic.name, partition.partition_index): known_code(partition.error_code)
@@ -97,14 +104,14 @@ class RemoteTransactions:
                 for marker in response.markers
             ]
         except Exception as error:
-            # Whoever waits must hear of it, whatever it is: nobody else tries again.
-            results = [dict.fromkeys(entry.partitions, _failure(broker_id, error).code) for entry in waiting]
+            # The coordinator retries only when it gets an error, so report every failure.
+            results = [dict.fromkeys(entry.partitions, _failure(broker_id, error).code) for entry in pending]
         missing: Results = {}
-        for position, entry in enumerate(waiting):
-            found = results[position] if position < len(results) else missing
-            entry.done({tp: found.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in entry.partitions})
+        for position, entry in enumerate(pending):
+            codes = results[position] if position < len(results) else missing
+            entry.done({tp: codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in entry.partitions})
 
-    # ---- questions
+    # ---- admissions
 
     async def admit(
         self,
@@ -115,7 +122,7 @@ class RemoteTransactions:
         partitions: Sequence[TopicPartition],
         add: bool,
     ) -> frozenset[TopicPartition]:
-        question = _Question(
+        admission = _Admission(
             AddPartitionsToTxnTransaction(
                 transactional_id=transactional_id,
                 producer_id=producer_id,
@@ -128,49 +135,50 @@ class RemoteTransactions:
             ),
             asyncio.get_running_loop().create_future(),
         )
-        waiting = self._questions.setdefault(broker_id, [])
-        if not waiting:
-            self._soon(lambda: self._send_questions(broker_id, self._questions.pop(broker_id)))
-        waiting.append(question)
-        return await question.answer
+        pending = self._admissions.setdefault(broker_id, [])
+        if not pending:
+            self._start_later(lambda: self._send_admissions(broker_id, self._admissions.pop(broker_id)))
+        pending.append(admission)
+        return await admission.missing
 
-    async def _send_questions(self, broker_id: int, waiting: list[_Question]) -> None:
-        # A transactional id can be in a request once: what is asked twice goes with the next one.
-        now: dict[str, _Question] = {}
-        later: list[_Question] = []
-        for question in waiting:
-            if question.transaction.transactional_id in now:
-                later.append(question)
+    async def _send_admissions(self, broker_id: int, pending: list[_Admission]) -> None:
+        # A request has a transactional id at most once: a second admission goes into the next
+        # request.
+        now: dict[str, _Admission] = {}
+        later: list[_Admission] = []
+        for admission in pending:
+            if admission.transaction.transactional_id in now:
+                later.append(admission)
             else:
-                now[question.transaction.transactional_id] = question
+                now[admission.transaction.transactional_id] = admission
         try:
-            response: AddPartitionsToTxnResponse = await self._ask(
-                broker_id, AddPartitionsToTxnRequest(transactions=[q.transaction for q in now.values()])
+            response: AddPartitionsToTxnResponse = await self._send(
+                broker_id, AddPartitionsToTxnRequest(transactions=[admission.transaction for admission in now.values()])
             )
             if response.error_code:
                 raise KafkaError(known_code(response.error_code))
             results = {result.transactional_id: result for result in response.results_by_transaction}
-            for name, question in now.items():
-                _answer(question.answer, results.get(name))
+            for name, admission in now.items():
+                _complete(admission.missing, results.get(name))
         except Exception as error:
             failure = _failure(broker_id, error)
-            for question in now.values():
-                if not question.answer.done():
-                    question.answer.set_exception(failure)
+            for admission in now.values():
+                if not admission.missing.done():
+                    admission.missing.set_exception(failure)
         except asyncio.CancelledError:
-            for question in waiting:
-                question.answer.cancel()
+            for admission in pending:
+                admission.missing.cancel()
             raise
         if later:
-            await self._send_questions(broker_id, later)
+            await self._send_admissions(broker_id, later)
 
     # ----
 
-    async def _ask(self, broker_id: int, request: Any) -> Any:
+    async def _send(self, broker_id: int, request: Any) -> Any:
         return await self._peers.ask(broker_id, request, channel=CHANNEL, timeout=self._timeout_s)
 
-    def _soon(self, start: Callable[[], Any]) -> None:
-        """Begin when this turn of the loop is over."""
+    def _start_later(self, start: Callable[[], Any]) -> None:
+        """Start at the end of this turn of the event loop."""
 
         async def run() -> None:
             await start()
@@ -183,27 +191,27 @@ class RemoteTransactions:
 def _failure(broker_id: int, error: Exception) -> KafkaError:
     if isinstance(error, KafkaError):
         return error
-    log.error("A request to broker %d about transactions failed", broker_id, exc_info=error)
+    logger.error("A transaction request to broker %d failed", broker_id, exc_info=error)
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
 
-def _answer(answer: asyncio.Future[frozenset[TopicPartition]], result: AddPartitionsToTxnResult | None) -> None:
-    if answer.done():
+def _complete(future: asyncio.Future[frozenset[TopicPartition]], result: AddPartitionsToTxnResult | None) -> None:
+    if future.done():
         return
     if result is None:
-        answer.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+        future.set_exception(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
         return
     missing = set()
     failures = []
     for topic in result.topic_results:
         for partition in topic.results_by_partition:
             code = known_code(partition.partition_error_code)
-            if code in _NOT_IN_IT:
+            if code in _NOT_IN_TRANSACTION:
                 missing.add(TopicPartition(topic.name, partition.partition_index))
             elif code is not ErrorCode.NONE:
                 failures.append(code)
     if failures:
-        # Why the others were not even tried is told by one of them.
-        answer.set_exception(KafkaError(min(failures, key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)))
+        # Prefer the code that explains why the other partitions were not attempted.
+        future.set_exception(KafkaError(min(failures, key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)))
     else:
-        answer.set_result(frozenset(missing))
+        future.set_result(frozenset(missing))

@@ -1,4 +1,5 @@
-"""Worker threads for what blocks: fsync, recovery, cleaning, deleting, decompression, reads from the disk."""
+"""Worker threads for blocking work: fsync, recovery, compaction, file deletion, decompression,
+disk reads."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 
 class Workers:
-    """A pool that posts results back to the loop it was made on."""
+    """Owns a thread pool that posts results to the event loop on which it was created."""
 
     def __init__(self, threads: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -21,9 +22,10 @@ class Workers:
         return await self._loop.run_in_executor(self._pool, function, *args)
 
     def post(self, function: Callable[[], Any], done: Callable[[BaseException | None], None]) -> None:
-        """Run `function` in a worker, then `done(its error or None)` on the loop: no task, no coroutine.
+        """Run `function` in a worker, then `done(error or None)` on the event loop, without a
+        task or coroutine.
 
-        What had not begun when the pool was closed is told so with a CancelledError.
+        A function that has not started when the pool closes completes with a CancelledError.
         """
 
         def finished(future: Future[Any]) -> None:
@@ -34,7 +36,7 @@ class Workers:
         self._pool.submit(function).add_done_callback(finished)
 
     def resize(self, threads: int) -> None:
-        """What is under way, or waits, is still done by the threads there were."""
+        """Replace the pool. The previous pool completes its running and queued functions."""
         if threads != self._threads:
             self._threads = threads
             self._pool.shutdown(wait=False)
@@ -42,7 +44,7 @@ class Workers:
             self._pool = _pool(threads)
 
     def close(self) -> None:
-        """Waits for what is under way. Blocks."""
+        """Block until the running functions complete; cancel the queued functions."""
         for pool in (self._pool, *self._retired):
             pool.shutdown(wait=True, cancel_futures=True)
 

@@ -1,4 +1,5 @@
-"""What the tools that produce and consume share: settings from their options, and a word when no broker answers."""
+"""Parts shared by the tools that produce and consume: client settings from options, signals, and a
+warning while no broker is reachable."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
-from kavka.cli.connecting import PATIENCE_S, read_properties
+from kavka.cli.connecting import WARNING_DELAY_S, read_properties
 from kavka.cli.options import Arguments, Option, UsageError
 from kavka.cli.tool import note
 
@@ -23,27 +24,28 @@ class Client(Protocol):
     def metrics(self) -> dict[str, float]: ...
 
 
-def property_option(name: str, help: str, *, older: bool = False, several: bool = False) -> Option:
-    return Option(name, help, "name=value", repeated=True, several=several, older=older)
+def property_option(name: str, help: str, *, deprecated: bool = False, several: bool = False) -> Option:
+    return Option(name, help, "name=value", repeated=True, several=several, deprecated=deprecated)
 
 
-def file_option(name: str, help: str, *, older: bool = False) -> Option:
-    return Option(name, help, "file", older=older, completes="file")
+def file_option(name: str, help: str, *, deprecated: bool = False) -> Option:
+    return Option(name, help, "file", deprecated=deprecated, completes="file")
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """`name=value` each; a name alone has an empty value, as for Kafka's tools."""
-    found = {}
+    """Parse `name=value` texts; a name alone has an empty value, as in Kafka's tools."""
+    properties = {}
     for text in texts:
         name, _, value = text.partition("=")
         if not name:
             raise UsageError(f"Invalid command line properties: '{text}' has no name")
-        found[name] = value
-    return found
+        properties[name] = value
+    return properties
 
 
 def client_settings(args: Arguments, files: Iterable[str], properties: Iterable[str]) -> dict[str, Any]:
-    """Those of the files that these options name, then those given one by one; what comes later counts."""
+    """Merge the properties files that `files` name with the `properties` options. Later values
+    win."""
     settings: dict[str, Any] = {}
     for option in files:
         if option in args:
@@ -54,48 +56,49 @@ def client_settings(args: Arguments, files: Iterable[str], properties: Iterable[
 
 
 def quiet_logging() -> None:
-    """The clients' own log: only what is wrong, to standard error."""
+    """Log only errors of the clients, to standard error."""
     logging.basicConfig(level="ERROR", format="%(levelname)s %(message)s", stream=sys.stderr)
 
 
-def say_when_nobody_answers(client: Client, tool: str, servers: Any) -> None:
-    """After a few seconds without a connection: a person should know why nothing happens."""
+def warn_if_unreachable(client: Client, tool: str, servers: Any) -> None:
+    """Warn after WARNING_DELAY_S without a connection, so that the user knows the cause of the
+    wait."""
 
-    def look() -> None:
+    def check() -> None:
         if not client.metrics()["connection-creation-total"]:
-            note(tool, f"no broker answers at {servers} yet")
+            note(tool, f"no broker is reachable at {servers} yet")
 
-    timer = threading.Timer(PATIENCE_S, look)
+    timer = threading.Timer(WARNING_DELAY_S, check)
     timer.daemon = True
     timer.start()
 
 
-def reader_is_gone(descriptor: int) -> bool:
-    """Whether nobody can read any more what would be written there: a pipe tells it before the next write."""
+def reader_has_closed(descriptor: int) -> bool:
+    """Whether the reading end of a pipe is closed, without writing to it."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: the tool ends as with Ctrl-C, with another exit code."""
+    """Raised on SIGTERM. The tool ends as on Ctrl-C, with another exit code."""
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Inside, SIGTERM raises Terminated as Ctrl-C raises KeyboardInterrupt."""
+    """Raise Terminated on SIGTERM inside the block, as Ctrl-C raises KeyboardInterrupt."""
 
-    def terminated(number: int, frame: FrameType | None) -> None:
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, terminated)
+    previous = signal.signal(signal.SIGTERM, raise_terminated)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def exit_code(error: KeyboardInterrupt) -> int:

@@ -1,6 +1,6 @@
-"""`kavka cluster`: a whole cluster on this machine, ZooKeeper and brokers, in a folder.
+"""`kavka cluster`: run ZooKeeper and brokers on this machine, with all files in one folder.
 
-`kafka-cluster` is the same tool by Kafka's name: what it asks a cluster is in `cluster_info.py`.
+`kafka-cluster` is the same tool. `cluster_info.py` has the subcommands of Kafka's own tool.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from kavka.cli.cluster_folder import ClusterFolder, Member
-from kavka.cli.cluster_info import CLUSTER_SUBCOMMANDS, ask_cluster
+from kavka.cli.cluster_info import CLUSTER_SUBCOMMANDS, query_cluster
 from kavka.cli.options import Arguments, Command, Option, Positional, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
 from kavka.cli.tool import ToolError, run
@@ -24,31 +24,31 @@ _JSON = Option("json", "Print JSON.")
 
 COMMAND = Command(
     "cluster",
-    "A cluster on this machine: one ZooKeeper and some brokers, each with its own port, data and log file. Everything "
-    "of it is in ./kavka-cluster.",
+    "Run a local cluster: one ZooKeeper server and some brokers, each with its own port, data and log file. All files "
+    "are in ./kavka-cluster.",
     (_FOLDER,),
     subcommands=(
         Command(
             "up",
-            "Start the cluster, or what of it does not run. The data of an earlier life is still there.",
+            "Start all servers of the cluster that are not running. Existing data is kept.",
             (
-                Option("brokers", "How many brokers; more than before adds new ones.", "number", int,
+                Option("brokers", "Number of brokers. A larger number than before adds brokers.", "number", int,
                        default_text=f"as before, else {BROKERS}"),
-                Option("port", "Of the first broker; the others have the next ones.", "port", int,
+                Option("port", "Port of the first broker. The other brokers use the next ports.", "port", int,
                        default_text=f"as before, else {BROKER_PORT}"),
-                Option("zookeeper-port", "Of the ZooKeeper.", "port", int, ZOOKEEPER_PORT),
-                Option("override", "A setting of every broker, kept for later starts.", "name=value", repeated=True),
+                Option("zookeeper-port", "Port of the ZooKeeper server.", "port", int, ZOOKEEPER_PORT),
+                Option("override", "A setting of every broker, saved for later starts.", "name=value", repeated=True),
             ),
             examples=("kavka cluster up --brokers 3",),
         ),
-        Command("status", "Show each broker: id, address, whether it runs.", (_JSON,)),
-        Command("kill", "End a broker at once, as kill -9 does.", positionals=_NUMBER),
-        Command("start", "Start a broker that does not run.", positionals=_NUMBER),
-        Command("stop", "Stop a broker: it hands over what it leads first.", positionals=_NUMBER),
+        Command("status", "Show the id, address and state of each server.", (_JSON,)),
+        Command("kill", "Kill a broker with SIGKILL.", positionals=_NUMBER),
+        Command("start", "Start a broker.", positionals=_NUMBER),
+        Command("stop", "Stop a broker with a controlled shutdown.", positionals=_NUMBER),
         Command(
             "down",
-            "Stop all of it. The data stays for the next up.",
-            (Option("delete-data", "Remove the folder with everything in it, too."),),
+            "Stop all servers. The data is kept.",
+            (Option("delete-data", "Also delete the folder of the cluster."),),
         ),
         *CLUSTER_SUBCOMMANDS,
     ),
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 def _body(args: Arguments) -> int | None:
     if any(args.subcommand == command.name for command in CLUSTER_SUBCOMMANDS):
-        ask_cluster(args)
+        query_cluster(args)
         return 0
     match args.subcommand:
         case "up":
@@ -71,7 +71,7 @@ def _body(args: Arguments) -> int | None:
             return _down(args)
         case "status":
             return _status(args)
-    return _one(args)
+    return _change_broker(args)
 
 
 def _up(args: Arguments) -> int:
@@ -79,18 +79,18 @@ def _up(args: Arguments) -> int:
     if brokers is not None and brokers < 1:
         raise UsageError("--brokers must be at least 1")
     folder = ClusterFolder(Path(args["dir"]))
-    with folder.locked(make=True):
+    with folder.locked(create=True):
         if not folder.members:
             folder.plan_zookeeper(args["zookeeper-port"])
             brokers = brokers or BROKERS
-        known = len(folder.brokers)
-        if brokers is not None and brokers < known:
-            raise ToolError(f"the cluster in {folder.path} has {known} brokers; it cannot be made smaller")
-        first = args["port"] or (folder.brokers[0].port if known else BROKER_PORT)
-        folder.plan_brokers(brokers or known, first, args["override"])
+        existing = len(folder.brokers)
+        if brokers is not None and brokers < existing:
+            raise ToolError(f"the cluster in {folder.path} has {existing} brokers; brokers cannot be removed")
+        first = args["port"] or (folder.brokers[0].port if existing else BROKER_PORT)
+        folder.plan_brokers(brokers or existing, first, args["override"])
         folder.start(folder.members)
         for broker in folder.brokers:
-            print(f"broker {broker.id} at {broker.address}, its log is {broker.log_file}")
+            print(f"broker {broker.id} at {broker.address}, log {broker.log_file}")
         print(f"The cluster is up: --bootstrap-server {','.join(broker.address for broker in folder.brokers)}")
     return 0
 
@@ -102,10 +102,10 @@ def _down(args: Arguments) -> int:
         folder.stop(folder.brokers)
         folder.stop([folder.zookeeper])
         names = ", ".join(member.name for member in running)
-        print(f"stopped {names}" if names else "nothing of the cluster was running")
+        print(f"stopped {names}" if names else "no server of the cluster was running")
     if args["delete-data"]:
         shutil.rmtree(folder.path)
-        print(f"{folder.path} is removed")
+        print(f"deleted {folder.path}")
     return 0
 
 
@@ -120,7 +120,7 @@ def _status(args: Arguments) -> int:
                 member.name,
                 member.address,
                 "running" if member.alive else "stopped",
-                "controller" if _leads(member, controller) else "",
+                "controller" if _is_controller(member, controller) else "",
                 member.pid if member.alive else None,
                 member.log_file,
             )
@@ -136,13 +136,14 @@ def _status(args: Arguments) -> int:
     else:
         for member in folder.members:
             state = f"running as process {member.pid}" if member.alive else "stopped"
-            role = ", controller" if _leads(member, controller) else ""
+            role = ", controller" if _is_controller(member, controller) else ""
             print(f"{member.name} at {member.address}: {state}{role}, log {member.log_file}")
     return 0 if all(member.alive for member in folder.members) else 1
 
 
-def _leads(member: Member, controller: int | None) -> bool:
-    """A killed broker's claim to be the controller outlives it by a session."""
+def _is_controller(member: Member, controller: int | None) -> bool:
+    """Whether the member is the controller and runs. The znode of a killed controller remains until
+    its session expires."""
     return member.id is not None and member.id == controller and member.alive
 
 
@@ -153,29 +154,29 @@ def _described(member: Member, controller: int | None) -> dict[str, object]:
         "address": member.address,
         "running": member.alive,
         "pid": member.pid if member.alive else None,
-        "controller": _leads(member, controller),
+        "controller": _is_controller(member, controller),
         "log": str(member.log_file),
     }
 
 
-def _one(args: Arguments) -> int:
+def _change_broker(args: Arguments) -> int:
     folder = _existing(args)
     number = args.positionals[0]
     with folder.locked():
-        broker = next((each for each in folder.brokers if str(each.id) == number), None)
+        broker = next((candidate for candidate in folder.brokers if str(candidate.id) == number), None)
         if broker is None:
-            known = ", ".join(str(each.id) for each in folder.brokers)
-            raise ToolError(f"there is no broker {number}; the cluster has {known}")
+            broker_ids = ", ".join(str(candidate.id) for candidate in folder.brokers)
+            raise ToolError(f"there is no broker {number}; the cluster has {broker_ids}")
         if args.subcommand == "start":
             if broker.alive:
-                raise ToolError(f"broker {number} runs already, as process {broker.pid}")
+                raise ToolError(f"broker {number} is already running as process {broker.pid}")
             if not folder.zookeeper.alive:
-                raise ToolError("the ZooKeeper of the cluster does not run; kavka cluster up starts everything")
+                raise ToolError("the ZooKeeper server is not running; kavka cluster up starts all servers")
             folder.start([broker])
-            print(f"broker {number} runs as process {broker.pid} at {broker.address}")
+            print(f"broker {number} is running as process {broker.pid} at {broker.address}")
             return 0
         if not broker.alive:
-            raise ToolError(f"broker {number} does not run")
+            raise ToolError(f"broker {number} is not running")
         pid = broker.pid
         if args.subcommand == "kill":
             broker.kill()
@@ -189,5 +190,5 @@ def _one(args: Arguments) -> int:
 def _existing(args: Arguments) -> ClusterFolder:
     folder = ClusterFolder(Path(args["dir"]))
     if not folder.members:
-        raise ToolError(f"there is no cluster in {folder.path}; kavka cluster up makes one")
+        raise ToolError(f"there is no cluster in {folder.path}; kavka cluster up creates one")
     return folder

@@ -1,13 +1,13 @@
-"""A cluster in a folder: who belongs to it, on which ports, and which processes they are.
+"""The folder of a local cluster: its members, their ports and their processes.
 
-    cluster.json            the members, as this file writes them
-    lock                    held by a command that changes something
+    cluster.json            the members
+    lock                    held by a command that changes the cluster
     zookeeper/              zookeeper.properties, data/, zookeeper.log
     broker-N/               server.properties, data/, broker.log
 
-`cluster.json` is replaced as a whole, after each process that was started: a command that dies in the middle leaves at
-most a process that is not in it, and that one still holds its ports. A process is known by its id and the moment it
-began, so that another with the same id is never touched.
+`cluster.json` is replaced atomically after each process start. A command that is killed leaves at
+most one process that is not recorded, and that process still holds its port. A process is
+identified by its pid and its start time, so that a process that reuses the pid is never signalled.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from kavka.cli.tool import ToolError
 
 HOST = "localhost"
 STOP_TIMEOUT_S = 60.0
-KNOWN_TIMEOUT_S = 60.0
+REGISTRATION_TIMEOUT_S = 60.0
 GROUPS_TIMEOUT_S = 20.0
 ZOOKEEPER_TICK_MS = 1000
 
 
 @dataclass(slots=True)
 class Member:
-    """A broker, or the ZooKeeper (which has no id). `pid` and `started` are of its last life."""
+    """A broker, or the ZooKeeper server, which has no id. `pid` and `started` identify its last
+    process."""
 
     cluster: Path
     port: int
@@ -78,15 +79,20 @@ class Member:
                 os.kill(self.pid, signal.SIGKILL)
             running.stop([self._process], STOP_TIMEOUT_S)
 
-    def is_now(self, daemon: Daemon) -> None:
+    def set_process(self, daemon: Daemon) -> None:
         self.pid, self.started = daemon.pid, running.start_time(daemon.pid)
 
 
 class ClusterFolder:
+    """The members of a cluster and their files.
+
+    A command that changes anything holds `locked` while it does.
+    """
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.members: list[Member] = []
-        # What every broker was given with --override, those that come later too.
+        # Settings from --override. They apply to every broker, including brokers added later.
         self.overrides: dict[str, str] = {}
         self._read()
 
@@ -98,18 +104,18 @@ class ClusterFolder:
     def zookeeper(self) -> Member:
         return next(member for member in self.members if member.id is None)
 
-    # --- what is on disk
+    # --- files
 
     @contextlib.contextmanager
-    def locked(self, *, make: bool = False) -> Iterator[None]:
-        """One command at a time; what another has changed meanwhile is read."""
-        if make:
+    def locked(self, *, create: bool = False) -> Iterator[None]:
+        """Hold the lock, and read the members again: another command may have changed them."""
+        if create:
             self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ToolError(f"another command is at work on {self.path}") from None
+                raise ToolError(f"another command holds the lock of {self.path}") from None
             self._read()
             yield
 
@@ -119,12 +125,12 @@ class ClusterFolder:
         except FileNotFoundError:
             return
         try:
-            found = json.loads(text)
-            self.members = [Member(self.path, **member) for member in found["members"]]
-            self.overrides = dict(found.get("overrides", {}))
+            content = json.loads(text)
+            self.members = [Member(self.path, **member) for member in content["members"]]
+            self.overrides = dict(content.get("overrides", {}))
             assert self.zookeeper and self.brokers
         except (ValueError, KeyError, TypeError, StopIteration, AssertionError):
-            raise ToolError(f"{self.path / 'cluster.json'} is not readable; remove {self.path} to begin anew") from None
+            raise ToolError(f"{self.path / 'cluster.json'} is corrupt; delete {self.path} to start over") from None
 
     def _write(self) -> None:
         temporary = self.path / "cluster.json.tmp"
@@ -135,7 +141,7 @@ class ClusterFolder:
         temporary.write_text(json.dumps({"members": members, "overrides": self.overrides}, indent=2) + "\n")
         temporary.replace(self.path / "cluster.json")
 
-    # --- who belongs to it
+    # --- members
 
     def plan_zookeeper(self, port: int) -> None:
         member = Member(self.path, _free_port(port, ()))
@@ -156,14 +162,17 @@ class ClusterFolder:
         self.members.append(member)
 
     def plan_brokers(self, count: int, first_port: int, overrides: Sequence[str]) -> None:
-        """So many in all. Those that were there before keep their ports; `overrides` count for all of them."""
-        given: dict[str, str] = {}
+        """Add brokers up to `count` in total and write the configuration of every broker.
+
+        Existing brokers keep their ports. `overrides` apply to all brokers.
+        """
+        new_overrides: dict[str, str] = {}
         for text in overrides:
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
                 raise ToolError(f"--override {text}: expected name=value")
-            given[name.strip()] = value
-        self.overrides |= given
+            new_overrides[name.strip()] = value
+        self.overrides |= new_overrides
         factor = min(3, count)
         for number in range(len(self.brokers), count):
             taken = [member.port for member in self.members]
@@ -182,25 +191,25 @@ class ClusterFolder:
                 "transaction.state.log.replication.factor": factor,
                 "transaction.state.log.min.isr": min(2, factor),
                 "group.initial.rebalance.delay.ms": 0,
-                # When the whole cluster stops, the last broker has nobody to hand over to.
+                # When the whole cluster stops, the last broker cannot hand over its leaderships.
                 "controlled.shutdown.retry.backoff.ms": 200,
             }
-            settings |= self._kept(broker) or self.overrides
-            settings |= given
+            settings |= self._existing_settings(broker) or self.overrides
+            settings |= new_overrides
             broker.folder.mkdir(parents=True, exist_ok=True)
             _write_properties(broker.config, settings)
         self._write()
 
-    def _kept(self, broker: Member) -> dict[str, object]:
-        """The file of an earlier life, which somebody may have edited."""
+    def _existing_settings(self, broker: Member) -> dict[str, object]:
+        """Read the broker's existing file, which the user may have edited."""
         from kavka.common.properties import parse_properties
 
         return dict(parse_properties(broker.config.read_text())) if broker.config.exists() else {}
 
-    # --- their lives
+    # --- processes
 
     def start(self, members: Sequence[Member]) -> None:
-        """Those of them that do not run, the ZooKeeper first and the brokers at the same time."""
+        """Start the members that are not running: ZooKeeper first, then all brokers in parallel."""
         if self.zookeeper in members and not self.zookeeper.alive:
             self._start_zookeeper()
         starting: list[tuple[Member, BrokerDaemon]] = []
@@ -208,17 +217,17 @@ class ClusterFolder:
         for broker in members:
             if broker.id is not None and not broker.alive:
                 daemon = BrokerDaemon([str(broker.config)], broker.log_file)
-                broker.is_now(daemon)
+                broker.set_process(daemon)
                 self._write()
                 starting.append((broker, daemon))
         for broker, daemon in starting:
             if daemon.wait_until_ready():
-                daemon.let_go()
+                daemon.detach()
             else:
-                failed.append(f"broker {broker.id}: {daemon.why_it_ended()}")
+                failed.append(f"broker {broker.id}: {daemon.exit_reason()}")
         if failed:
             raise ToolError("; ".join(failed))
-        self._wait_until_all_know()
+        self._wait_until_registered()
 
     def _start_zookeeper(self) -> None:
         member = self.zookeeper
@@ -228,41 +237,43 @@ class ClusterFolder:
         except zookeeper_jars.NoZooKeeper as error:
             raise ToolError(str(error)) from None
         server = zookeeper_server.launch(config, argv, member.log_file)
-        member.is_now(server)
-        server.let_go()
+        member.set_process(server)
+        server.detach()
         self._write()
 
-    def _wait_until_all_know(self) -> None:
-        """Until the controller, which makes topics, has heard of every broker that runs."""
+    def _wait_until_registered(self) -> None:
+        """Wait until the controller knows every running broker: it places the replicas of new
+        topics."""
         from kavka.client.admin import Admin
         from kavka.common.errors import KafkaError
 
-        wanted = {broker.id for broker in self.brokers if broker.alive}
+        expected = {broker.id for broker in self.brokers if broker.alive}
         servers = ",".join(broker.address for broker in self.brokers if broker.alive)
-        deadline = time.monotonic() + KNOWN_TIMEOUT_S
+        deadline = time.monotonic() + REGISTRATION_TIMEOUT_S
         with Admin({"bootstrap.servers": servers}) as admin:
             while True:
-                found = admin.describe_cluster(timeout=KNOWN_TIMEOUT_S)
-                if found.controller is not None and wanted <= {node.id for node in found.nodes}:
+                description = admin.describe_cluster(timeout=REGISTRATION_TIMEOUT_S)
+                if description.controller is not None and expected <= {node.id for node in description.nodes}:
                     break
                 if time.monotonic() > deadline:
-                    raise ToolError(f"the brokers do not all know of each other after {KNOWN_TIMEOUT_S:g} s")
+                    raise ToolError(f"not all brokers are registered after {REGISTRATION_TIMEOUT_S:g} s")
                 time.sleep(0.05)
-            if len(wanted) == len(self.brokers):
-                # Whoever asks for a group first has the topic of all groups made, with a replica on each broker. Were
-                # it asked for when one has been killed already, no group could work until that is back.
+            if len(expected) == len(self.brokers):
+                # The first request for a group creates __consumer_offsets. Create it now, with
+                # replicas on all brokers: created after a broker is killed, it would lack the
+                # replicas, and no group could work until that broker is back.
                 with contextlib.suppress(KafkaError):
                     admin.describe_consumer_groups(["none"], timeout=GROUPS_TIMEOUT_S)
 
     def stop(self, members: Sequence[Member]) -> None:
-        """All at once, and wait. Who does not end in time is killed."""
-        living = [member for member in members if member.alive]
-        running.stop([member._process for member in living], STOP_TIMEOUT_S)
-        for member in living:
+        """Stop the members in parallel, and kill those that do not stop in time."""
+        alive = [member for member in members if member.alive]
+        running.stop([member._process for member in alive], STOP_TIMEOUT_S)
+        for member in alive:
             member.kill()
 
     def controller(self) -> int | None:
-        """The id of the broker that is the controller now; None when nobody can tell."""
+        """Return the id of the controller; None if it is unknown."""
         if not self.zookeeper.alive:
             return None
         from kavka.cli.zookeeper_brokers import controller_in_zookeeper
@@ -270,16 +281,16 @@ class ClusterFolder:
         return controller_in_zookeeper(self.zookeeper.address)
 
 
-def _free_port(wanted: int, taken: Sequence[int]) -> int:
-    """That one, or the next that nobody listens at."""
-    for port in range(wanted, min(wanted + 1000, 65536)):
+def _free_port(first: int, taken: Sequence[int]) -> int:
+    """Return the first free port from `first` on."""
+    for port in range(first, min(first + 1000, 65536)):
         if port in taken:
             continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return port
-    raise ToolError(f"no port is free from {wanted} on")
+    raise ToolError(f"no port from {first} on is free")
 
 
 def _write_properties(path: Path, values: dict[str, object]) -> None:

@@ -1,4 +1,5 @@
-"""What a cluster is: `kafka-broker-api-versions`, `kafka-features`, and the part of `kafka-cluster` that asks one."""
+"""Tools that describe a cluster: `kafka-broker-api-versions`, `kafka-features` and `kafka-cluster`
+as Kafka has it."""
 
 from __future__ import annotations
 
@@ -15,23 +16,23 @@ if TYPE_CHECKING:
 
 API_VERSIONS_COMMAND = Command(
     "broker-api-versions",
-    "Show which versions of each request the brokers serve, and which one this client would use.",
+    "Show the versions of each API that the brokers support, and the version that this client would use.",
     (JSON, *connection_options()),
     examples=("kavka broker-api-versions --bootstrap-server localhost:9092",),
 )
 
 _CHANGES = (
     Option("feature", "A feature and its level: name=level.", "name=level", repeated=True),
-    Option("metadata", "The metadata.version of a KRaft cluster: a release or one of its levels.", "version"),
-    Option("dry-run", "Only check whether it could be done."),
+    Option("metadata", "The metadata.version of a KRaft cluster: a release or a level of it.", "version"),
+    Option("dry-run", "Validate the change without making it."),
 )
 
 FEATURES_COMMAND = Command(
     "features",
-    "Show and set the levels of features that a cluster has agreed on.",
+    "Show and set the finalized feature levels of a cluster.",
     (JSON, *connection_options()),
     subcommands=(
-        Command("describe", "Show the features, the levels that are supported and the one in use."),
+        Command("describe", "Show the supported and the finalized level of each feature."),
         Command("upgrade", "Raise the level of features.", _CHANGES),
         Command("downgrade", "Lower the level of features.", _CHANGES),
         Command(
@@ -46,12 +47,12 @@ FEATURES_COMMAND = Command(
 _CLUSTER_OPTIONS = (
     Option(
         "bootstrap-server",
-        "Brokers to begin with: host:port, separated by commas.",
+        "Bootstrap brokers: host:port, separated by commas.",
         "host:port",
         aliases=("b",),
     ),
     Option("command-config", COMMAND_CONFIG.help, "file", aliases=("c",), completes="file"),
-    Option("config", "As --command-config.", "file", older=True, completes="file"),
+    Option("config", "Same as --command-config.", "file", deprecated=True, completes="file"),
     TIMEOUT,
 )
 
@@ -63,17 +64,17 @@ CLUSTER_SUBCOMMANDS = (
         (
             *_CLUSTER_OPTIONS,
             JSON,
-            Option("include-fenced-brokers", "Show brokers that are fenced, too; there are none outside KRaft."),
+            Option("include-fenced-brokers", "Also show fenced brokers. Only KRaft clusters have them."),
         ),
     ),
     Command(
         "unregister",
-        "Forget a broker that is gone for good: only clusters of KRaft need it.",
+        "Unregister a broker that was removed permanently. Only KRaft clusters need it.",
         (*_CLUSTER_OPTIONS, Option("id", "The broker's id.", "id", int, required=True, aliases=("i",))),
     ),
 )
 
-# The levels of metadata.version have names; those of other features are numbers.
+# The levels of metadata.version have names; the levels of other features are numbers.
 _METADATA_VERSIONS = (
     "3.0-IV1", "3.1-IV0", "3.2-IV0", "3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1",
     "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0",
@@ -98,7 +99,7 @@ def _api_versions(args: Arguments) -> None:
 
     with admin_for(args) as admin:
         nodes = {node.id: node for node in admin.describe_cluster().nodes}
-        found = admin.describe_api_versions(nodes)
+        spans_by_node = admin.describe_api_versions(nodes)
     ours = {int(key): api for key, api in APIS.items()}
     names = {int(key): key.name.title().replace("_", "") for key in ApiKey} | {k: api.name for k, api in ours.items()}
     if args["json"]:
@@ -114,11 +115,11 @@ def _api_versions(args: Arguments) -> None:
                         for key, span in sorted(spans.items())
                     },
                 }
-                for node_id, spans in sorted(found.items())
+                for node_id, spans in sorted(spans_by_node.items())
             ]
         )
         return
-    for node_id, spans in sorted(found.items()):
+    for node_id, spans in sorted(spans_by_node.items()):
         node = nodes[node_id]
         lines = []
         for key in sorted(set(ours) | set(spans)):
@@ -176,7 +177,7 @@ def _levels(args: Arguments, admin: Admin) -> dict[str, int]:
     release = args.values.get("metadata")
     if release:
         if "metadata.version" not in admin.describe_features().supported:
-            raise ToolError("this cluster has no metadata.version: it keeps its metadata in ZooKeeper, or embedded")
+            raise ToolError("this cluster has no metadata.version: only KRaft clusters have one")
         levels["metadata.version"] = _metadata_level(release)
     if not levels:
         raise ToolError(f"You must specify at least one feature to {args.subcommand}")
@@ -184,7 +185,7 @@ def _levels(args: Arguments, admin: Admin) -> dict[str, int]:
 
 
 def _metadata_level(release: str) -> int:
-    """The level of a name such as 4.0-IV1; of a release such as 4.0 its last level."""
+    """Return the level with a name such as 4.0-IV1, or the last level of a release such as 4.0."""
     matching = [level for level, name in METADATA_VERSIONS.items() if release in (name, name.partition("-")[0])]
     if not matching:
         names = ", ".join(METADATA_VERSIONS.values())
@@ -196,12 +197,12 @@ def _level(name: str, level: int) -> str:
     return METADATA_VERSIONS.get(level, f"UNKNOWN {level}") if name == "metadata.version" else str(level)
 
 
-def _describe_features(found: FeatureMetadata, args: Arguments) -> None:
-    epoch = found.finalized_epoch
+def _describe_features(features: FeatureMetadata, args: Arguments) -> None:
+    epoch = features.finalized_epoch
     rows = []
-    for name in sorted({*found.supported, *found.finalized}):
-        low, high = found.supported.get(name, (0, 0))
-        level = found.finalized.get(name, (0, 0))[1]
+    for name in sorted({*features.supported, *features.finalized}):
+        low, high = features.supported.get(name, (0, 0))
+        level = features.finalized.get(name, (0, 0))[1]
         rows.append((name, _level(name, low), _level(name, high), _level(name, level), "-" if epoch is None else epoch))
     if args["json"]:
         names = ("feature", "supportedMinVersion", "supportedMaxVersion", "finalizedVersionLevel", "epoch")
@@ -209,30 +210,30 @@ def _describe_features(found: FeatureMetadata, args: Arguments) -> None:
     elif at_terminal():
         print_table(("FEATURE", "SUPPORTED FROM", "TO", "IN USE", "EPOCH"), rows)
     else:
-        for name, low_text, high_text, level_text, shown in rows:
+        for name, low_text, high_text, level_text, epoch_text in rows:
             print(
                 f"Feature: {name}\tSupportedMinVersion: {low_text}\tSupportedMaxVersion: {high_text}"
-                f"\tFinalizedVersionLevel: {level_text}\tEpoch: {shown}"
+                f"\tFinalizedVersionLevel: {level_text}\tEpoch: {epoch_text}"
             )
 
 
 # --- kafka-cluster
 
 
-def ask_cluster(args: Arguments) -> None:
-    """The sub-commands of `kafka-cluster` that ask a cluster."""
+def query_cluster(args: Arguments) -> None:
+    """Run a subcommand of Kafka's `kafka-cluster`."""
     config = "config" if "config" in args else "command-config"
     with admin_for(args, config=config) as admin:
         if args.subcommand == "unregister":
             _unregister(admin, args["id"])
             return
-        found = admin.describe_cluster()
+        description = admin.describe_cluster()
     if args.subcommand == "cluster-id":
-        if found.cluster_id is None:
+        if description.cluster_id is None:
             raise ToolError("No cluster ID found. The Kafka version is probably too old.")
-        print(f"Cluster ID: {found.cluster_id}")
+        print(f"Cluster ID: {description.cluster_id}")
         return
-    nodes = found.nodes
+    nodes = description.nodes
     if args["json"]:
         print_json([{"id": n.id, "host": n.host, "port": n.port, "rack": n.rack} for n in nodes])
         return
@@ -254,7 +255,7 @@ def _unregister(admin: Admin, broker_id: int) -> None:
         admin.unregister_broker(broker_id)
     except UnsupportedVersion:
         raise ToolError(
-            "The target cluster does not support the broker unregistration API. It keeps its brokers in ZooKeeper or "
-            f"is a single node: broker {broker_id} is forgotten as soon as its session ends"
+            "The target cluster does not support the broker unregistration API. It is not a KRaft cluster: the "
+            f"registration of broker {broker_id} is removed when its session expires"
         ) from None
     print(f"Broker {broker_id} is no longer registered.")

@@ -1,4 +1,5 @@
-"""`kavka completion bash|zsh`: what makes a shell complete tools, options and values; made from the option tables."""
+"""`kavka completion bash|zsh`: a completion script for tools, options and values, generated from
+the option tables."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ def main(argv: list[str]) -> int:
 def _body(args: Arguments) -> None:
     shell = args.positionals[0]
     if shell not in SHELLS:
-        raise ToolError(f"'{shell}' is not known; there is completion for {' and '.join(SHELLS)}")
+        raise ToolError(f"'{shell}' is not supported; the supported shells are {' and '.join(SHELLS)}")
     print(script(shell), end="")
 
 
 def script(shell: str) -> str:
-    """One function that both shells understand: zsh runs bash's through bashcompinit."""
+    """Return a script for both shells: zsh runs bash completions through bashcompinit."""
     tools = [(tool, table_of(tool)) for tool in TOOLS]
     head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
     options = "\n".join(_options_case(tool, command) for tool, command in tools)
@@ -102,10 +103,11 @@ def _patterns(tool: Tool) -> list[str]:
 
 
 def _all_options(command: Command) -> list[Option]:
-    found = list(command.options)
-    for sub in command.subcommands:
-        found += [option for option in sub.options if option.name not in {known.name for known in found}]
-    return [option for option in found if not option.hidden]
+    options = {option.name: option for option in command.options}
+    for subcommand in command.subcommands:
+        for option in subcommand.options:
+            options.setdefault(option.name, option)
+    return [option for option in options.values() if not option.hidden]
 
 
 def _options_case(tool: Tool, command: Command) -> str:
@@ -122,6 +124,6 @@ def _value_cases(tool: Tool, command: Command) -> list[str]:
         if not option.metavar:
             continue
         kind = f"words {' '.join(option.choices)}" if option.choices else option.completes or "value"
-        found = "|".join(f'"{name} --{alias}"' for name in _patterns(tool) for alias in option.names)
-        lines.append(f'        {found}) kind="{kind}" ;;')
+        pattern = "|".join(f'"{name} --{alias}"' for name in _patterns(tool) for alias in option.names)
+        lines.append(f'        {pattern}) kind="{kind}" ;;')
     return lines

@@ -1,4 +1,5 @@
-"""`kavka configs` (`kafka-configs`): show and change the settings of topics, brokers, loggers and groups."""
+"""`kavka configs` (`kafka-configs`): show and change settings of topics, brokers, loggers and
+groups."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from kavka.client.admin.types import ConfigEntry, ConfigResource
 
 TYPES = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
-NOT_YET = ("clients", "users", "ips")
+UNSUPPORTED_TYPES = ("clients", "users", "ips")
 
-# The words for one entity of a type, and the shorter options that stand for --entity-type and --entity-name.
-ONE = {"topics": "topic", "brokers": "broker", "broker-loggers": "broker-logger", "groups": "group"}
-ONE |= {"client-metrics": "client-metric", "clients": "client", "users": "user", "ips": "ip"}
+SINGULAR = {"topics": "topic", "brokers": "broker", "broker-loggers": "broker-logger", "groups": "group"}
+SINGULAR |= {"client-metrics": "client-metric", "clients": "client", "users": "user", "ips": "ip"}
+# Options that combine --entity-type and --entity-name.
 SHORT = {
     "topic": "topics",
     "broker": "brokers",
@@ -40,17 +41,17 @@ SHORT_DEFAULTS = {
 
 COMMAND = Command(
     "configs",
-    "Show and change the settings of topics, brokers, the brokers' loggers and groups, while the cluster runs.",
+    "Show and change the dynamic settings of topics, brokers, loggers of brokers, and groups.",
     (
         Option("describe", "Show settings."),
         Option("alter", "Change settings."),
-        Option("entity-type", "Whose settings.", "type", repeated=True, choices=(*TYPES, *NOT_YET)),
-        Option("entity-name", "A topic's name, a broker's id, a group's id.", "name", repeated=True),
-        Option("entity-default", "What holds for all brokers that have no setting of their own."),
-        Option("all", "Show the settings that are not set, too."),
+        Option("entity-type", "The type of entity.", "type", repeated=True, choices=(*TYPES, *UNSUPPORTED_TYPES)),
+        Option("entity-name", "A topic name, a broker id or a group id.", "name", repeated=True),
+        Option("entity-default", "The default for all brokers without their own value."),
+        Option("all", "Also show settings that have their default value."),
         Option("add-config", "Settings to set: k1=v1,k2=[v21,v22],k3=v3.", "k1=v1,…"),
         Option("add-config-file", "A properties file with settings to set.", "file", completes="file"),
-        Option("delete-config", "Settings to set back to their defaults: k1,k2.", "k1,…", separator=","),
+        Option("delete-config", "Settings to reset to their defaults: k1,k2.", "k1,…", separator=","),
         Option("topic", "Short for --entity-type topics --entity-name.", "name", completes="topic"),
         Option("broker", "Short for --entity-type brokers --entity-name.", "id"),
         Option("broker-defaults", "Short for --entity-type brokers --entity-default."),
@@ -65,7 +66,7 @@ COMMAND = Command(
         Option("ip-defaults", "Short for --entity-type ips --entity-default."),
         JSON,
         *connection_options(),
-        Option("force", "Has no effect: nothing is asked.", older=True),
+        Option("force", "Has no effect: the tool never prompts.", deprecated=True),
     ),
     error="Error while executing config command : ",
     examples=(
@@ -85,8 +86,8 @@ def _body(args: Arguments) -> None:
     if ("describe" in args) == ("alter" in args):
         raise UsageError("Command must include exactly one action: --describe, --alter")
     kind, name = _entity(args)
-    if kind in NOT_YET:
-        raise ToolError(f"the settings of {kind} (quotas, credentials) are not there yet: see docs/gaps.md")
+    if kind in UNSUPPORTED_TYPES:
+        raise ToolError(f"settings of {kind} (quotas, credentials) are not supported yet: see docs/gaps.md")
     if "alter" in args:
         if name is None:
             raise UsageError("At least one entity name or default must be specified with --alter")
@@ -106,7 +107,7 @@ def _body(args: Arguments) -> None:
 
 
 def _entity(args: Arguments) -> tuple[str, str | None]:
-    """The type, and the name: "" for the default, None where none is given."""
+    """Return the type and the name: "" for the default, None if the name is missing."""
     types = list(args["entity-type"])
     names: list[str] = list(args["entity-name"])
     if "entity-default" in args:
@@ -126,15 +127,16 @@ def _entity(args: Arguments) -> tuple[str, str | None]:
     if len(names) > 1:
         raise UsageError("Only one entity type and one name can be specified at a time")
     kind, name = types[0], names[0] if names else None
-    if name == "" and kind not in ("brokers", *NOT_YET):
-        raise UsageError(f"there are no default settings of {kind}: a name must be given")
+    if name == "" and kind not in ("brokers", *UNSUPPORTED_TYPES):
+        raise UsageError(f"{kind} have no default settings: a name is required")
     if kind in ("brokers", "broker-loggers") and name and not name.isdigit():
         raise UsageError(f"The entity name for {kind} must be a valid integer broker id, found: {name}")
     return kind, name
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """`k1=v1,k2=[a,b]`: commas and equals signs in brackets belong to the value; the brackets do not."""
+    """Parse `k1=v1,k2=[a,b]`. Brackets protect commas and equals signs in a value, and are
+    removed."""
     outside = r"(?=[^\]]*(?:\[|$))"
     pairs = {}
     for pair in re.split("," + outside, text):
@@ -158,8 +160,9 @@ def _resource(kind: str, name: str) -> ConfigResource:
     return ConfigResource(types[kind], name)
 
 
-def _entries(admin: Admin, kind: str, name: str, everything: bool) -> list[ConfigEntry]:
-    """Sorted by name; unless everything is wanted, only what was set for just this one while the cluster ran."""
+def _entries(admin: Admin, kind: str, name: str, show_all: bool) -> list[ConfigEntry]:
+    """Return entries sorted by name. Without `show_all`, only the dynamic settings of this
+    entity."""
     from kavka.client.admin.types import ConfigSource
 
     resource = _resource(kind, name)
@@ -170,26 +173,26 @@ def _entries(admin: Admin, kind: str, name: str, everything: bool) -> list[Confi
         "brokers": ConfigSource.DYNAMIC_BROKER_CONFIG if name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
         "groups": ConfigSource.DYNAMIC_GROUP_CONFIG,
     }.get(kind)
-    if not everything and dynamic is not None:
+    if not show_all and dynamic is not None:
         entries = [entry for entry in entries if entry.source is dynamic]  # type: ignore[assignment]
     return sorted(entries, key=lambda entry: entry.name)
 
 
 def _check_broker(admin: Admin, kind: str, name: str) -> None:
-    """A broker is asked itself: one that is not there would be waited for."""
+    """Fail now if the broker is offline: the request goes to that broker and would wait for it."""
     if kind in ("brokers", "broker-loggers") and name:
-        there = [node.id for node in admin.describe_cluster().nodes]
-        if int(name) not in there:
-            raise ToolError(f"there is no broker {name}; the cluster has {', '.join(map(str, there))}")
+        online = [node.id for node in admin.describe_cluster().nodes]
+        if int(name) not in online:
+            raise ToolError(f"there is no broker {name}; the cluster has {', '.join(map(str, online))}")
 
 
 def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: list[str]) -> None:
     from kavka.client.admin.types import AlterConfigOp
 
-    # Kafka's tool lets the broker decide about the settings of groups and client metrics.
+    # Kafka's tool leaves the check of group and client metrics settings to the broker.
     if deleted and kind not in ("groups", "client-metrics"):
-        there = {entry.name for entry in _entries(admin, kind, name, everything=kind == "broker-loggers")}
-        unknown = [key for key in deleted if key not in there]
+        existing = {entry.name for entry in _entries(admin, kind, name, show_all=kind == "broker-loggers")}
+        unknown = [key for key in deleted if key not in existing]
         if unknown:
             raise ToolError(f"Invalid config(s): {','.join(unknown)}")
     _check_broker(admin, kind, name)
@@ -197,7 +200,7 @@ def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: l
     changes += [AlterConfigOp.delete(key) for key in deleted]
     admin.incremental_alter_configs({_resource(kind, name): changes})
     if name:
-        print(f"Completed updating config for {ONE[kind]} {name}.")
+        print(f"Completed updating config for {SINGULAR[kind]} {name}.")
     else:
         print(f"Completed updating default config for {kind} in the cluster.")
 
@@ -207,8 +210,8 @@ def _names(admin: Admin, kind: str) -> list[str]:
         case "topics":
             return sorted(admin.list_topics(list_internal=True))
         case "brokers" | "broker-loggers":
-            found = [str(node.id) for node in sorted(admin.describe_cluster().nodes)]
-            return [*found, ""] if kind == "brokers" else found
+            broker_ids = [str(node.id) for node in sorted(admin.describe_cluster().nodes)]
+            return [*broker_ids, ""] if kind == "brokers" else broker_ids
         case "groups":
             return sorted(_configured(admin, kind) | _running_groups(admin))
         case _:
@@ -216,12 +219,13 @@ def _names(admin: Admin, kind: str) -> list[str]:
 
 
 def _configured(admin: Admin, kind: str) -> set[str]:
-    """Those with settings of their own, as far as the broker can say."""
+    """Return the entities with dynamic settings; none for groups if the broker cannot list them."""
     from kavka.common.errors import ErrorCode, KafkaError
 
-    wanted = _resource(kind, "").type
+    resource_type = _resource(kind, "").type
     try:
-        return {found.name for found in admin.list_config_resources([wanted]) if found.type is wanted}
+        resources = admin.list_config_resources([resource_type])
+        return {resource.name for resource in resources if resource.type is resource_type}
     except KafkaError as error:
         if kind == "groups" and error.code is ErrorCode.UNSUPPORTED_VERSION:
             return set()
@@ -233,24 +237,24 @@ def _running_groups(admin: Admin) -> set[str]:
 
 
 def _describe(admin: Admin, args: Arguments, kind: str, name: str | None) -> None:
-    everything = bool(args["all"])
-    shown = []
-    for one in [name] if name is not None else _names(admin, kind):
-        entries = _entries(admin, kind, one, everything)
+    show_all = bool(args["all"])
+    described = []
+    for entity in [name] if name is not None else _names(admin, kind):
+        entries = _entries(admin, kind, entity, show_all)
         if args["json"]:
-            shown.append(_as_json(kind, one, entries))
+            described.append(_as_json(kind, entity, entries))
             continue
         if name and kind == "groups" and not entries and name not in _running_groups(admin):
             print(f"The group '{name}' doesn't exist and doesn't have dynamic config.")
             continue
-        if one:
-            print(style(f"{'All' if everything else 'Dynamic'} configs for {ONE[kind]} {one} are:", "bold"))
+        if entity:
+            print(style(f"{'All' if show_all else 'Dynamic'} configs for {SINGULAR[kind]} {entity} are:", "bold"))
         else:
             print(style(f"Default configs for {kind} in the cluster are:", "bold"))
         for line in _coloured(entries) if at_terminal() else map(_plain, entries):
             print(line)
     if args["json"]:
-        print_json(shown)
+        print_json(described)
 
 
 def _plain(entry: ConfigEntry) -> str:
@@ -264,14 +268,14 @@ def _text(value: str | None) -> str:
 
 
 def _coloured(entries: Iterable[ConfigEntry]) -> Iterable[str]:
-    """For a person: the value, and where it comes from."""
+    """Format entries for a terminal: the value and its source."""
     entries = list(entries)
     width = max((len(f"{entry.name}={_text(entry.value)}") for entry in entries), default=0)
     for entry in entries:
         text = f"{entry.name}={_text(entry.value)}"
         source = entry.source.name.lower().replace("_", " ").removesuffix(" config")
-        set_here = entry.source.name.startswith(("DYNAMIC", "STATIC"))
-        yield f"  {style(text.ljust(min(width, 70)), *(('cyan',) if set_here else ()))}  {style(source, 'dim')}"
+        is_set = entry.source.name.startswith(("DYNAMIC", "STATIC"))
+        yield f"  {style(text.ljust(min(width, 70)), *(('cyan',) if is_set else ()))}  {style(source, 'dim')}"
 
 
 def _as_json(kind: str, name: str, entries: Iterable[ConfigEntry]) -> dict[str, Any]:

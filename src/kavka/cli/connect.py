@@ -1,4 +1,4 @@
-"""`kavka connect-standalone` and `kavka connect-distributed`: workers of Connect."""
+"""`kavka connect-standalone` and `kavka connect-distributed`: Connect workers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.tool import ToolError, run
 from kavka.common.properties import PropertiesError, parse_properties
 
-_OVERRIDE = Option("override", "A setting of the worker that counts more than the file's.", "name=value", repeated=True)
+_OVERRIDE = Option("override", "A worker setting. Takes precedence over the file.", "name=value", repeated=True)
 
 COMMAND = Command(
     "connect-standalone",
-    "Run connectors in one process, until it is stopped; connectors with trigger=available-now until they are done.",
+    "Run connectors in one process until it is stopped. Connectors with trigger=available-now end by themselves.",
     (_OVERRIDE,),
     positionals=(
         Positional("worker.properties", "The worker's settings."),
-        Positional("connector.properties", "A connector's settings; or JSON.", required=False, many=True),
+        Positional("connector.properties", "A connector's settings, as properties or JSON.", required=False, many=True),
     ),
     examples=("kavka connect-standalone config/connect-standalone.properties my-source.properties",),
 )
 
 DISTRIBUTED_COMMAND = Command(
     "connect-distributed",
-    "Run a worker of a group, which shares its connectors out; they are managed over REST.",
+    "Run a worker of a Connect cluster. The workers share the connectors, which are managed over REST.",
     (_OVERRIDE,),
     positionals=(Positional("worker.properties", "The worker's settings."),),
     examples=("kavka connect-distributed config/connect-distributed.properties",),
@@ -64,10 +64,10 @@ def _distributed(args: Arguments) -> int:
 
 def _run(args: Arguments, work: Callable[[dict[str, str]], int]) -> int:
     properties = _properties(Path(args.positionals[0]))
-    for one in args["override"] or ():
-        name, mark, value = one.partition("=")
-        if not mark:
-            raise ToolError(f"--override {one}: name=value")
+    for override in args["override"] or ():
+        name, equals, value = override.partition("=")
+        if not equals:
+            raise ToolError(f"--override {override}: expected name=value")
         properties[name.strip()] = value.strip()
     level = os.environ.get("KAVKA_LOG_LEVEL", "INFO").upper()
     logging.basicConfig(level=level, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr)
@@ -97,19 +97,19 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 def _connector(path: Path) -> dict[str, str]:
-    """Properties, or JSON: the settings alone, or {"name", "config"}."""
+    """Read a connector's settings: properties, or JSON with the settings or {"name", "config"}."""
     if path.suffix != ".json":
         return _properties(path)
     import json
 
     try:
-        found = json.loads(path.read_text())
+        settings = json.loads(path.read_text())
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ToolError(f"{path}: {error}") from None
-    if not isinstance(found, dict):
-        raise ToolError(f"{path}: a connector is a JSON object")
-    if isinstance(found.get("config"), dict):
-        found = {**found["config"], "name": found.get("name", found["config"].get("name", ""))}
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+    if not isinstance(settings, dict):
+        raise ToolError(f"{path}: must be a JSON object")
+    if isinstance(settings.get("config"), dict):
+        settings = {**settings["config"], "name": settings.get("name", settings["config"].get("name", ""))}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}

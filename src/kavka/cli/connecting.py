@@ -1,4 +1,4 @@
-"""How tools reach a cluster: the options for it, the one place that makes clients' settings and the Admin from them."""
+"""Connecting to a cluster: the options, and the settings and the Admin made from them."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ if TYPE_CHECKING:
     from kavka.client.admin import Admin
 
 DEFAULT_TIMEOUT_MS = 60_000
-PATIENCE_S = 3.0
-"""How long nothing is said while no broker answers."""
+WARNING_DELAY_S = 3.0
+"""Seconds without a connection until a tool warns that no broker is reachable."""
 
-BOOTSTRAP = Option("bootstrap-server", "Brokers to begin with: host:port, separated by commas.", "server to connect to")
-BROKER_LIST = Option("broker-list", "As --bootstrap-server.", "server to connect to", older=True)
+BOOTSTRAP = Option("bootstrap-server", "Bootstrap brokers: host:port, separated by commas.", "server to connect to")
+BROKER_LIST = Option("broker-list", "Same as --bootstrap-server.", "server to connect to", deprecated=True)
 ZOOKEEPER = Option(
     "zookeeper",
-    "Read the brokers from ZooKeeper, then go on as with --bootstrap-server.",
+    "Read the bootstrap brokers from ZooKeeper.",
     "host:port[/chroot]",
-    older=True,
+    deprecated=True,
 )
 COMMAND_CONFIG = Option(
     "command-config", "A file with settings of the admin client.", "command config property file", completes="file"
 )
 TIMEOUT = Option(
-    "timeout", "How long to wait for the cluster, in milliseconds.", "timeout (ms)", int, DEFAULT_TIMEOUT_MS
+    "timeout", "Maximum time to wait for the cluster, in milliseconds.", "timeout (ms)", int, DEFAULT_TIMEOUT_MS
 )
 JSON = Option("json", "Print JSON.")
 
 
 def connection_options(*, config: Option = COMMAND_CONFIG, timeout: Option | None = TIMEOUT) -> tuple[Option, ...]:
-    """For tools that work through the admin API."""
+    """The connection options of tools that use the admin API."""
     return (BOOTSTRAP, config, *((timeout,) if timeout else ()), BROKER_LIST, ZOOKEEPER)
 
 
 def bootstrap_servers(args: Arguments, *, also: str = "") -> str:
-    """The brokers to begin with, from whichever option names them; `also` is another option that may."""
-    given = args.first("bootstrap-server", "broker-list", *((also,) if also else ()))
-    if given:
-        return str(given)
+    """Return the bootstrap brokers from the option that has them. `also` is one more option to
+    check."""
+    servers = args.first("bootstrap-server", "broker-list", *((also,) if also else ()))
+    if servers:
+        return str(servers)
     if "zookeeper" in args:
         from kavka.cli.zookeeper_brokers import brokers_in_zookeeper
 
@@ -52,7 +53,7 @@ def bootstrap_servers(args: Arguments, *, also: str = "") -> str:
 
 
 def settings_of(args: Arguments, *files: str, servers: str | None = None) -> dict[str, Any]:
-    """Settings for a client: those of the files that these options name, then the brokers and the timeout."""
+    """Return client settings from the files that the options `files` name, and the brokers."""
     settings: dict[str, Any] = {}
     for option in files:
         if option in args:
@@ -70,14 +71,14 @@ def read_properties(path: str) -> dict[str, str]:
     except PropertiesError as error:
         raise ToolError(f"{path}: {error}") from None
     except UnicodeDecodeError:
-        raise ToolError(f"{path}: this is not text in UTF-8") from None
+        raise ToolError(f"{path}: not valid UTF-8") from None
 
 
 @contextmanager
 def admin_for(
     args: Arguments, *, config: str = "command-config", servers: str | None = None, **defaults: Any
 ) -> Iterator[Admin]:
-    """An Admin from the options. `defaults` are settings that a file may override."""
+    """Open an Admin with settings from the options. A file may override `defaults`."""
     from kavka.client.admin import Admin
     from kavka.common.errors import KafkaError
 
@@ -90,7 +91,7 @@ def admin_for(
     limit = f"{int(settings.get('default.api.timeout.ms', DEFAULT_TIMEOUT_MS)) / 1000:g} s"
     where = settings["bootstrap.servers"]
     with Admin(settings) as admin:
-        timer = threading.Timer(PATIENCE_S, _say_when_nobody_answers, (admin, args.command.name, where, limit))
+        timer = threading.Timer(WARNING_DELAY_S, _warn_if_unreachable, (admin, args.command.name, where, limit))
         timer.daemon = True
         timer.start()
         try:
@@ -98,7 +99,7 @@ def admin_for(
         except KafkaError:
             if _reached(admin):
                 raise
-            raise ToolError(f"no broker answered at {where} within {limit}") from None
+            raise ToolError(f"no broker was reachable at {where} within {limit}") from None
         finally:
             timer.cancel()
 
@@ -107,6 +108,6 @@ def _reached(admin: Admin) -> bool:
     return admin.metrics()["connection-creation-total"] > 0
 
 
-def _say_when_nobody_answers(admin: Admin, tool: str, where: str, limit: str) -> None:
+def _warn_if_unreachable(admin: Admin, tool: str, where: str, limit: str) -> None:
     if not _reached(admin):
-        note(tool, f"no broker answers at {where} yet; waiting up to {limit} (--timeout)")
+        note(tool, f"no broker is reachable at {where} yet; waiting up to {limit} (--timeout)")

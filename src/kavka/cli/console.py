@@ -1,7 +1,7 @@
-"""`kavka console`: the web page of a cluster; `kavka console-user`: who may log in there.
+"""`kavka console`: the web console; `kavka console-user`: its users.
 
-`kavka console producer|consumer` is console-producer and console-consumer, written in two words: `bin/kafka-console
-producer.sh …`, as some documents have it, thus works too.
+`kavka console producer|consumer` runs console-producer or console-consumer, so that
+`bin/kafka-console producer.sh …`, which some documents contain, also works.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ from kavka.cli.tool import ToolError, run
 
 COMMAND = Command(
     "console",
-    "Show a cluster, or several, on a web page: http://localhost:9080 unless told otherwise. "
-    "With 'producer' or 'consumer' as its first word it is console-producer or console-consumer.",
+    "Serve the web console of one or more clusters, by default at http://localhost:9080. "
+    "With 'producer' or 'consumer' as the first argument, run console-producer or console-consumer.",
     (
         Option("bootstrap-server", "Brokers of the cluster: host:port, separated by commas.", "server to connect to"),
-        Option("command-config", "A file with settings of the clients for it.", "file", completes="file"),
+        Option("command-config", "A file with client settings for the cluster.", "file", completes="file"),
         Option("connect-url", "Connect workers of the cluster: http://host:8083, separated by commas.", "address"),
-        Option("config", "A file of several clusters: [name], then settings of its clients.", "file", completes="file"),
-        Option("host", "The address to listen at. Any but localhost takes --users.", "address", default="localhost"),
-        Option("port", "The port to listen at; 0 for any that is free.", "port", int, 9080),
-        Option("users", "The file of those who may log in (kavka console-user).", "file", completes="file"),
+        Option("config", "A file with several clusters: [name], then client settings.", "file", completes="file"),
+        Option("host", "The address to listen on. Other addresses than localhost require --users.", "address",
+               default="localhost"),
+        Option("port", "The port to listen on; 0 for any free port.", "port", int, 9080),
+        Option("users", "The file with the users (kavka console-user).", "file", completes="file"),
         Option("data", "The folder for history, alert rules and the audit log.", "folder", default="kavka-console",
                completes="directory"),
-        Option("allowed-host", "A name under which browsers may know it, beside localhost.", "name", repeated=True),
-        Option("trusted-proxy", "The address of a reverse proxy whose X-Forwarded-For is believed.", "address",
+        Option("allowed-host", "A host name that browsers may use, besides localhost.", "name", repeated=True),
+        Option("trusted-proxy", "The address of a reverse proxy whose X-Forwarded-For is trusted.", "address",
                repeated=True),
         Option("tls-certificate", "Serve HTTPS with this certificate (PEM).", "file", completes="file"),
         Option("tls-key", "The certificate's key (PEM).", "file", completes="file"),
-        # For whoever starts it as a child: it ends when its standard input does, that is when its parent is gone.
-        Option("stop-on-eof", "End with the standard input.", hidden=True),
+        # For a parent process: the end of standard input means that the parent has ended.
+        Option("stop-on-eof", "Stop at the end of standard input.", hidden=True),
     ),
     examples=("kavka console --bootstrap-server localhost:9092",),
 )  # fmt: skip
 
 USER_COMMAND = Command(
     "console-user",
-    "Who may log in to the console: a file with a line for each user, passwords hashed.",
+    "Manage the users of the console: a file with one line per user and hashed passwords.",
     (
         Option("users", "The file.", "file", required=True, completes="file"),
-        Option("add", "Add a user, or give one another role and password. The password is asked for, or read from "
-               "standard input.", "name"),
-        Option("remove", "Remove a user. Sessions of theirs end.", "name"),
+        Option("add", "Add a user, or change the role and password of a user. Prompts for the password, or reads it "
+               "from standard input.", "name"),
+        Option("remove", "Remove a user and end the user's sessions.", "name"),
         Option("list", "List users and roles."),
-        Option("role", "What the user may do: look, act, or everything.", "role", default="view",
+        Option("role", "The permissions of the user: read, change data, or everything.", "role", default="view",
                choices=("view", "operate", "admin")),
     ),
     actions=("add", "remove", "list"),
@@ -89,11 +90,11 @@ def _console(args: Arguments) -> int:
     try:
         clusters = list(read_clusters(Path(args["config"]))) if "config" in args else []
         if "bootstrap-server" in args:
-            given = read_properties(args["command-config"]) if "command-config" in args else {}
-            given["bootstrap.servers"] = args["bootstrap-server"]
+            settings_of_default = read_properties(args["command-config"]) if "command-config" in args else {}
+            settings_of_default["bootstrap.servers"] = args["bootstrap-server"]
             if "connect-url" in args:
-                given["console.connect.url"] = args["connect-url"]
-            clusters.insert(0, cluster_settings(DEFAULT_CLUSTER, given))
+                settings_of_default["console.connect.url"] = args["connect-url"]
+            clusters.insert(0, cluster_settings(DEFAULT_CLUSTER, settings_of_default))
         if not clusters:
             raise UsageError('Missing required argument "[bootstrap-server]"')
         settings = ConsoleSettings(
@@ -127,10 +128,10 @@ def _user(args: Arguments) -> int:
     try:
         if "add" in args:
             users.put(args["add"], Role.by_word(args["role"]), _password(args["add"]))
-            print(f"{args['add']} may {args['role']}")
+            print(f"{args['add']} has the role {args['role']}")
         elif "remove" in args:
             users.remove(args["remove"])
-            print(f"{args['remove']} is removed")
+            print(f"removed {args['remove']}")
         else:
             for user, _ in users.users().values():
                 print(f"{user.name} {user.role.word}")
@@ -146,5 +147,5 @@ def _password(name: str) -> str:
 
     password = getpass(f"Password of {name}: ")
     if getpass("Again: ") != password:
-        raise ToolError("the two are not the same")
+        raise ToolError("the passwords do not match")
     return password

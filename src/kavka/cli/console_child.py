@@ -1,4 +1,4 @@
-"""The console beside a broker: a process of its own, so that the broker stays as quick and as small as it is."""
+"""The console beside a broker, in a separate process so that it does not slow the broker down."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-PATIENCE_S = 5.0
+STOP_TIMEOUT_S = 5.0
 
 
 class ConsoleChild:
-    """Ends when its standard input does: that is when the broker ends, in whatever way. What is wrong with it (a port
-    that is taken) it says itself, in a line, and the broker goes on without it."""
+    """The console process.
+
+    It ends at the end of its standard input, that is, however the broker ends. If it cannot start,
+    for example because its port is in use, it prints the error and the broker continues.
+    """
 
     def __init__(self, port: int, data: Path) -> None:
         self.port = port
@@ -23,10 +26,10 @@ class ConsoleChild:
         command = [sys.executable, "-m", "kavka.cli.main", "console", "--bootstrap-server", servers]
         command += ["--port", str(self.port), "--data", str(self.data), "--stop-on-eof"]
         try:
-            # A session of its own: Ctrl-C is for the broker, which then ends it.
+            # A separate session: Ctrl-C reaches only the broker, which then stops the console.
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         except OSError as error:
-            print(f"kavka: the console could not be started: {error}", file=sys.stderr)
+            print(f"kavka: cannot start the console: {error}", file=sys.stderr)
 
     def stop(self) -> None:
         process = self._process
@@ -35,7 +38,7 @@ class ConsoleChild:
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
-            process.wait(PATIENCE_S)
+            process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -16,18 +16,18 @@ from kavka.cli.clients import (
     pairs,
     property_option,
     quiet_logging,
-    reader_is_gone,
-    say_when_nobody_answers,
+    reader_has_closed,
+    warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers, read_properties
-from kavka.cli.formatters import DEFAULT, Formatter, make_formatter, older_name
+from kavka.cli.formatters import DEFAULT, Formatter, current_name, make_formatter
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import at_terminal
 from kavka.cli.tool import ToolError, note, one_line, run
 
 if TYPE_CHECKING:
-    from kavka.client.consumer._decode import ConsumerRecord
     from kavka.client.consumer.consumer import Consumer
+    from kavka.client.consumer.records import ConsumerRecord
 
 COMMAND = Command(
     "console-consumer",
@@ -36,20 +36,20 @@ COMMAND = Command(
         BOOTSTRAP,
         Option("topic", "The topic to read.", "topic", completes="topic"),
         Option("include", "Read all topics whose whole name matches.", "regular expression"),
-        Option("partition", "Read only this partition, from its end unless --offset says otherwise.", "number", int),
+        Option("partition", "Read only this partition, by default from its end.", "number", int),
         Option(
             "offset",
-            "Where to begin: a number, 'earliest' or 'latest'. Needs --partition.",
+            "The start offset: a number, 'earliest' or 'latest'. Requires --partition.",
             "offset",
             default="latest",
         ),
-        Option("from-beginning", "Begin with the oldest record, where the group has not committed any offset yet."),
-        Option("group", "The consumer group to be a member of; a new one unless given.", "group", completes="group"),
-        Option("max-messages", "End after so many records.", "number", int),
-        Option("timeout-ms", "End when no record came for so many milliseconds.", "milliseconds", int),
+        Option("from-beginning", "Start with the oldest record if the group has no committed offsets."),
+        Option("group", "The consumer group; by default a new group.", "group", completes="group"),
+        Option("max-messages", "Exit after this number of records.", "number", int),
+        Option("timeout-ms", "Exit if no record arrives for this time.", "milliseconds", int),
         Option(
             "isolation-level",
-            "read_committed leaves out the records of transactions that are not committed.",
+            "read_committed skips records of uncommitted transactions.",
             "level",
             default="read_uncommitted",
             choices=("read_uncommitted", "read_committed"),
@@ -61,26 +61,26 @@ COMMAND = Command(
             "print.headers (true or false), print.value, key.separator, line.separator, headers.separator, "
             "null.literal, key.deserializer, value.deserializer, headers.deserializer.",
         ),
-        property_option("property", "As --formatter-property."),
+        property_option("property", "Same as --formatter-property."),
         file_option("formatter-config", "A file with properties of the formatter."),
         Option(
             "formatter",
-            "What prints the records: DefaultMessageFormatter, LoggingMessageFormatter, NoOpMessageFormatter; "
+            "The formatter: DefaultMessageFormatter, LoggingMessageFormatter, NoOpMessageFormatter; "
             "OffsetsMessageFormatter and GroupMetadataMessageFormatter for __consumer_offsets, "
             "TransactionLogMessageFormatter for __transaction_state; or a Python class.",
             "class",
             default=DEFAULT,
             default_text="DefaultMessageFormatter",
         ),
-        Option("key-deserializer", "How keys are read: a class.", "class"),
-        Option("value-deserializer", "How values are read: a class.", "class"),
-        Option("skip-message-on-error", "A record that cannot be printed is left out, rather than the end."),
-        property_option("command-property", "A setting of the consumer."),
-        file_option("command-config", "A file with settings of the consumer; --command-property counts more."),
-        Option("enable-systest-events", "Print a line when the consumer has ended."),
-        property_option("consumer-property", "As --command-property.", older=True),
-        file_option("consumer.config", "As --command-config.", older=True),
-        Option("whitelist", "As --include.", "regular expression", older=True),
+        Option("key-deserializer", "The deserializer class of keys.", "class"),
+        Option("value-deserializer", "The deserializer class of values.", "class"),
+        Option("skip-message-on-error", "Skip a record that cannot be printed instead of exiting."),
+        property_option("command-property", "A consumer setting."),
+        file_option("command-config", "A file with consumer settings. --command-property takes precedence."),
+        Option("enable-systest-events", "Print a line when the consumer has shut down."),
+        property_option("consumer-property", "Same as --command-property.", deprecated=True),
+        file_option("consumer.config", "Same as --command-config.", deprecated=True),
+        Option("whitelist", "Same as --include.", "regular expression", deprecated=True),
         BROKER_LIST,
         ZOOKEEPER,
     ),
@@ -90,8 +90,8 @@ COMMAND = Command(
     ),
 )
 
-_STEP = 1.0
-_RECORDS = 5000
+_POLL_S = 1.0
+_POLL_RECORDS = 5000
 _NO_TIMEOUT = float("inf")
 
 
@@ -108,27 +108,27 @@ def consume(args: Arguments) -> int:
     from kavka.client.consumer.consumer import Consumer
 
     code = 0
-    reading: Reading | None = None
+    printer: RecordPrinter | None = None
     try:
         with ended_by_signals(), Consumer(settings) as consumer:
-            say_when_nobody_answers(consumer, COMMAND.name, settings["bootstrap.servers"])
+            warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
             _subscribe(consumer, args, start)
-            reading = Reading(consumer, formatter, args)
-            reading.run()
+            printer = RecordPrinter(consumer, formatter, args)
+            printer.run()
     except KeyboardInterrupt as error:
         code = exit_code(error)
     finally:
-        closing = getattr(formatter, "close", None)
-        if callable(closing):
-            closing()
-        print(f"Processed a total of {reading.count if reading else 0} messages", file=sys.stderr, flush=True)
+        close = getattr(formatter, "close", None)
+        if callable(close):
+            close()
+        print(f"Processed a total of {printer.count if printer else 0} messages", file=sys.stderr, flush=True)
     if args["enable-systest-events"]:
         print("shutdown_complete")
     return code
 
 
-class Reading:
-    """The loop. `count` are the records that were handed to the formatter."""
+class RecordPrinter:
+    """The loop that reads and prints. `count` is the number of records passed to the formatter."""
 
     def __init__(self, consumer: Consumer, formatter: Formatter, args: Arguments) -> None:
         self.count = 0
@@ -141,21 +141,22 @@ class Reading:
         self._skip: bool = args["skip-message-on-error"]
 
     def run(self) -> None:
-        """Until there were enough records, or none came in time. BrokenPipeError where nobody reads any more."""
+        """Print records up to the limit or the timeout. Raise BrokenPipeError if the reader of
+        standard output has closed it."""
         output = sys.stdout.buffer
-        last = time.monotonic()
+        last_record = time.monotonic()
         while self.count < self._limit:
-            left = last + self._timeout - time.monotonic()
-            most = int(min(_RECORDS, self._limit - self.count))
-            records = self._consumer.poll(max(0.0, min(_STEP, left)), max_records=most)
+            remaining = last_record + self._timeout - time.monotonic()
+            max_records = int(min(_POLL_RECORDS, self._limit - self.count))
+            records = self._consumer.poll(max(0.0, min(_POLL_S, remaining)), max_records=max_records)
             if records:
                 data = self._write(list(records))
                 output.write(data)
                 output.flush()
-                last = time.monotonic()
-            elif left <= 0:
+                last_record = time.monotonic()
+            elif remaining <= 0:
                 return
-            if reader_is_gone(1):
+            if reader_has_closed(1):
                 raise BrokenPipeError
 
     def _write(self, records: list[ConsumerRecord]) -> bytes:
@@ -163,7 +164,7 @@ class Reading:
             data = self._formatter.write(records)
             self.count += len(records)
             return data
-        # One of them cannot be printed: those before it can.
+        # A record cannot be printed. Print the records before it.
         parts = []
         for record in records:
             self.count += 1
@@ -173,8 +174,8 @@ class Reading:
                 where = f"{record.topic}-{record.partition} at offset {record.offset}"
                 if not self._skip:
                     sys.stdout.buffer.write(b"".join(parts))
-                    raise ToolError(f"{where}: {one_line(str(error))} (--skip-message-on-error goes on)") from None
-                note(COMMAND.name, f"{where} is left out: {one_line(str(error))}")
+                    raise ToolError(f"{where}: {one_line(str(error))} (--skip-message-on-error continues)") from None
+                note(COMMAND.name, f"skipped {where}: {one_line(str(error))}")
         return b"".join(parts)
 
 
@@ -221,21 +222,21 @@ def consumer_settings(args: Arguments) -> dict[str, Any]:
         )
     settings["auto.offset.reset"] = "earliest" if args["from-beginning"] else (reset or "latest")
     for name in ("key.deserializer", "value.deserializer"):
-        # The formatter deserialises.
+        # The formatter deserializes.
         settings.pop(name, None)
     _set_group(args, settings)
     return settings
 
 
 def _set_group(args: Arguments, settings: dict[str, Any]) -> None:
-    given = settings.get("group.id")
+    configured = settings.get("group.id")
     group = args["group"]
-    if group is not None and given is not None and given != group:
+    if group is not None and configured is not None and configured != group:
         raise UsageError(
             "The group ids provided in different places (directly using '--group', via '--consumer-property', or via "
-            f"'--consumer.config') do not match. Detected group ids: '{group}', '{given}'"
+            f"'--consumer.config') do not match. Detected group ids: '{group}', '{configured}'"
         )
-    if group is None and given is None:
+    if group is None and configured is None:
         import random
 
         settings["group.id"] = f"console-consumer-{random.randrange(100_000)}"
@@ -270,9 +271,9 @@ def _formatter(args: Arguments) -> Formatter:
         if f"{part}-deserializer" in args:
             properties[f"{part}.deserializer"] = args[f"{part}-deserializer"]
     name = args["formatter"]
-    if today := older_name(name):
-        note(COMMAND.name, f"{name} is an older name of {today}")
-    # For a person, a line each; Kafka puts nothing between the objects of the internal topics.
+    if current := current_name(name):
+        note(COMMAND.name, f"{name} is deprecated, use {current}")
+    # On a terminal, one line each; Kafka prints no separator between objects of internal topics.
     return make_formatter(name, properties, line_end=b"\n" if at_terminal() else b"")
 
 

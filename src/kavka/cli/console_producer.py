@@ -14,7 +14,7 @@ from kavka.cli.clients import (
     pairs,
     property_option,
     quiet_logging,
-    say_when_nobody_answers,
+    warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers, read_properties
 from kavka.cli.line_reader import BadLine, LineReader, read_lines
@@ -27,23 +27,24 @@ if TYPE_CHECKING:
 DEFAULT_READER = "org.apache.kafka.tools.LineMessageReader"
 KAFKA_READERS = (DEFAULT_READER, "kafka.tools.ConsoleProducer$LineMessageReader", "LineMessageReader")
 
-# Option, setting, type, default: the default counts where neither the option nor a file gives another.
+# Option, setting, type, default, help. The default applies if neither the option nor a file sets
+# a value.
 MERGED: tuple[tuple[str, str, type, Any, str], ...] = (
-    ("batch-size", "batch.size", int, 16384, "Bytes of a batch: it is sent when it is full, or after --timeout."),
-    ("timeout", "linger.ms", int, 1000, "How long a record may wait for others, in milliseconds."),
-    ("request-required-acks", "acks", str, "-1", "Who must have a record before it counts as sent: 0, 1 or all."),
-    ("request-timeout-ms", "request.timeout.ms", int, 1500, "How long to wait for an answer, in milliseconds."),
-    ("message-send-max-retries", "retries", int, 3, "How often to try again."),
-    ("retry-backoff-ms", "retry.backoff.ms", int, 100, "How long to wait before trying again, in milliseconds."),
-    ("socket-buffer-size", "send.buffer.bytes", int, 102400, "The socket's send buffer, in bytes."),
-    ("max-memory-bytes", "buffer.memory", int, 33554432, "Memory for records that wait to be sent, in bytes."),
-    ("metadata-expiry-ms", "metadata.max.age.ms", int, 300000, "How old metadata may become, in milliseconds."),
-    ("max-block-ms", "max.block.ms", int, 60000, "How long to wait for metadata and for memory, in milliseconds."),
+    ("batch-size", "batch.size", int, 16384, "Maximum batch size in bytes. A full batch is sent before --timeout."),
+    ("timeout", "linger.ms", int, 1000, "Maximum time a record waits for more records, in milliseconds."),
+    ("request-required-acks", "acks", str, "-1", "The required acknowledgements: 0, 1 or all."),
+    ("request-timeout-ms", "request.timeout.ms", int, 1500, "Maximum time to wait for a response, in milliseconds."),
+    ("message-send-max-retries", "retries", int, 3, "Maximum number of retries."),
+    ("retry-backoff-ms", "retry.backoff.ms", int, 100, "Time to wait before a retry, in milliseconds."),
+    ("socket-buffer-size", "send.buffer.bytes", int, 102400, "Send buffer of the socket, in bytes."),
+    ("max-memory-bytes", "buffer.memory", int, 33554432, "Memory for records that are not sent yet, in bytes."),
+    ("metadata-expiry-ms", "metadata.max.age.ms", int, 300000, "Maximum age of metadata, in milliseconds."),
+    ("max-block-ms", "max.block.ms", int, 60000, "Maximum time to wait for metadata and memory, in milliseconds."),
 )
 
 COMMAND = Command(
     "console-producer",
-    "Read lines from standard input and send each as a record. Ends with the input (Ctrl-D at a terminal).",
+    "Send each line of standard input as a record, until the end of the input (Ctrl-D at a terminal).",
     (
         BOOTSTRAP,
         Option("topic", "The topic to send to.", "topic", required=True, completes="topic"),
@@ -52,29 +53,35 @@ COMMAND = Command(
             "A property of the reader: parse.key, parse.headers, ignore.error (true or false), key.separator, "
             "headers.delimiter, headers.separator, headers.key.separator, null.marker.",
         ),
-        property_option("property", "As --reader-property."),
-        file_option("reader-config", "A file with properties of the reader; --reader-property counts more."),
+        property_option("property", "Same as --reader-property."),
+        file_option("reader-config", "A file with properties of the reader. --reader-property takes precedence."),
         Option(
             "line-reader",
-            "What makes records of the input: Kafka's LineMessageReader, or a Python class with configure(properties) "
-            "and read_records(input), which yields ProducerRecords.",
+            "The reader of the input: Kafka's LineMessageReader, or a Python class with configure(properties) and "
+            "read_records(input), which yields ProducerRecords.",
             "class",
             default=DEFAULT_READER,
             default_text="LineMessageReader",
         ),
         Option(
             "compression-codec",
-            "none, gzip, snappy, lz4 or zstd; gzip where it is given without a value.",
+            "none, gzip, snappy, lz4 or zstd. Without a value: gzip.",
             "codec",
             optional=True,
         ),
-        Option("sync", "Wait for each record before the next is sent."),
+        Option("sync", "Wait for the acknowledgement of each record before sending the next."),
         *(Option(name, help, setting, kind, default) for name, setting, kind, default, help in MERGED),
-        property_option("command-property", "A setting of the producer."),
-        file_option("command-config", "A file with settings of the producer; --command-property counts more."),
-        property_option("producer-property", "As --command-property.", older=True),
-        file_option("producer.config", "As --command-config.", older=True),
-        Option("max-partition-memory-bytes", "As --batch-size, and counts more.", "batch.size", int, older=True),
+        property_option("command-property", "A producer setting."),
+        file_option("command-config", "A file with producer settings. --command-property takes precedence."),
+        property_option("producer-property", "Same as --command-property.", deprecated=True),
+        file_option("producer.config", "Same as --command-config.", deprecated=True),
+        Option(
+            "max-partition-memory-bytes",
+            "Same as --batch-size, and takes precedence.",
+            "batch.size",
+            int,
+            deprecated=True,
+        ),
         BROKER_LIST,
         ZOOKEEPER,
     ),
@@ -99,10 +106,10 @@ def produce(args: Arguments) -> int:
     from kavka.client.producer.producer import Producer
 
     with ended_by_signals(), Producer(settings) as producer:
-        say_when_nobody_answers(producer, COMMAND.name, settings["bootstrap.servers"])
-        sending = Sending(producer, args["topic"], bool(args["sync"]))
+        warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
+        sender = RecordSender(producer, args["topic"], bool(args["sync"]))
         try:
-            send_all(sending)
+            send_all(sender)
             producer.flush()
         except KeyboardInterrupt as error:
             producer.close()
@@ -110,11 +117,11 @@ def produce(args: Arguments) -> int:
         except BadLine as error:
             producer.close()
             raise ToolError(str(error)) from None
-    return sending.result()
+    return sender.result()
 
 
-class Sending:
-    """Sends, and counts what could not be stored, which is told once at the end."""
+class RecordSender:
+    """Sends records and counts failures, which `result` reports once at the end."""
 
     def __init__(self, producer: Producer, topic: str, sync: bool) -> None:
         self._producer = producer
@@ -123,7 +130,7 @@ class Sending:
         self._stored = False
         self._failures: dict[str, int] = {}
 
-    def values(self, lines: Iterable[bytes]) -> None:
+    def send_values(self, lines: Iterable[bytes]) -> None:
         send, topic, done = self._producer.send, self._topic, self._done
         if self._sync:
             for line in lines:
@@ -131,18 +138,18 @@ class Sending:
             return
         for line in lines:
             send(topic, line, None, None, None, None, done)
-        self._give_up_where_nobody_is()
+        self._raise_if_unavailable()
 
-    def record(self, value: bytes | None, key: bytes | None, headers: Any) -> None:
+    def send(self, value: bytes | None, key: bytes | None, headers: Any) -> None:
         if self._sync:
             self._wait(self._producer.send(self._topic, value, key, headers=headers))
         else:
             self._producer.send(self._topic, value, key, None, None, headers, self._done)
             if self._failures:
-                self._give_up_where_nobody_is()
+                self._raise_if_unavailable()
 
-    def whole(self, record: Any) -> None:
-        """One that a reader of the user's has made."""
+    def send_record(self, record: Any) -> None:
+        """Send a ProducerRecord of a custom reader."""
         future = self._producer.send(record, callback=None if self._sync else self._done)
         if self._sync:
             self._wait(future)
@@ -150,7 +157,7 @@ class Sending:
     def _wait(self, future: Any) -> None:
         future.wait()
         self._done(*future.outcome())
-        self._give_up_where_nobody_is()
+        self._raise_if_unavailable()
 
     def _done(self, metadata: Any, error: Any) -> None:
         if error is None:
@@ -159,45 +166,45 @@ class Sending:
             text = reason(error)
             self._failures[text] = self._failures.get(text, 0) + 1
 
-    def _give_up_where_nobody_is(self) -> None:
-        """Every further record would wait as long again for a cluster, or a topic, that is not there."""
+    def _raise_if_unavailable(self) -> None:
+        """Stop if no record was stored yet: each further record would wait for the same timeout."""
         if self._failures and not self._stored:
-            raise ToolError(f"nothing could be sent: {next(iter(self._failures))}")
+            raise ToolError(f"no record could be sent: {next(iter(self._failures))}")
 
     def result(self) -> int:
         if not self._failures:
             return 0
-        said = [f"{count} record{'s' if count > 1 else ''}: {text}" for text, count in self._failures.items()]
-        raise ToolError(f"not everything was stored; {'; '.join(said)}")
+        failures = [f"{count} record{'s' if count > 1 else ''}: {text}" for text, count in self._failures.items()]
+        raise ToolError(f"some records were not stored; {'; '.join(failures)}")
 
 
-def _reader(args: Arguments, properties: dict[str, str]) -> Callable[[Sending], None]:
+def _reader(args: Arguments, properties: dict[str, str]) -> Callable[[RecordSender], None]:
     name = args["line-reader"]
     if name in KAFKA_READERS:
         reader = LineReader(properties)
-        return lambda sending: _send_lines(reader, sending)
+        return lambda sender: _send_lines(reader, sender)
     from kavka.client import classes
 
-    found = classes.make("line-reader", name, {}, "a reader", {"topic": args["topic"], **properties})
+    custom_reader = classes.make("line-reader", name, {}, "a reader", {"topic": args["topic"], **properties})
 
-    def send_all(sending: Sending) -> None:
-        for record in found.read_records(sys.stdin.buffer):
-            sending.whole(record)
+    def send_all(sender: RecordSender) -> None:
+        for record in custom_reader.read_records(sys.stdin.buffer):
+            sender.send_record(record)
 
     return send_all
 
 
-def _send_lines(reader: LineReader, sending: Sending) -> None:
+def _send_lines(reader: LineReader, sender: RecordSender) -> None:
     prompt = sys.stdin.isatty() and sys.stdout.isatty()
     if prompt:
         print(">", end="", flush=True)
     for lines in read_lines(0):
         if reader.plain:
-            sending.values(lines)
+            sender.send_values(lines)
         else:
             for line in lines:
                 value, key, headers = reader.parse(line)
-                sending.record(value, key, headers)
+                sender.send(value, key, headers)
         if prompt:
             print(">", end="", flush=True)
 

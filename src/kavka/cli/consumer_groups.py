@@ -1,6 +1,8 @@
-"""`kavka consumer-groups` (`kafka-consumer-groups`): list, describe and delete groups, reset and delete their offsets.
+"""`kavka consumer-groups` (`kafka-consumer-groups`): list, describe and delete groups, reset and
+delete their offsets.
 
-What is printed is what Kafka 4.3's tool prints: that of 3.9 leaves out line ends and the topics of assignments.
+The output is that of Kafka 4.3's tool. Kafka 3.9's tool omits line ends and the topics of
+assignments.
 """
 
 from __future__ import annotations
@@ -21,62 +23,62 @@ if TYPE_CHECKING:
 
 STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Assigning", "Reconciling")
 TYPES = ("Classic", "Consumer")
-OURS = ("consumer", "")
-"""The protocols of consumers; groups under which only offsets are committed have none."""
+CONSUMER_PROTOCOLS = ("consumer", "")
+"""Protocol types of consumer groups. It is empty in groups that only commit offsets."""
 DEFAULT_TIMEOUT_MS = 30_000
 
 COMMAND = Command(
     "consumer-groups",
-    "List, describe and delete groups of consumers; reset or delete the offsets that they have committed.",
+    "List, describe and delete consumer groups; reset or delete their committed offsets.",
     (
-        Option("list", "List all groups; with --state or --type with those."),
+        Option("list", "List all groups. --state and --type add columns or filter."),
         Option("describe", "Show the offsets and the lag of groups, their members or their state."),
         Option("delete", "Delete groups without members, and their offsets."),
-        Option("reset-offsets", "Set the offsets of groups without members; shows them, and sets them with --execute."),
-        Option("delete-offsets", "Forget the offsets of a group for topics that it does not consume now."),
-        Option("validate-regex", "Say whether a pattern may be used to subscribe to topics.", "regex"),
-        Option("group", "Which group.", "consumer group", repeated=True, completes="group"),
+        Option("reset-offsets", "Show new offsets for groups without members; commit them with --execute."),
+        Option("delete-offsets", "Delete the offsets of a group for topics that it does not consume."),
+        Option("validate-regex", "Check whether a pattern is valid for a subscription.", "regex"),
+        Option("group", "The consumer group.", "consumer group", repeated=True, completes="group"),
         Option("all-groups", "All groups."),
-        Option("offsets", "Describe offsets and lag; this is what is shown if nothing else is said."),
+        Option("offsets", "Describe offsets and lag (the default)."),
         Option("members", "Describe the members."),
         Option(
             "state",
-            "Describe the group's state; or list the groups with their state, or those in these states.",
+            "With --describe: show the state. With --list: show the states, or list groups in these states.",
             "state,…",
             optional=True,
         ),
-        Option("type", "List the groups with their type, or those of these types.", "type,…", optional=True),
-        Option("verbose", "Describe with everything that is known: epochs, assignments."),
+        Option("type", "With --list: show the types, or list groups of these types.", "type,…", optional=True),
+        Option("verbose", "Also describe epochs and assignments."),
         Option(
             "topic",
-            "Which topics' offsets; topic:0,1,2 for some partitions of one.",
+            "The topics whose offsets to change; topic:0,1,2 selects partitions.",
             "topic[:partition,…]",
             repeated=True,
             completes="topic",
         ),
-        Option("all-topics", "The offsets of all topics for which the group has some."),
-        Option("to-earliest", "To the first records that are still there."),
-        Option("to-latest", "After the last records."),
-        Option("to-current", "To the offsets that are committed now."),
-        Option("to-offset", "To this offset.", "offset", int),
-        Option("shift-by", "By so many records, forward or back.", "number-of-offsets", int),
+        Option("all-topics", "All topics with committed offsets of the group."),
+        Option("to-earliest", "Reset to the earliest offsets."),
+        Option("to-latest", "Reset to the latest offsets."),
+        Option("to-current", "Reset to the committed offsets."),
+        Option("to-offset", "Reset to this offset.", "offset", int),
+        Option("shift-by", "Shift the offsets by this number, which may be negative.", "number-of-offsets", int),
         TO_DATETIME,
         BY_DURATION,
-        Option("from-file", "To what a CSV file says, as --export makes it.", "path to CSV file", completes="file"),
-        Option("dry-run", "Only show what would be set."),
-        Option("execute", "Set it."),
-        Option("export", "Print CSV: topic,partition,offset, with the group in front if there are several."),
+        Option("from-file", "Reset to the offsets in a CSV file from --export.", "path to CSV file", completes="file"),
+        Option("dry-run", "Show the new offsets without committing them."),
+        Option("execute", "Commit the new offsets."),
+        Option("export", "Print CSV: topic,partition,offset, preceded by the group if there are several."),
         JSON,
         *connection_options(
             timeout=Option(
                 "timeout",
-                "How long to wait for the cluster, in milliseconds.",
+                "Maximum time to wait for the cluster, in milliseconds.",
                 "timeout (ms)",
                 int,
                 DEFAULT_TIMEOUT_MS,
             )
         ),
-        Option("new-consumer", "Has no effect: there are no others any more.", older=True),
+        Option("new-consumer", "Has no effect: it is the only consumer.", deprecated=True),
     ),
     error="Error: ",
     examples=(
@@ -89,12 +91,12 @@ COMMAND = Command(
 
 GROUPS_COMMAND = Command(
     "groups",
-    "List groups of every kind, with their type and protocol.",
+    "List groups of every type, with their type and protocol.",
     (
         Option("list", "List the groups.", required=True),
-        Option("group-type", "Only those of this type.", "type", choices=("classic", "consumer", "share", "streams")),
-        Option("protocol", "Only those of this protocol.", "protocol"),
-        Option("consumer", "Only groups of consumers, also those that nobody ever joined."),
+        Option("group-type", "Only groups of this type.", "type", choices=("classic", "consumer", "share", "streams")),
+        Option("protocol", "Only groups of this protocol.", "protocol"),
+        Option("consumer", "Only consumer groups, including groups that never had a member."),
         Option("share", "Only share groups; Kavka has none."),
         Option("streams", "Only streams groups; Kavka has none."),
         JSON,
@@ -127,7 +129,11 @@ def _list_all(args: Arguments) -> None:
     if "protocol" in args:
         groups = [group for group in groups if group.protocol_type == args["protocol"]]
     if "consumer" in args:
-        groups = [g for g in groups if _type(g) == "Consumer" or (_type(g) == "Classic" and g.protocol_type in OURS)]
+        groups = [
+            g
+            for g in groups
+            if _type(g) == "Consumer" or (_type(g) == "Classic" and g.protocol_type in CONSUMER_PROTOCOLS)
+        ]
     if args["json"]:
         print_json([{"group": g.group_id, "type": _type(g), "protocol": g.protocol_type} for g in groups])
         return
@@ -165,19 +171,20 @@ def _body(args: Arguments) -> int | None:
 
 
 def _check(args: Arguments) -> str:
-    given = [action for action in ACTIONS if action in args]
-    if len(given) != 1:
-        shown = ", ".join(f"--{action}" for action in ACTIONS)
-        raise UsageError(f"Command must include exactly one action: {shown}")
-    action = given[0]
-    one_of = {
+    requested = [action for action in ACTIONS if action in args]
+    if len(requested) != 1:
+        listed = ", ".join(f"--{action}" for action in ACTIONS)
+        raise UsageError(f"Command must include exactly one action: {listed}")
+    action = requested[0]
+    alternatives = {
         "describe": ("all-groups", "group"),
         "delete": ("all-groups", "group"),
         "reset-offsets": ("all-groups", "group"),
         "delete-offsets": ("group",),
     }.get(action, ())
-    if one_of and not args.first(*one_of):
-        raise UsageError(f"Option [{action}] takes one of these options: {', '.join(f'[{o}]' for o in one_of)}")
+    if alternatives and not args.first(*alternatives):
+        listed = ", ".join(f"[{option}]" for option in alternatives)
+        raise UsageError(f"Option [{action}] takes one of these options: {listed}")
     allowed = {
         "group": ("describe", "delete", "reset-offsets", "delete-offsets"),
         "all-groups": ("describe", "delete", "reset-offsets"),
@@ -217,20 +224,20 @@ def _validate_regex(pattern: str) -> int:
     return 0
 
 
-def _words(text: str | None, known: tuple[str, ...], what: str) -> list[str]:
-    """Names from a list in any case, as Kafka spells them."""
+def _parse_names(text: str | None, valid_names: tuple[str, ...], kind: str) -> list[str]:
+    """Parse a list of names in any case, and return them in Kafka's spelling."""
     if not text:
         return []
-    spelled = {name.lower(): name for name in known}
-    found = [spelled.get(piece.strip().lower().replace("_", ""), "") for piece in text.split(",")]
-    if "" in found:
-        raise UsageError(f"Invalid {what} list '{text}'. Valid {what}s are: {', '.join(known)}")
-    return found
+    spelling = {name.lower(): name for name in valid_names}
+    names = [spelling.get(piece.strip().lower().replace("_", ""), "") for piece in text.split(",")]
+    if "" in names:
+        raise UsageError(f"Invalid {kind} list '{text}'. Valid {kind}s are: {', '.join(valid_names)}")
+    return names
 
 
 def _list(admin: Admin, args: Arguments) -> None:
-    states = _words(args["state"], STATES, "state")
-    types = _words(args["type"], TYPES, "type")
+    states = _parse_names(args["state"], STATES, "state")
+    types = _parse_names(args["type"], TYPES, "type")
     groups = admin.list_consumer_groups(states=states, types=types)
     with_state, with_type = "state" in args, "type" in args
     if args["json"]:
@@ -284,14 +291,14 @@ def _delete(admin: Admin, args: Arguments) -> int:
         admin.delete_consumer_groups(groups)
     except AdminError as error:
         errors = error.errors
-    done = [group for group in groups if group not in errors]
-    quoted = ", ".join(f"'{group}'" for group in done)
+    deleted = [group for group in groups if group not in errors]
+    quoted = ", ".join(f"'{group}'" for group in deleted)
     if not errors:
         print(f"Deletion of requested consumer groups ({quoted}) was successful.")
         return 0
-    for group, why in errors.items():
-        fail(f"Error: Group '{group}' could not be deleted due to: {reason(why)}")
-    if done:
+    for group, cause in errors.items():
+        fail(f"Error: Group '{group}' could not be deleted due to: {reason(cause)}")
+    if deleted:
         print(f"\nThese consumer groups were deleted successfully: {quoted}")
     return 1
 
@@ -303,7 +310,7 @@ def _delete_offsets(admin: Admin, args: Arguments) -> int:
 
     group = args["group"][0]
     partitions, unknown = named_partitions(admin, args["topic"])
-    status: dict[tuple[str, int], str] = {(name, -1): f"Error: {reason(why)}" for name, why in unknown.items()}
+    status: dict[tuple[str, int], str] = {(name, -1): f"Error: {reason(cause)}" for name, cause in unknown.items()}
     failed = ""
     try:
         if partitions:
@@ -311,11 +318,11 @@ def _delete_offsets(admin: Admin, args: Arguments) -> int:
         status |= {(tp.topic, tp.partition): "Successful" for tp in partitions}
     except AdminError as error:
         for tp in partitions:
-            why = error.errors.get(tp)
-            status[tp.topic, tp.partition] = "Successful" if why is None else f"Error: {reason(why)}"
+            cause = error.errors.get(tp)
+            status[tp.topic, tp.partition] = "Successful" if cause is None else f"Error: {reason(cause)}"
         failed = "Encountered some partition-level error, see the follow-up details."
     except KafkaError as error:
-        # Of the group as a whole.
+        # An error of the whole group.
         status |= {(tp.topic, tp.partition): f"Error: {reason(error)}" for tp in partitions}
         failed = f"{reason(error)} ({group})"
     if failed:
@@ -324,9 +331,9 @@ def _delete_offsets(admin: Admin, args: Arguments) -> int:
     else:
         print(f"Request succeeded for deleting offsets from group {group}.")
     rows = [("TOPIC", "PARTITION", "STATUS")]
-    rows += [(topic, "-" if p < 0 else str(p), said) for (topic, p), said in sorted(status.items())]
+    rows += [(topic, "-" if p < 0 else str(p), result) for (topic, p), result in sorted(status.items())]
     width = max(15, *(len(topic) for topic, _ in status)) if status else 15
-    print("".join(f"\n{topic:<{width}} {partition:<10} {said:<15}" for topic, partition, said in rows))
+    print("".join(f"\n{topic:<{width}} {partition:<10} {result:<15}" for topic, partition, result in rows))
     if not failed and unknown:
         raise ToolError(f"there is no topic {', '.join(sorted(unknown))}")
     return 1 if failed else 0

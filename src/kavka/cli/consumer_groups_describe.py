@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kavka.client.admin import Admin
 
 MISSING = "-"
-GONE = "Dead"
+DEAD = "Dead"
 
 
 class Row(NamedTuple):
-    """A partition, and who has it."""
+    """The offsets of a partition and the member that consumes it."""
 
     group: str
     partition: TopicPartition
@@ -51,7 +51,7 @@ def describe(admin: Admin, args: Arguments) -> int:
         if args["json"]:
             print_json([])
         return 0
-    found, code = _described(admin, groups)
+    descriptions, code = _existing_groups(admin, groups)
     verbose = bool(args["verbose"])
     show: Show = _show_offsets
     as_json: AsJson = _offsets_json
@@ -59,66 +59,68 @@ def describe(admin: Admin, args: Arguments) -> int:
         show, as_json = _show_members, _members_json
     elif "state" in args:
         show, as_json = _show_state, _state_json
-    rows = {group.group_id: _rows(admin, group) if show is _show_offsets else [] for group in found}
+    rows = {group.group_id: _rows(admin, group) if show is _show_offsets else [] for group in descriptions}
     if args["json"]:
-        print_json([as_json(group, rows[group.group_id]) for group in found])
+        print_json([as_json(group, rows[group.group_id]) for group in descriptions])
         return code
-    for group in found:
-        _say_state(group)
+    for group in descriptions:
+        _print_warning(group)
         show(group, rows[group.group_id], verbose)
     return code
 
 
-def _described(admin: Admin, groups: list[str]) -> tuple[list[ConsumerGroupDescription], int]:
-    """Those that exist, by name; each of the others is a line on standard error."""
+def _existing_groups(admin: Admin, groups: list[str]) -> tuple[list[ConsumerGroupDescription], int]:
+    """Return the groups that exist, by name, and the exit code. Print an error for each other."""
     code = 0
     try:
         descriptions = admin.describe_consumer_groups(groups)
     except AdminError as error:
         descriptions = error.results
-        for name, why in error.errors.items():
-            gone = why.code is ErrorCode.GROUP_ID_NOT_FOUND
-            code = fail(f"Error: Consumer group '{name}' {'does not exist.' if gone else f'failed: {reason(why)}'}")
-    found = []
+        for name, cause in error.errors.items():
+            is_missing = cause.code is ErrorCode.GROUP_ID_NOT_FOUND
+            problem = "does not exist." if is_missing else f"failed: {reason(cause)}"
+            code = fail(f"Error: Consumer group '{name}' {problem}")
+    existing = []
     for name, description in sorted(descriptions.items()):
-        if description.state == GONE:
+        if description.state == DEAD:
             code = fail(f"Error: Consumer group '{name}' does not exist.")
         else:
-            found.append(description)
-    return found, code
+            existing.append(description)
+    return existing, code
 
 
-def _say_state(group: ConsumerGroupDescription) -> None:
-    """To standard error, as Kafka does."""
-    said = ""
+def _print_warning(group: ConsumerGroupDescription) -> None:
+    """Warn on standard error, as Kafka does, if the group is empty or rebalancing."""
+    warning = ""
     if group.state == "Empty":
-        said = f"\nConsumer group '{group.group_id}' has no active members."
+        warning = f"\nConsumer group '{group.group_id}' has no active members."
     elif group.state != "Stable":
-        said = f"\nWarning: Consumer group '{group.group_id}' is rebalancing."
-    if said:
+        warning = f"\nWarning: Consumer group '{group.group_id}' is rebalancing."
+    if warning:
         sys.stdout.flush()
-        print(said, file=sys.stderr, flush=True)
+        print(warning, file=sys.stderr, flush=True)
 
 
 # --- offsets
 
 
 def _rows(admin: Admin, group: ConsumerGroupDescription) -> list[Row]:
-    """First what members have, those with most partitions first; then what is committed and nobody has."""
+    """Return the assigned partitions, by member with the most partitions first, then partitions
+    that have committed offsets and no member."""
     committed = admin.list_consumer_group_offsets(group.group_id)
     assigned = {tp for member in group.members for tp in member.assignment}
     ends = end_offsets(admin, assigned | set(committed))
 
-    def rows(partitions: Iterable[TopicPartition], *who: str) -> list[Row]:
-        return [Row(group.group_id, tp, committed.get(tp), ends.get(tp), *who) for tp in sorted(partitions)]
+    def rows(partitions: Iterable[TopicPartition], *member: str) -> list[Row]:
+        return [Row(group.group_id, tp, committed.get(tp), ends.get(tp), *member) for tp in sorted(partitions)]
 
     members = sorted((m for m in group.members if m.assignment), key=lambda m: -len(m.assignment))
-    found = [row for m in members for row in rows(m.assignment, m.member_id, m.host, m.client_id)]
-    return found + rows(set(committed) - assigned, MISSING, MISSING, MISSING)
+    consumed = [row for m in members for row in rows(m.assignment, m.member_id, m.host, m.client_id)]
+    return consumed + rows(set(committed) - assigned, MISSING, MISSING, MISSING)
 
 
 def end_offsets(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where each ends; partitions that are gone or have no leader are left out."""
+    """Return the log end offsets, without partitions that are deleted or have no leader."""
     specs = dict.fromkeys(sorted(partitions), OffsetSpec.latest())
     if not specs:
         return {}
@@ -128,7 +130,7 @@ def end_offsets(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[Topi
         listed = admin.list_offsets(specs) if specs else {}
     except AdminError as error:
         listed = error.results
-    return {tp: found.offset for tp, found in listed.items()}
+    return {tp: result.offset for tp, result in listed.items()}
 
 
 def _without_leader(admin: Admin, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
@@ -171,7 +173,7 @@ def _show_offsets(group: ConsumerGroupDescription, rows: list[Row], verbose: boo
 
 
 def _print_columns(headings: list[str], table: list[list[str]], width: Callable[[int, str], int]) -> None:
-    """A blank line, then padded columns; the last is not padded."""
+    """Print a blank line, then columns, all but the last padded."""
     widths = [width(i, heading) for i, heading in enumerate(headings[:-1])]
     print()
     for row in (headings, *table):
@@ -207,11 +209,11 @@ def _offsets_json(group: ConsumerGroupDescription, rows: list[Row]) -> dict[str,
 
 
 def assignment_text(partitions: Iterable[TopicPartition] | None) -> str:
-    """`topic:0,1;other:2`."""
-    grouped: dict[str, list[int]] = {}
+    """Format as `topic:0,1;other:2`."""
+    numbers_by_topic: dict[str, list[int]] = {}
     for tp in sorted(partitions or ()):
-        grouped.setdefault(tp.topic, []).append(tp.partition)
-    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in grouped.items()) or MISSING
+        numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
+    return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in numbers_by_topic.items()) or MISSING
 
 
 def _show_members(group: ConsumerGroupDescription, _no_rows: list[Row], verbose: bool) -> None:

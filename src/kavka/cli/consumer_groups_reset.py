@@ -24,7 +24,7 @@ def reset(admin: Admin, args: Arguments) -> int:
     if not args.first("all-topics", "topic") and way != "from-file":
         raise UsageError("One of the reset scopes should be defined: --all-topics, --topic.")
     if "execute" not in args and "dry-run" not in args:
-        note("consumer-groups", "nothing is set without --execute; --dry-run says that this is meant")
+        note("consumer-groups", "no offset is changed without --execute; --dry-run hides this note")
     groups = chosen_groups(admin, args)
     code = 0
     plan: Plan = {}
@@ -48,26 +48,26 @@ def reset(admin: Admin, args: Arguments) -> int:
 
 
 def _way(args: Arguments) -> str:
-    given = [way for way in WAYS if way in args]
-    if len(given) != 1:
-        shown = ", ".join(f"[{way}]" for way in WAYS)
-        raise UsageError(f"Option [reset-offsets] takes exactly one of these options: {shown}")
-    return given[0]
+    ways = [way for way in WAYS if way in args]
+    if len(ways) != 1:
+        listed = ", ".join(f"[{way}]" for way in WAYS)
+        raise UsageError(f"Option [reset-offsets] takes exactly one of these options: {listed}")
+    return ways[0]
 
 
 def _scope(admin: Admin, args: Arguments) -> list[TopicPartition] | None:
-    """The partitions that are named; None for all that a group has offsets for."""
+    """Return the named partitions; None for all partitions with committed offsets of the group."""
     if "all-topics" in args:
         return None
     partitions, unknown = named_partitions(admin, args["topic"])
     if unknown:
-        name, why = next(iter(unknown.items()))
-        raise ToolError(f"Executing consumer group command failed due to {name}: {reason(why)}")
+        name, cause = next(iter(unknown.items()))
+        raise ToolError(f"Executing consumer group command failed due to {name}: {reason(cause)}")
     return partitions
 
 
 def _planned(admin: Admin, group: str, way: str, scope: list[TopicPartition] | None, value: Any) -> Offsets:
-    """Where each partition is to go on; what a person should know of it is printed."""
+    """Return the new offset of each partition, and print warnings."""
     try:
         plan = admin.plan_offset_reset(group, way, scope, value)
     except NoSuchPartitions as error:
@@ -93,8 +93,8 @@ def _show(plan: Plan, args: Arguments, groups: int) -> None:
     elif at_terminal():
         print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows, right=("PARTITION", "NEW-OFFSET"))
     else:
-        # As wide as the longest group that was looked at, though nothing of it is reset.
+        # As in Kafka, the column fits all selected groups, including groups without new offsets.
         group_width = max([15, *map(len, plan)])
         topic_width = max([15, *(len(row[1]) for row in rows)])
-        shown = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), *rows]
-        print("".join(f"\n{g:<{group_width}} {t:<{topic_width}} {p!s:<10} {o}" for g, t, p, o in shown))
+        lines = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), *rows]
+        print("".join(f"\n{g:<{group_width}} {t:<{topic_width}} {p!s:<10} {o}" for g, t, p, o in lines))

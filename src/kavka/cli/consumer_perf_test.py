@@ -1,8 +1,8 @@
-"""`kavka consumer-perf-test` (`kafka-consumer-perf-test`): how fast records can be read.
+"""`kavka consumer-perf-test` (`kafka-consumer-perf-test`): measure the throughput of a consumer.
 
-The same work as Kafka's tool does: batches are fetched, unpacked where they are compressed, and every record in them
-is read (checksums are not looked at, unless `check.crcs=true` is given, as in Kafka's tool). What is counted are
-records and the bytes of keys and values. No Python object is made for a record.
+It does the same work as Kafka's tool: it fetches batches, decompresses them and reads every record.
+As in Kafka's tool, it verifies checksums only with `check.crcs=true`. It counts records and the
+bytes of keys and values, and creates no Python object per record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kavka.cli.clients import (
     file_option,
     property_option,
     quiet_logging,
-    say_when_nobody_answers,
+    warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
 from kavka.cli.java_text import date_text, fixed, ratio
@@ -37,27 +37,27 @@ _INTERVALS = "time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg
 
 COMMAND = Command(
     "consumer-perf-test",
-    "Read records as fast as can be and print throughput.",
+    "Read records as fast as possible and print the throughput.",
     (
         BOOTSTRAP,
         Option("topic", "The topic to read.", "topic", completes="topic"),
         Option("include", "Read all topics whose whole name matches.", "regular expression"),
-        Option("num-records", "How many records to read.", "number", int, aliases=("messages",)),
+        Option("num-records", "Number of records to read.", "number", int, aliases=("messages",)),
         Option("group", "The consumer group.", "group", default_text="perf-consumer-<number>", completes="group"),
-        Option("from-latest", "Begin with new records, where the group has not committed any offset yet."),
-        Option("fetch-size", "Most bytes of a partition in one fetch.", "bytes", int, 1024 * 1024),
-        Option("socket-buffer-size", "The socket's receive buffer.", "bytes", int, 2 * 1024 * 1024),
-        Option("timeout", "End when none came for so many milliseconds.", "milliseconds", int, 10_000, optional=True),
+        Option("from-latest", "Start with new records if the group has no committed offsets."),
+        Option("fetch-size", "Maximum bytes per partition in a fetch.", "bytes", int, 1024 * 1024),
+        Option("socket-buffer-size", "Receive buffer of the socket.", "bytes", int, 2 * 1024 * 1024),
+        Option("timeout", "Exit if no record arrives for this time.", "milliseconds", int, 10_000, optional=True),
         Option("show-detailed-stats", "Print a line for every interval."),
-        Option("reporting-interval", "How long an interval is.", "milliseconds", int, 5000),
-        Option("date-format", "How times are written, as Java's SimpleDateFormat has it.", "format", str, DATE_FORMAT),
-        Option("hide-header", "No line with the names of the columns."),
+        Option("reporting-interval", "Length of an interval.", "milliseconds", int, 5000),
+        Option("date-format", "Format of times, as in Java's SimpleDateFormat.", "format", str, DATE_FORMAT),
+        Option("hide-header", "Do not print the line with the column names."),
         Option("print-metrics", "Print the consumer's metrics at the end."),
-        property_option("command-property", "A setting of the consumer."),
-        file_option("command-config", "A file with settings of the consumer; --command-property counts more."),
-        file_option("consumer.config", "As --command-config.", older=True),
-        Option("threads", "Has no effect.", "number", int, 10, older=True),
-        Option("num-fetch-threads", "Has no effect.", "number", int, 1, older=True),
+        property_option("command-property", "A consumer setting."),
+        file_option("command-config", "A file with consumer settings. --command-property takes precedence."),
+        file_option("consumer.config", "Same as --command-config.", deprecated=True),
+        Option("threads", "Has no effect.", "number", int, 10, deprecated=True),
+        Option("num-fetch-threads", "Has no effect.", "number", int, 1, deprecated=True),
         BROKER_LIST,
         ZOOKEEPER,
     ),
@@ -78,7 +78,7 @@ def measure(args: Arguments) -> int:
     from kavka.client.consumer.consumer import Consumer
 
     with ended_by_signals(), Consumer(settings) as consumer, Progress() as progress:
-        say_when_nobody_answers(consumer, COMMAND.name, settings["bootstrap.servers"])
+        warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(consumer, args, progress)
         try:
             test.run()
@@ -95,10 +95,12 @@ def measure(args: Arguments) -> int:
 
 
 class PerfTest:
+    """Reads records and owns the counts, in total and since the last interval. Not thread-safe."""
+
     def __init__(self, consumer: Consumer, args: Arguments, progress: Progress) -> None:
         self._consumer = consumer
         self._progress = progress
-        self._wanted: int = args["num-records"]
+        self._target: int = args["num-records"]
         self._timeout: int = args["timeout"] if args["timeout"] != "" else 10_000
         self._interval: int = args["reporting-interval"]
         self._detailed: bool = args["show-detailed-stats"]
@@ -106,8 +108,8 @@ class PerfTest:
         self.records = 0
         self.bytes = 0
         self._start = now_ms()
-        self._joining: int | None = self._start
-        self._join_ms = self._round_join_ms = 0
+        self._join_start: int | None = self._start
+        self._join_ms = self._interval_join_ms = 0
         self._last = (self._start, 0, 0)
         self._subscribe(args)
 
@@ -121,30 +123,30 @@ class PerfTest:
         self._consumer.subscribe(topics, pattern=pattern, on_assigned=self._assigned, on_revoked=self._revoked)
 
     def _revoked(self, partitions: Any) -> None:
-        self._joining = now_ms()
+        self._join_start = now_ms()
 
     def _assigned(self, partitions: Any) -> None:
-        # More may be assigned without anything having been revoked: that took no time from reading.
-        spent = 0 if self._joining is None else now_ms() - self._joining
-        self._joining = None
-        self._join_ms += spent
-        self._round_join_ms += spent
+        # An assignment without a revocation did not interrupt reading.
+        elapsed = 0 if self._join_start is None else now_ms() - self._join_start
+        self._join_start = None
+        self._join_ms += elapsed
+        self._interval_join_ms += elapsed
 
     def run(self) -> None:
-        poll, wanted, live = self._consumer.poll_columns, self._wanted, self._progress.on
+        poll, target, live = self._consumer.poll_columns, self._target, self._progress.on
         now = last_consumed = now_ms()
-        while self.records < wanted and now - last_consumed <= self._timeout:
-            columns = poll(_POLL_S, wanted - self.records)
+        while self.records < target and now - last_consumed <= self._timeout:
+            columns = poll(_POLL_S, target - self.records)
             now = now_ms()
             if columns is not None:
                 last_consumed = now
                 self.records += columns.rows
                 self.bytes += columns.key_used + columns.value_used
                 if now - self._last[0] >= self._interval:
-                    self._round(now)
+                    self._end_interval(now)
             if live:
                 self._progress.show(self._live_line(now))
-        if self.records < wanted:
+        if self.records < target:
             self._progress.clear()
             print(
                 "WARNING: Exiting before consuming the expected number of messages: timeout "
@@ -152,18 +154,18 @@ class PerfTest:
                 flush=True,
             )
 
-    def _round(self, now: int) -> None:
-        """A line about the interval that is over."""
+    def _end_interval(self, now: int) -> None:
+        """Print a line about the last interval and start the next."""
         if self._detailed:
             self._progress.clear()
             print(self._interval_line(now), flush=True)
-        self._round_join_ms = 0
+        self._interval_join_ms = 0
         self._last = (now, self.records, self.bytes)
 
     def _interval_line(self, now: int) -> str:
         start, records, size = self._last
         elapsed, count, more = now - start, self.records - records, (self.bytes - size) / MB
-        joined = self._round_join_ms
+        joined = self._interval_join_ms
         fetching = elapsed - joined
         return (
             f"{date_text(self._format, now)}, 0, {fixed(self.bytes / MB, 4)}, "
@@ -186,9 +188,9 @@ class PerfTest:
 
     def _live_line(self, now: int) -> str:
         start, records, size = self._last
-        elapsed = max(1, now - start - self._round_join_ms) / 1000
+        elapsed = max(1, now - start - self._interval_join_ms) / 1000
         return (
-            f"{self.records:,} of {self._wanted:,} records, {(self.records - records) / elapsed:,.0f} records/s, "
+            f"{self.records:,} of {self._target:,} records, {(self.records - records) / elapsed:,.0f} records/s, "
             f"{(self.bytes - size) / elapsed / MB:.1f} MB/s"
         )
 

@@ -1,4 +1,4 @@
-"""Processes that go on when the command that started them has ended, with their output in a file."""
+"""Background processes that outlive the command that starts them, with their output in a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kavka.cli.tool import ToolError
 
 
 class Daemon:
-    """A process of its own session, which no terminal's end and no Ctrl-C reaches."""
+    """A process in a separate session, which receives no signal from the terminal."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Daemon:
         return self._child.poll() is None
 
     def written(self) -> list[str]:
-        """The lines of its output so far."""
+        """Return the lines of output so far."""
         return self.output.read_bytes()[self._begin :].decode(errors="replace").strip().splitlines()
 
-    def why_it_ended(self) -> str:
+    def exit_reason(self) -> str:
         code = self._child.wait()
         lines = self.written()
         return lines[-1] if lines else f"ended with {code}, see {self.output}"
@@ -60,13 +60,13 @@ class Daemon:
         self._child.kill()
         self._child.wait()
 
-    def let_go(self) -> None:
-        """It lives on; nobody waits for it."""
+    def detach(self) -> None:
+        """Let the process run on: Python does not wait for it or warn about it."""
         self._child.returncode = 0
 
 
 class BrokerDaemon(Daemon):
-    """`kavka server` with these arguments."""
+    """`kavka server` with the given arguments."""
 
     def __init__(self, arguments: Sequence[str], output: Path) -> None:
         self._read_end, write_end = os.pipe()
@@ -83,7 +83,7 @@ class BrokerDaemon(Daemon):
             os.close(write_end)
 
     def wait_until_ready(self) -> list[str]:
-        """Its listeners, or an empty list when it has ended before it was ready."""
+        """Return the broker's listeners, or an empty list if it ended before it was ready."""
         pieces = []
         try:
             while piece := os.read(self._read_end, 4096):

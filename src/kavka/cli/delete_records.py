@@ -11,12 +11,12 @@ from kavka.common.types import TopicPartition
 
 COMMAND = Command(
     "delete-records",
-    "Delete the records of partitions before an offset: the first record that is left then has it.",
+    "Delete the records of partitions before an offset, which becomes the log start offset.",
     (
         Option(
             "offset-json-file",
-            'What to delete: {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}. '
-            "The offset -1 stands for all records.",
+            'The offsets: {"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}. '
+            "The offset -1 deletes all records.",
             "Offset json file path",
             required=True,
             completes="file",
@@ -55,16 +55,16 @@ def _body(args: Arguments) -> int:
             print("Executing records delete operation", flush=True)
         errors = {}
         try:
-            done = admin.delete_records(offsets) if offsets else {}
+            low_watermarks = admin.delete_records(offsets) if offsets else {}
         except AdminError as error:
-            done, errors = error.results, error.errors
+            low_watermarks, errors = error.results, error.errors
     if args["json"]:
         print_json(
             [
                 {
                     "topic": tp.topic,
                     "partition": tp.partition,
-                    "lowWatermark": done.get(tp),
+                    "lowWatermark": low_watermarks.get(tp),
                     "error": reason(errors[tp]) if tp in errors else None,
                 }
                 for tp in sorted(offsets)
@@ -73,6 +73,6 @@ def _body(args: Arguments) -> int:
         return 1 if errors else 0
     print("Records delete operation completed:")
     for tp in sorted(offsets):
-        said = f"error: {reason(errors[tp])}" if tp in errors else f"low_watermark: {done[tp]}"
-        print(f"partition: {tp}\t{said}")
+        result = f"error: {reason(errors[tp])}" if tp in errors else f"low_watermark: {low_watermarks[tp]}"
+        print(f"partition: {tp}\t{result}")
     return 1 if errors else 0

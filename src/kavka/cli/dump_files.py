@@ -1,4 +1,4 @@
-"""What dump-log needs of the files of a log: their bytes, their names, and what is wrong with them."""
+"""The files of a log for dump-log: their bytes, their base offsets, and the mismatches in them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from kavka.cli.tool import ToolError
 from kavka.records.batch import Buffer
 
 
-class Complaints:
-    """What does not fit, told on standard error when all files were read: by kind, then by file, in Kafka's order."""
+class Mismatches:
+    """The mismatches in all files. `print` reports them on standard error, by kind and file in
+    Kafka's order."""
 
-    LAST_FIRST = ("Mismatches in :", "Non-consecutive offsets in ")
+    REVERSED_KINDS = ("Mismatches in :", "Non-consecutive offsets in ")
 
     def __init__(self) -> None:
         self._kinds: dict[str, dict[str, list[str]]] = {
@@ -33,23 +34,23 @@ class Complaints:
         for kind, files in self._kinds.items():
             for path, lines in files.items():
                 print(kind if kind.endswith(".") else f"{kind}{path}", file=sys.stderr)
-                for line in reversed(lines) if kind in self.LAST_FIRST else lines:
+                for line in reversed(lines) if kind in self.REVERSED_KINDS else lines:
                     print(line, file=sys.stderr)
 
 
 @contextmanager
 def mapped(path: str) -> Iterator[Buffer]:
-    """The bytes of a file, without reading it whole."""
+    """Map a file into memory."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             yield b""
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as found, memoryview(found) as view:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, memoryview(data) as view:
             yield view
 
 
 def base_offset_of(path: str) -> int:
     text = os.path.basename(path).partition(".")[0]
     if not text.isdigit():
-        raise ToolError(f"{path}: the name of a file of a log begins with an offset")
+        raise ToolError(f"{path}: the name of a log file must start with an offset")
     return int(text)

@@ -1,7 +1,7 @@
-"""The files beside a segment, as dump-log prints them and checks them against the segment.
+"""The index and snapshot files of a segment, as dump-log prints and checks them.
 
-.index: 4 bytes relative offset, 4 bytes position. .timeindex: 8 bytes timestamp, 4 bytes relative offset. Where a
-broker still writes to them they are longer than their entries, and the rest is zeroes.
+.index: 4 bytes relative offset, 4 bytes position. .timeindex: 8 bytes timestamp, 4 bytes relative
+offset. The files of an active segment are preallocated: zeroes follow the entries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_right
 from struct import Struct
 
-from kavka.cli.dump_files import Complaints, base_offset_of, mapped
+from kavka.cli.dump_files import Mismatches, base_offset_of, mapped
 from kavka.cli.options import Arguments
 from kavka.cli.tool import ToolError
 from kavka.records.batch import Batch, Buffer, batches
@@ -27,7 +27,7 @@ _TIME_ENTRY = Struct(">qi")
 _MAX_INT = (1 << 31) - 1
 
 
-def dump_offset_index(path: str, args: Arguments, complaints: Complaints) -> None:
+def dump_offset_index(path: str, args: Arguments, mismatches: Mismatches) -> None:
     base = base_offset_of(path)
     entries = [(base + relative, position) for relative, position in _entries(path, _OFFSET_ENTRY)]
     if not entries:
@@ -38,64 +38,66 @@ def dump_offset_index(path: str, args: Arguments, complaints: Complaints) -> Non
         print(f"{path} passed sanity check.")
         return
     lines = []
-    with mapped(_beside(path, ".log")) as log:
+    with mapped(_sibling(path, ".log")) as log:
         for number, (offset, position) in enumerate(entries):
             if offset == base and number:
                 break
             batch = _first_batch(log, position, position + args["max-message-size"])
-            found = -1 if batch is None else batch.last_offset
+            log_offset = -1 if batch is None else batch.last_offset
             if batch is not None:
                 batch.buf = b""
-            if found != offset:
-                complaints.add("Mismatches in :", path, f"  Index offset: {offset}, log offset: {found}")
+            if log_offset != offset:
+                mismatches.add("Mismatches in :", path, f"  Index offset: {offset}, log offset: {log_offset}")
             if not args["verify-index-only"]:
                 lines.append(f"offset: {offset} position: {position}\n")
     sys.stdout.write("".join(lines))
 
 
-def dump_time_index(path: str, args: Arguments, complaints: Complaints) -> None:
+def dump_time_index(path: str, args: Arguments, mismatches: Mismatches) -> None:
     base = base_offset_of(path)
     if args["index-sanity-check"]:
         _check(TimeIndex(path, base, _MAX_INT, os.path.getsize(path)))
         print(f"{path} passed sanity check.")
         return
-    places = [(base + relative, position) for relative, position in _entries(_beside(path, ".index"), _OFFSET_ENTRY)]
-    places = places[: _filled(places, base)]
+    positions = [
+        (base + relative, position) for relative, position in _entries(_sibling(path, ".index"), _OFFSET_ENTRY)
+    ]
+    positions = positions[: _filled(positions, base)]
     lines = []
-    before = -1
-    with mapped(_beside(path, ".log")) as log:
+    previous = -1
+    with mapped(_sibling(path, ".log")) as log:
         for number, (timestamp, relative) in enumerate(_entries(path, _TIME_ENTRY)):
             offset = base + relative
             if offset == base and number:
                 break
-            index = bisect_right(places, (offset, _MAX_INT))
-            batch = _batch_with(log, places[index - 1][1] if index else 0, offset)
+            index = bisect_right(positions, (offset, _MAX_INT))
+            batch = _batch_with(log, positions[index - 1][1] if index else 0, offset)
             if batch is None or batch.last_offset != offset:
-                found = -1 if batch is None else batch.last_offset
-                complaints.add(
+                log_offset = -1 if batch is None else batch.last_offset
+                mismatches.add(
                     "The following indexed offsets are not found in the log.",
                     path,
-                    f"Indexed offset: {offset}, found log offset: {found}",
+                    f"Indexed offset: {offset}, found log offset: {log_offset}",
                 )
             else:
                 largest = max((record.timestamp for record in batch_records(batch, verify_crc=False)), default=-1)
                 if largest != timestamp:
-                    complaints.add(
+                    mismatches.add(
                         "Found timestamp mismatch in :",
                         path,
                         f"  Index timestamp: {timestamp}, log timestamp: {largest}",
                     )
-                if before >= timestamp:
-                    complaints.add(
+                if previous >= timestamp:
+                    mismatches.add(
                         "Found out of order timestamp in :",
                         path,
-                        f"  Index timestamp: {timestamp}, Previously indexed timestamp: {before}",
+                        f"  Index timestamp: {timestamp}, Previously indexed timestamp: {previous}",
                     )
             if batch is not None:
                 batch.buf = b""
             if not args["verify-index-only"]:
                 lines.append(f"timestamp: {timestamp} offset: {offset}\n")
-            before = timestamp
+            previous = timestamp
     sys.stdout.write("".join(lines))
 
 
@@ -135,19 +137,19 @@ def dump_snapshot(path: str) -> None:
 
 
 def _entries(path: str, layout: Struct) -> list[tuple[int, int]]:
-    """Up to the zeroes that a file which is still written to ends with, the first of them included."""
-    found: list[tuple[int, int]] = []
+    """Read the entries up to and including the first of the zeroes at the end."""
+    entries: list[tuple[int, int]] = []
     with open(path, "rb") as file:
         while piece := file.read(layout.size * 4096):
             for entry in layout.iter_unpack(piece[: len(piece) // layout.size * layout.size]):
-                found.append((entry[0], entry[1]))
-                if not any(entry) and len(found) > 1:
-                    return found
-    return found
+                entries.append((entry[0], entry[1]))
+                if not any(entry) and len(entries) > 1:
+                    return entries
+    return entries
 
 
-def _filled(places: list[tuple[int, int]], base: int) -> int:
-    return next((number for number, place in enumerate(places) if place == (base, 0)), len(places))
+def _filled(positions: list[tuple[int, int]], base: int) -> int:
+    return next((number for number, position in enumerate(positions) if position == (base, 0)), len(positions))
 
 
 def _first_batch(log: Buffer, position: int, end: int) -> Batch | None:
@@ -155,7 +157,7 @@ def _first_batch(log: Buffer, position: int, end: int) -> Batch | None:
 
 
 def _batch_with(log: Buffer, position: int, offset: int) -> Batch | None:
-    """The first batch from `position` on that reaches `offset`."""
+    """Return the first batch from `position` on whose last offset is at least `offset`."""
     for batch in batches(log, position):
         if batch.last_offset >= offset:
             return batch
@@ -172,6 +174,6 @@ def _check(index: IndexFile) -> None:
         index.close()
 
 
-def _beside(path: str, suffix: str) -> str:
+def _sibling(path: str, suffix: str) -> str:
     folder, name = os.path.split(path)
     return os.path.join(folder, name.partition(".")[0] + suffix)

@@ -1,7 +1,6 @@
-"""`kavka dump-log` (`kafka-dump-log`): what is in the files of a log, as text.
+"""`kavka dump-log` (`kafka-dump-log`): print the contents of log files.
 
-It reads folders of Kavka and of Kafka alike. The files may belong to a broker that runs: an index that it still
-writes to is longer than its entries, and the rest of it is zeroes.
+It reads the files of Kavka and Kafka, also while a broker writes to them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from kavka.cli.dump_files import Complaints, base_offset_of, mapped
+from kavka.cli.dump_files import Mismatches, base_offset_of, mapped
 from kavka.cli.dump_indexes import dump_offset_index, dump_snapshot, dump_time_index, dump_transaction_index
 from kavka.cli.dump_records import Decoder, make_decoder
 from kavka.cli.options import Arguments, Command, Option, UsageError
@@ -31,30 +30,30 @@ _CONTROL_TYPES = {
 
 COMMAND = Command(
     "dump-log",
-    "Show what is in the files of a log: segments (.log), their indexes (.index, .timeindex, .txnindex) and the "
-    "producers' state (.snapshot).",
+    "Print the contents of log files: segments (.log), their indexes (.index, .timeindex, .txnindex) and the "
+    "producer state (.snapshot).",
     (
-        Option("files", "Which files, separated by commas.", "files", required=True, separator=",", completes="file"),
-        Option("print-data-log", "Print keys and values too."),
+        Option("files", "The files, separated by commas.", "files", required=True, separator=",", completes="file"),
+        Option("print-data-log", "Also print keys and values."),
         Option("deep-iteration", "Print every record, not only every batch."),
-        Option("skip-record-metadata", "With --print-data-log: only keys and values of records."),
-        Option("max-bytes", "How much of each segment to read.", "bytes", int, MAX_INT),
-        Option("index-sanity-check", "Only check that an index can be right, as a broker does when it starts."),
-        Option("verify-index-only", "Check an index against its segment, without printing it."),
-        Option("max-message-size", "The largest batch.", "bytes", int, 5 * 1024 * 1024),
+        Option("skip-record-metadata", "With --print-data-log: print only keys and values."),
+        Option("max-bytes", "Maximum bytes to read of each segment.", "bytes", int, MAX_INT),
+        Option("index-sanity-check", "Only check the index as a broker does at startup."),
+        Option("verify-index-only", "Check an index against its segment without printing it."),
+        Option("max-message-size", "Maximum size of a batch.", "bytes", int, 5 * 1024 * 1024),
         Option(
             "key-decoder-class",
-            "How keys are read: StringDecoder, IntegerDecoder, LongDecoder, DefaultDecoder.",
+            "Decoder of keys: StringDecoder, IntegerDecoder, LongDecoder or DefaultDecoder.",
             "class",
             default="StringDecoder",
             optional=True,
         ),
-        Option("value-decoder-class", "How values are read.", "class", default="StringDecoder", optional=True),
-        Option("offsets-decoder", "Show the records as those of __consumer_offsets."),
-        Option("transaction-log-decoder", "Show the records as those of __transaction_state."),
-        Option("cluster-metadata-decoder", "Not here: there is no metadata topic.", hidden=True),
-        Option("remote-log-metadata-decoder", "Not here: there is no tiered storage.", hidden=True),
-        Option("share-group-state-decoder", "Not here: there are no share groups.", hidden=True),
+        Option("value-decoder-class", "Decoder of values.", "class", default="StringDecoder", optional=True),
+        Option("offsets-decoder", "Decode the records of __consumer_offsets."),
+        Option("transaction-log-decoder", "Decode the records of __transaction_state."),
+        Option("cluster-metadata-decoder", "Not supported: there is no metadata topic.", hidden=True),
+        Option("remote-log-metadata-decoder", "Not supported: there is no tiered storage.", hidden=True),
+        Option("share-group-state-decoder", "Not supported: there are no share groups.", hidden=True),
     ),
     examples=("kavka dump-log --files kavka-data/orders-0/00000000000000000000.log --print-data-log",),
 )
@@ -67,18 +66,18 @@ def main(argv: list[str]) -> int:
 def dump(args: Arguments) -> None:
     for name in ("cluster-metadata-decoder", "remote-log-metadata-decoder", "share-group-state-decoder"):
         if name in args:
-            raise UsageError(f"--{name} is not supported here")
+            raise UsageError(f"--{name} is not supported")
     decoder = make_decoder(args)
-    complaints = Complaints()
+    mismatches = Mismatches()
     for path in args["files"]:
         print(f"Dumping {path}")
         suffix = "." + os.path.basename(path).rpartition(".")[2]
         if suffix == ".log":
-            _dump_log(path, args, decoder, complaints)
+            _dump_log(path, args, decoder, mismatches)
         elif suffix == ".index":
-            dump_offset_index(path, args, complaints)
+            dump_offset_index(path, args, mismatches)
         elif suffix == ".timeindex":
-            dump_time_index(path, args, complaints)
+            dump_time_index(path, args, mismatches)
         elif suffix == ".txnindex":
             dump_transaction_index(path)
         elif suffix == ".snapshot":
@@ -86,10 +85,10 @@ def dump(args: Arguments) -> None:
         else:
             print(f"Ignoring unknown file {path}", file=sys.stderr)
     sys.stdout.flush()
-    complaints.print()
+    mismatches.print()
 
 
-def _dump_log(path: str, args: Arguments, decoder: Decoder, complaints: Complaints) -> None:
+def _dump_log(path: str, args: Arguments, decoder: Decoder, mismatches: Mismatches) -> None:
     print(f"Log starting offset: {base_offset_of(path)}")
     deep = args["deep-iteration"] or decoder.prints
     write = sys.stdout.write
@@ -102,18 +101,18 @@ def _dump_log(path: str, args: Arguments, decoder: Decoder, complaints: Complain
             if deep:
                 for record, checked in _records(batch):
                     if last >= 0 and record.offset != last + 1:
-                        complaints.add("Non-consecutive offsets in ", path, f"  {last} is followed by {record.offset}")
+                        mismatches.add("Non-consecutive offsets in ", path, f"  {last} is followed by {record.offset}")
                     last = record.offset
                     write(record_line(batch, record, decoder, checked, skip=args["skip-record-metadata"]))
             valid = batch.end
-            # What the walk has found must not keep the map open.
+            # A batch must not keep the memory map open.
             batch.buf = b""
         if end > valid and args["max-bytes"] == MAX_INT:
             print(f"Found {end - valid} invalid bytes at the end of {os.path.basename(path)}")
 
 
 def _whole_batches(data: Buffer, end: int) -> Iterator[Batch]:
-    """Up to what is torn, or no batch at all."""
+    """Yield batches up to the first invalid one, which is reported on standard error."""
     try:
         yield from batches(data, 0, end)
     except KafkaError as error:
@@ -122,7 +121,7 @@ def _whole_batches(data: Buffer, end: int) -> Iterator[Batch]:
 
 
 def _records(batch: Batch) -> Iterator[tuple[Record, Batch | None]]:
-    """Each with the message it stands in, in the older formats, where it has a checksum of its own."""
+    """Yield records. In formats 0 and 1, each comes with its own message, which has a checksum."""
     try:
         records = batch_records(batch, verify_crc=False)
         if batch.magic == 2:
@@ -130,23 +129,23 @@ def _records(batch: Batch) -> Iterator[tuple[Record, Batch | None]]:
         elif not batch.codec:
             yield from ((record, batch) for record in records)
         else:
-            _, packed = legacy_key_value(batch.buf, batch)
-            assert packed is not None
-            yield from zip(records, batches(decompress(batch.codec, packed)), strict=True)
+            _, compressed = legacy_key_value(batch.buf, batch)
+            assert compressed is not None
+            yield from zip(records, batches(decompress(batch.codec, compressed)), strict=True)
     except KafkaError as error:
-        raise ToolError(f"the batch at offset {batch.base_offset} cannot be read: {error.message}") from None
+        raise ToolError(f"cannot read the batch at offset {batch.base_offset}: {error.message}") from None
 
 
 def batch_line(batch: Batch) -> str:
     if batch.magic == 2:
         horizon = batch.delete_horizon
-        shown = "OptionalLong.empty" if horizon is None else f"OptionalLong[{horizon}]"
+        horizon_text = "OptionalLong.empty" if horizon is None else f"OptionalLong[{horizon}]"
         head = (
             f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.count} "
             f"baseSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
             f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
             f"partitionLeaderEpoch: {batch.leader_epoch} isTransactional: {_boolean(batch.is_transactional)} "
-            f"isControl: {_boolean(batch.is_control)} deleteHorizonMs: {shown}"
+            f"isControl: {_boolean(batch.is_control)} deleteHorizonMs: {horizon_text}"
         )
     else:
         head = f"offset: {batch.last_offset}"
@@ -174,7 +173,7 @@ def record_line(batch: Batch, record: Record, decoder: Decoder, checked: Batch |
             names = ",".join(_text(name) for name, _ in record.headers)
             parts.append(f" sequence: {sequence} headerKeys: [{names}]")
         if checked is not None:
-            # The brace is Kafka's.
+            # Kafka prints this unmatched brace.
             parts.append(f" isValid: {_boolean(checked.crc_ok())} crc: {checked.crc}}}")
         if batch.is_control:
             parts.append(_control_text(record))

@@ -18,7 +18,10 @@ Texts = tuple[str | None, str | None]
 
 
 class Decoder:
-    """`texts(record)` are key and value as text, None for what is not to be printed; `prints` says whether any is."""
+    """Decodes keys and values. `prints` is false if nothing is to be printed.
+
+    `texts` returns the key and the value as text, None for a part that is not printed.
+    """
 
     def __init__(self, texts: Callable[[Record], Texts] | None) -> None:
         self.prints = texts is not None
@@ -34,8 +37,8 @@ def make_decoder(args: Arguments) -> Decoder:
         return Decoder(offset_record)
     if args["transaction-log-decoder"]:
         return Decoder(transaction_record)
-    given = "key-decoder-class" in args or "value-decoder-class" in args
-    if not args["print-data-log"] and not given:
+    has_decoder_option = "key-decoder-class" in args or "value-decoder-class" in args
+    if not args["print-data-log"] and not has_decoder_option:
         return Decoder(None)
     key = decoder_of(args["key-decoder-class"] or "StringDecoder")
     value = decoder_of(args["value-decoder-class"] or "StringDecoder")
@@ -48,22 +51,23 @@ def make_decoder(args: Arguments) -> Decoder:
 
 
 def decoder_of(name: str) -> Callable[[bytes], str]:
-    """By Kafka's name, with or without its package, or a Python class with `from_bytes(data)`."""
+    """Return the decoder with Kafka's name, with or without the package, or of a Python class with
+    `from_bytes(data)`."""
     short = name.rpartition(".")[2]
     if name == short or name.startswith(("kafka.serializer.", "org.apache.kafka.tools.api.")):
         if short not in _DECODERS:
-            raise ConfigError("decoder", f"'{name}' is not known here; known are {', '.join(_DECODERS)}")
+            raise ConfigError("decoder", f"unknown decoder '{name}'; valid decoders are {', '.join(_DECODERS)}")
         return _DECODERS[short]
     from kavka.client import classes
 
-    found = classes.make("decoder", name, {}, "a decoder", {})
-    return lambda data: str(found.from_bytes(data))
+    decoder = classes.make("decoder", name, {}, "a decoder", {})
+    return lambda data: str(decoder.from_bytes(data))
 
 
 def _number(size: int) -> Callable[[bytes], str]:
     def text(data: bytes) -> str:
         if len(data) != size:
-            raise ToolError(f"a number of {size} bytes is expected, and there are {len(data)}")
+            raise ToolError(f"expected a number of {size} bytes, not {len(data)}")
         return str(int.from_bytes(data, "big", signed=True))
 
     return text
@@ -78,7 +82,7 @@ _DECODERS: dict[str, Callable[[bytes], str]] = {
 
 
 def offset_record(record: Record) -> Texts:
-    """One of `__consumer_offsets`."""
+    """Decode a record of `__consumer_offsets`."""
     if record.key is None:
         raise ToolError(
             f"Failed to decode message at offset {record.offset} using offset topic decoder (message had a missing key)"
@@ -101,7 +105,7 @@ def _value_text(record: Record, kind: Any) -> str:
         return "<DELETE>"
     version, value = internal_topics.decode(kind, record.value)
     if value is None:
-        raise ProtocolError(f"the value has version {version}, which is not known")
+        raise ProtocolError(f"the value has the unknown version {version}")
     if isinstance(value, GroupMetadataValue):
         data = internal_topics.group_metadata_to_json(value, version)
     else:
@@ -110,7 +114,7 @@ def _value_text(record: Record, kind: Any) -> str:
 
 
 def transaction_record(record: Record) -> Texts:
-    """One of `__transaction_state`."""
+    """Decode a record of `__transaction_state`."""
     if record.key is None:
         raise ToolError(
             f"Failed to decode message at offset {record.offset} using transaction log decoder (message had a "
@@ -131,7 +135,7 @@ def _transaction_text(data: bytes | None) -> str:
         return "<DELETE>"
     version, value = internal_topics.decode(TransactionLogValue, data)
     if value is None:
-        raise ProtocolError(f"the value has version {version}, which is not known")
+        raise ProtocolError(f"the value has the unknown version {version}")
     assert isinstance(value, TransactionLogValue)
     states = internal_topics.TRANSACTION_STATES
     state = states[value.transaction_status] if 0 <= value.transaction_status < len(states) else "Unknown"

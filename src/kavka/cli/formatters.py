@@ -1,8 +1,8 @@
-"""How console-consumer prints records: `--formatter`, by Kafka's class names or a Python name.
+"""Formatters of console-consumer (`--formatter`): Kafka's classes, or a Python class.
 
-A formatter has `write(records)`, which returns the bytes to print for them, and may have `close()`. One of the user's
-own is a class with `configure(properties)` and `write_to(record, output)`, where `output` is a binary file, as Kafka's
-MessageFormatter is.
+A formatter has `write(records)`, which returns the bytes to print, and may have `close()`. A custom
+class has `configure(properties)` and `write_to(record, output)` like Kafka's MessageFormatter;
+`output` is a binary file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.consumer.records import ConsumerRecord
 from kavka.common.config import ConfigError
 
 Properties = Mapping[str, str]
@@ -24,7 +24,7 @@ class Formatter(Protocol):
 
 
 class DefaultFormatter:
-    """Key, value and the rest of a record on a line, as `print.*` and the separators say."""
+    """Prints the parts of a record that the `print.*` properties select."""
 
     def __init__(self, properties: Properties) -> None:
         self._timestamp = _flag(properties, "print.timestamp")
@@ -85,25 +85,25 @@ class DefaultFormatter:
 
 
 class LoggingFormatter(DefaultFormatter):
-    """The records printed, and each with its topic and time in the log too, which is standard error here."""
+    """Prints records, and also logs each of them."""
 
     def write(self, records: Iterable[ConsumerRecord]) -> bytes:
         import logging
 
-        log = logging.getLogger("kavka.cli.LoggingMessageFormatter")
-        found = list(records)
-        for record in found:
+        logger = logging.getLogger("kavka.cli.LoggingMessageFormatter")
+        batch = list(records)
+        for record in batch:
             kind = TIMESTAMP_TYPES.get(record.timestamp_type)
             when = "" if kind is None else f"{kind.decode()}:{record.timestamp}, "
             key, value = (
                 "null" if part is None else part.decode(errors="replace") for part in (record.key, record.value)
             )
-            log.info("%skey:%s, value:%s", when, key, value)
-        return super().write(found)
+            logger.info("%skey:%s, value:%s", when, key, value)
+        return super().write(batch)
 
 
 class NoOpFormatter:
-    """Nothing is printed."""
+    """Prints nothing."""
 
     def __init__(self, properties: Properties) -> None:
         pass
@@ -113,7 +113,7 @@ class NoOpFormatter:
 
 
 class InternalTopicFormatter:
-    """The records of one of Kafka's own topics as JSON objects, one after the other; at a terminal a line for each."""
+    """Prints the records of an internal topic as JSON objects, each followed by `line_end`."""
 
     def __init__(self, topic: str, kinds: Iterable[int], line_end: bytes) -> None:
         from kavka.records import internal_topics
@@ -129,26 +129,26 @@ class InternalTopicFormatter:
     def _object(self, record: ConsumerRecord) -> bytes:
         if record.key is None:
             return b""
-        shown = self._records.record_to_json(self._kinds, record.key, record.value)
-        return b"" if shown is None else self._records.dumps(shown).encode() + self._line_end
+        data = self._records.record_to_json(self._kinds, record.key, record.value)
+        return b"" if data is None else self._records.dumps(data).encode() + self._line_end
 
 
-class UserFormatter:
-    """A class of the user's own."""
+class CustomFormatter:
+    """Adapts a custom formatter class."""
 
-    def __init__(self, found: Any) -> None:
-        self._found = found
+    def __init__(self, formatter: Any) -> None:
+        self._formatter = formatter
 
     def write(self, records: Iterable[ConsumerRecord]) -> bytes:
         output = io.BytesIO()
         for record in records:
-            self._found.write_to(record, output)
+            self._formatter.write_to(record, output)
         return output.getvalue()
 
     def close(self) -> None:
-        closing = getattr(self._found, "close", None)
-        if callable(closing):
-            closing()
+        close = getattr(self._formatter, "close", None)
+        if callable(close):
+            close()
 
 
 DEFAULT = "org.apache.kafka.tools.consumer.DefaultMessageFormatter"
@@ -160,16 +160,16 @@ _OLD_PACKAGES = ("kafka.tools.", "kafka.coordinator.")
 
 
 def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> Formatter:
-    """`line_end` follows the objects of the internal topics' formatters; Kafka prints none."""
+    """Create a formatter. The formatters of internal topics print `line_end` after each object."""
     short = name.rpartition(".")[2].rpartition("$")[2]
     java = name == short or name.startswith(("org.apache.kafka.", *_OLD_PACKAGES))
     if not java:
         from kavka.client import classes
 
-        found = classes.make("formatter", name, {}, "a formatter", dict(properties))
-        if not callable(getattr(found, "write_to", None)):
+        formatter = classes.make("formatter", name, {}, "a formatter", dict(properties))
+        if not callable(getattr(formatter, "write_to", None)):
             raise ConfigError("formatter", f"{name} has no method write_to(record, output)")
-        return UserFormatter(found)
+        return CustomFormatter(formatter)
     if short == "OffsetsMessageFormatter":
         return InternalTopicFormatter("OFFSET_TOPIC", (0, 1), line_end)
     if short == "GroupMetadataMessageFormatter":
@@ -182,12 +182,12 @@ def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> For
         "NoOpMessageFormatter": NoOpFormatter,
     }
     if short not in simple:
-        raise ConfigError("formatter", f"'{name}' is not known here; known are {', '.join(KAFKA_NAMES)}")
+        raise ConfigError("formatter", f"unknown formatter '{name}'; valid formatters are {', '.join(KAFKA_NAMES)}")
     return simple[short](properties)
 
 
-def older_name(name: str) -> str | None:
-    """What a formatter is called today, where this is one of its older names."""
+def current_name(name: str) -> str | None:
+    """Return the current class name of a formatter if `name` is a deprecated one."""
     short = name.rpartition(".")[2].rpartition("$")[2]
     if name.startswith(_OLD_PACKAGES) and short in KAFKA_NAMES:
         return f"org.apache.kafka.tools.consumer.{short}"
@@ -195,12 +195,14 @@ def older_name(name: str) -> str | None:
 
 
 Text = Callable[[str, bytes, Any], bytes]
-"""(topic, data, headers) to what is printed of it."""
+"""Converts (topic, data, headers) to the bytes to print."""
 
 
 def deserialized(name: str, properties: Properties) -> Text | None:
-    """What a deserializer makes of bytes, as text; None where they are printed as they are. Its own settings are those
-    of the properties that begin with its name and a dot."""
+    """Return a function that deserializes bytes to text; None if bytes are printed unchanged.
+
+    The deserializer's settings are the properties that start with `name` and a dot.
+    """
     class_name = properties.get(name)
     if class_name is None:
         return None
@@ -209,12 +211,12 @@ def deserialized(name: str, properties: Properties) -> Text | None:
 
     if class_name.endswith(".BytesDeserializer"):
         return lambda topic, data, headers: bytes_text(data).encode()
-    own = {key.removeprefix(f"{name}."): value for key, value in properties.items() if key.startswith(f"{name}.")}
-    found, convert = make_deserializer(name, class_name, own)
+    settings = {key.removeprefix(f"{name}."): value for key, value in properties.items() if key.startswith(f"{name}.")}
+    deserializer, convert = make_deserializer(name, class_name, settings)
     if convert is None:
         return None
-    if type(found) is StringSerializer and found.encoding.lower().replace("-", "") == "utf8":
-        # Java puts a replacement character where bytes are no UTF-8.
+    if type(deserializer) is StringSerializer and deserializer.encoding.lower().replace("-", "") == "utf8":
+        # As in Java, invalid UTF-8 becomes the replacement character.
         return lambda topic, data, headers: data.decode(errors="replace").encode()
     change = convert
 

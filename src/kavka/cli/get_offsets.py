@@ -1,4 +1,4 @@
-"""`kavka get-offsets` (`kafka-get-offsets`): offsets of partitions, the last ones or those of a time."""
+"""`kavka get-offsets` (`kafka-get-offsets`): print offsets of partitions by position or time."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ COMMAND = Command(
     "get-offsets",
     "Print the offsets of partitions as topic:partition:offset.",
     (
-        Option("topic", "Which topics: a regular expression for the whole name.", "topic", completes="topic"),
-        Option("partitions", "Which partitions, separated by commas; all where it is not given.", "numbers"),
+        Option("topic", "The topics: a regular expression for the whole name.", "topic", completes="topic"),
+        Option("partitions", "The partitions, separated by commas; by default all.", "numbers"),
         Option(
             "topic-partitions",
-            "Topics with partitions, separated by commas: topic, topic:1, topic:0-3 (without the last), topic:5-, "
-            "topic:-3; a topic is a regular expression.",
+            "Topics with partitions, separated by commas: topic, topic:1, topic:0-3 (without 3), topic:5-, topic:-3. "
+            "A topic is a regular expression.",
             "rules",
         ),
         Option(
             "time",
-            f"Which offset: {_NAMED}; or that of the first record of a time, in milliseconds since 1970.",
+            f"The offset: {_NAMED}; or the offset of the first record at or after a time, in milliseconds since 1970.",
             "time",
             default="latest",
         ),
-        Option("exclude-internal-topics", "Leave out the cluster's own topics."),
+        Option("exclude-internal-topics", "Exclude internal topics."),
         JSON,
         *connection_options(),
     ),
@@ -62,26 +62,26 @@ def main(argv: list[str]) -> int:
 
 
 def get_offsets(args: Arguments) -> None:
-    wanted = _filter(args)
-    when = _time(args["time"])
+    matches = _filter(args)
+    time = _time(args["time"])
     with admin_for(args, client_id="GetOffsetShell") as admin:
-        found = _partitions(admin, wanted, exclude_internal=args["exclude-internal-topics"])
-        if not found:
+        partitions = _partitions(admin, matches, exclude_internal=args["exclude-internal-topics"])
+        if not partitions:
             raise ToolError("Could not match any topic-partitions with the specified filters")
-        offsets = _offsets(admin, found, when)
+        offsets = _offsets(admin, partitions, time)
     if args["json"]:
-        print_json([{"topic": tp.topic, "partition": tp.partition, "offset": at} for tp, at in offsets])
+        print_json([{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in offsets])
     elif at_terminal():
         print_table(
             ("TOPIC", "PARTITION", "OFFSET"),
-            [(tp.topic, tp.partition, at) for tp, at in offsets],
+            [(tp.topic, tp.partition, offset) for tp, offset in offsets],
             right=("PARTITION", "OFFSET"),
         )
     else:
-        sys.stdout.write("".join(f"{tp.topic}:{tp.partition}:{at}\n" for tp, at in offsets))
+        sys.stdout.write("".join(f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in offsets))
 
 
-def _partitions(admin: Admin, wanted: Filter, *, exclude_internal: bool) -> list[TopicPartition]:
+def _partitions(admin: Admin, matches: Filter, *, exclude_internal: bool) -> list[TopicPartition]:
     from kavka.common.types import TopicPartition
 
     names = [name for name in admin.list_topics(True) if not (exclude_internal and name in INTERNAL_TOPICS)]
@@ -90,26 +90,28 @@ def _partitions(admin: Admin, wanted: Filter, *, exclude_internal: bool) -> list
         TopicPartition(str(name), partition.partition)
         for name, topic in described.items()
         for partition in topic.partitions
-        if wanted(str(name), partition.partition)
+        if matches(str(name), partition.partition)
     ]
 
 
-def _offsets(admin: Admin, partitions: list[TopicPartition], when: int) -> list[tuple[TopicPartition, int]]:
-    """Of those that have such an offset. What cannot be asked is told on standard error."""
+def _offsets(admin: Admin, partitions: list[TopicPartition], time: int) -> list[tuple[TopicPartition, int]]:
+    """Return the partitions that have such an offset. Errors are printed on standard error."""
     from kavka.client.admin.base import AdminError
     from kavka.client.admin.types import OffsetSpec
     from kavka.client.errors import KafkaTimeout
 
-    spec = OffsetSpec(when)
+    spec = OffsetSpec(time)
     try:
-        answers = admin.list_offsets(dict.fromkeys(partitions, spec))
+        offsets = admin.list_offsets(dict.fromkeys(partitions, spec))
     except AdminError as error:
-        if all(isinstance(one, KafkaTimeout) for one in error.errors.values()) and len(error.errors) == len(partitions):
+        if all(isinstance(cause, KafkaTimeout) for cause in error.errors.values()) and len(error.errors) == len(
+            partitions
+        ):
             raise
-        answers = dict(error.results)
-        for tp, one in sorted(error.errors.items()):
-            print(f"Skip getting offsets for topic-partition {tp} due to error: {reason(one)}", file=sys.stderr)
-    return [(tp, answers[tp].offset) for tp in sorted(answers) if answers[tp].offset >= 0]
+        offsets = dict(error.results)
+        for tp, cause in sorted(error.errors.items()):
+            print(f"Skip getting offsets for topic-partition {tp} due to error: {reason(cause)}", file=sys.stderr)
+    return [(tp, offsets[tp].offset) for tp in sorted(offsets) if offsets[tp].offset >= 0]
 
 
 def _time(text: str) -> int:
@@ -130,8 +132,8 @@ def _filter(args: Arguments) -> Filter:
         rules = [_rule(text) for text in args["topic-partitions"].split(",")]
         return lambda topic, partition: any(rule(topic, partition) for rule in rules)
     names = TopicFilter(args["topic"] or ".*")
-    chosen = _numbers(args["partitions"].split(",")) if "partitions" in args else None
-    return lambda topic, partition: names.allows(topic) and (chosen is None or partition in chosen)
+    numbers = _numbers(args["partitions"].split(",")) if "partitions" in args else None
+    return lambda topic, partition: names.allows(topic) and (numbers is None or partition in numbers)
 
 
 def _numbers(texts: Iterable[str]) -> frozenset[int]:
@@ -144,13 +146,13 @@ def _numbers(texts: Iterable[str]) -> frozenset[int]:
 
 
 def _rule(text: str) -> Filter:
-    found = _RULE.fullmatch(text)
-    if found is None:
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise ToolError(f"Invalid rule specification: {text}")
-    topic, one, lower, upper = found.groups()
+    topic, number, lower, upper = match.groups()
     names = TopicFilter(topic or ".*")
-    if one:
-        only = int(one)
+    if number:
+        only = int(number)
         return lambda name, partition: names.allows(name) and partition == only
     first = int(lower) if lower else 0
     last = int(upper) if upper else 1 << 31

@@ -1,4 +1,4 @@
-"""How Java writes values as text, where scripts read what Kafka's tools print."""
+"""Values as text in Java's formats, which scripts that parse the output of Kafka's tools expect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def double_text(value: float) -> str:
-    """As Double.toString: 1.0, 1.5E7, NaN."""
+    """Format as Double.toString does: 1.0, 1.5E7, NaN."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -24,19 +24,19 @@ def double_text(value: float) -> str:
 
 
 def fixed(value: float, places: int) -> str:
-    """As `%.4f`; what is no number is NaN or Infinity."""
+    """Format as `%.4f` does, with Java's NaN and Infinity."""
     return f"{value:.{places}f}" if math.isfinite(value) else double_text(value)
 
 
 def ratio(above: float, below: float) -> float:
-    """As Java divides doubles: by zero it is no error."""
+    """Divide as Java divides doubles: a division by zero returns NaN or an infinity."""
     if below:
         return above / below
     return math.nan if not above else math.copysign(math.inf, above)
 
 
 def value_text(value: Any) -> str:
-    """What `toString` gives for what a deserializer returns."""
+    """Format a deserialized value as Java's `toString` does."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -47,7 +47,7 @@ def value_text(value: Any) -> str:
 
 
 def bytes_text(data: bytes) -> str:
-    """As Kafka's class Bytes shows itself: printable characters, the others as \\xNN."""
+    """Format as Kafka's class Bytes does: printable characters, and others as \\xNN."""
     return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02X}" for byte in data)
 
 
@@ -71,8 +71,7 @@ _FIELDS: dict[str, Callable[[time.struct_time, int, int], str]] = {
 
 
 def date_text(pattern: str, milliseconds: int) -> str:
-    """A time, as java.text.SimpleDateFormat writes it by this pattern; ValueError where the pattern has a letter that
-    stands for nothing."""
+    """Format a time as java.text.SimpleDateFormat does. Raise ValueError for an invalid pattern."""
     moment = time.localtime(milliseconds // 1000)
     out: list[str] = []
     i = 0

@@ -1,4 +1,5 @@
-"""`kavka leader-election` (`kafka-leader-election`), and the older `kafka-preferred-replica-election`."""
+"""`kavka leader-election` (`kafka-leader-election`) and the deprecated
+`kafka-preferred-replica-election`."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ if TYPE_CHECKING:
     from kavka.client.admin import Admin
     from kavka.common.errors import KafkaError
 
-FILE_HELP = 'Partitions in a file: {"partitions": [{"topic": "foo", "partition": 1}]}.'
+FILE_HELP = 'A file with partitions: {"partitions": [{"topic": "foo", "partition": 1}]}.'
 
 COMMAND = Command(
     "leader-election",
-    "Elect leaders: the preferred replica (the first of the list), or, where no replica in sync lives, any that lives.",
+    "Elect leaders: the preferred replica (the first in the list), or any live replica if no in-sync replica is alive.",
     (
         Option(
             "election-type",
-            "preferred: only where the leader is another replica. unclean: only where there is no leader; records may "
-            "be lost.",
+            "preferred: elect the preferred replica if another replica leads. unclean: elect a leader if there is "
+            "none; records may be lost.",
             "election type",
             choices=("PREFERRED", "UNCLEAN"),
             ignore_case=True,
@@ -33,8 +34,8 @@ COMMAND = Command(
         Option("topic", "The topic of the partition.", "topic name", completes="topic"),
         Option("partition", "The partition.", "partition id", int),
         Option("path-to-json-file", FILE_HELP, "Path to JSON file", completes="file"),
-        Option("all-topic-partitions", "All partitions that need it."),
-        Option("admin.config", "As --command-config.", "config file", older=True, completes="file"),
+        Option("all-topic-partitions", "All partitions that need an election."),
+        Option("admin.config", "Same as --command-config.", "config file", deprecated=True, completes="file"),
         JSON,
         *connection_options(),
     ),
@@ -46,11 +47,11 @@ COMMAND = Command(
 
 PREFERRED_COMMAND = Command(
     "preferred-replica-election",
-    "Elect the preferred replica (the first of the list) of partitions, or of all. The older form of "
+    "Elect the preferred replica (the first in the list) of the given or all partitions. Deprecated: use "
     "kafka-leader-election --election-type preferred.",
     (
         Option("path-to-json-file", FILE_HELP, "list of partitions", completes="file"),
-        Option("admin.config", "As --command-config.", "config file", older=True, completes="file"),
+        Option("admin.config", "Same as --command-config.", "config file", deprecated=True, completes="file"),
         JSON,
         *connection_options(),
     ),
@@ -67,14 +68,14 @@ def preferred_main(argv: list[str]) -> int:
 
 
 def read_partitions(path: str) -> list[TopicPartition]:
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for number, entry in enumerate(member(read_json(path), "partitions", list, path), start=1):
         where = f"{path}: partition {number}"
         tp = TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where))
-        if tp in found:
+        if tp in partitions:
             raise ToolError(f"Replica election data contains duplicate partitions: {tp}")
-        found.append(tp)
-    return found
+        partitions.append(tp)
+    return partitions
 
 
 def _body(args: Arguments) -> int:
@@ -112,22 +113,22 @@ def _elect(admin: Admin, args: Arguments, kind: str, partitions: list[TopicParti
     from kavka.common.errors import ErrorCode
 
     results = admin.elect_leaders(ElectionType[kind], partitions)
-    done = sorted(tp for tp, error in results.items() if error is None)
-    needless = sorted(
+    elected = sorted(tp for tp, error in results.items() if error is None)
+    not_needed = sorted(
         tp for tp, error in results.items() if error is not None and error.code is ErrorCode.ELECTION_NOT_NEEDED
     )
     failed: dict[TopicPartition, KafkaError] = {
-        tp: error for tp, error in sorted(results.items()) if error is not None and tp not in needless
+        tp: error for tp, error in sorted(results.items()) if error is not None and tp not in not_needed
     }
     if args["json"]:
-        said = {tp: "elected" for tp in done} | {tp: "not needed" for tp in needless}
-        said |= {tp: reason(error) for tp, error in failed.items()}
-        print_json([{"topic": tp.topic, "partition": tp.partition, "result": said[tp]} for tp in sorted(said)])
+        result = {tp: "elected" for tp in elected} | {tp: "not needed" for tp in not_needed}
+        result |= {tp: reason(error) for tp, error in failed.items()}
+        print_json([{"topic": tp.topic, "partition": tp.partition, "result": result[tp]} for tp in sorted(result)])
     else:
-        if done:
-            print(f"Successfully completed leader election ({kind}) for partitions {_listed(done)}")
-        if needless:
-            print(f"Valid replica already elected for partitions {_listed(needless)}")
+        if elected:
+            print(f"Successfully completed leader election ({kind}) for partitions {_listed(elected)}")
+        if not_needed:
+            print(f"Valid replica already elected for partitions {_listed(not_needed)}")
         for tp, error in failed.items():
             print(f"Error completing leader election ({kind}) for partition: {tp}: {reason(error)}")
     return fail(f"{len(failed)} replica(s) could not be elected") if failed else 0

@@ -1,10 +1,10 @@
-"""From standard input to records: what console-producer reads, as Kafka's LineMessageReader does.
+"""Records from lines of standard input for console-producer, as in Kafka's LineMessageReader.
 
     parse.headers and parse.key   h1:v1,h2:v2<TAB>key<TAB>value
     parse.key                     key<TAB>value
     parse.headers                 h1:v1,h2:v2<TAB>value
 
-A line ends with \\n, \\r\\n or \\r. Bytes that are no UTF-8 become the replacement character, as in Kafka.
+A line ends with \\n, \\r\\n or \\r. Invalid UTF-8 becomes the replacement character, as in Kafka.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHUNK = 256 * 1024
 
 
 class BadLine(Exception):
-    """A line that cannot be read as the properties say; `str()` says which."""
+    """A line does not have the format that the properties require."""
 
 
 class Line(NamedTuple):
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 def read_lines(descriptor: int) -> Iterator[list[bytes]]:
-    """The lines of each piece that was read, without their ends; what is typed comes line by line."""
+    """Yield the lines of each chunk read, without line ends. Typed input arrives line by line."""
     pieces: list[bytes] = []
     while True:
         chunk = os.read(descriptor, CHUNK)
@@ -41,11 +41,11 @@ def read_lines(descriptor: int) -> Iterator[list[bytes]]:
         data = b"".join([*pieces, chunk])
         pieces.clear()
         if b"\r" in data:
-            data, held = _with_newlines(data)
+            data, final_cr = _with_newlines(data)
         else:
-            held = b""
+            final_cr = b""
         end = data.rfind(b"\n") + 1
-        if rest := data[end:] + held:
+        if rest := data[end:] + final_cr:
             pieces.append(rest)
         if end:
             yield _utf8(data[: end - 1]).split(b"\n")
@@ -54,11 +54,11 @@ def read_lines(descriptor: int) -> Iterator[list[bytes]]:
 
 
 def _with_newlines(data: bytes) -> tuple[bytes, bytes]:
-    """Every line end as \\n. A \\r at the end may be half of one: it is held back."""
-    held = b"\r" if data.endswith(b"\r") else b""
-    if held:
+    """Normalize line ends to \\n. A final \\r, which may be half of \\r\\n, is returned apart."""
+    final_cr = b"\r" if data.endswith(b"\r") else b""
+    if final_cr:
         data = data[:-1]
-    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), held
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), final_cr
 
 
 def _utf8(data: bytes) -> bytes:
@@ -72,7 +72,7 @@ def _utf8(data: bytes) -> bytes:
 
 
 class LineReader:
-    """Splits lines by the properties. `plain`: every line is a value, as it is."""
+    """Splits lines as the properties require. `plain`: every line is a value without a key."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._parse_key = _flag(properties, "parse.key")
@@ -98,15 +98,16 @@ class LineReader:
         for i, first in enumerate(names):
             for second in names[i + 1 :]:
                 if named[first] == named[second]:
-                    raise ConfigError(first, f"{first} and {second} may not be equal")
+                    raise ConfigError(first, f"{first} and {second} must not be equal")
         for name, value in {"key.separator": self._key_separator, **named}.items():
             if value == self._null:
-                raise ConfigError("null.marker", f"null.marker and {name} may not be equal")
+                raise ConfigError("null.marker", f"null.marker and {name} must not be equal")
             if not value:
-                raise ConfigError(name, "it may not be empty")
+                raise ConfigError(name, "must not be empty")
 
     def parse(self, line: bytes) -> Line:
-        """The record of the next line; BadLine where a separator is missing, unless `ignore.error` is set."""
+        """Parse the next line. Raise BadLine if a separator is missing, unless `ignore.error` is
+        set."""
         self.number += 1
         start = 0
         headers = key = None
@@ -130,7 +131,7 @@ class LineReader:
             return line[start:end]
         if self._ignore_error:
             return None
-        raise BadLine(f"No {name} found on line number {self.number}: '{_shown(line)}'")
+        raise BadLine(f"No {name} found on line number {self.number}: '{_text(line)}'")
 
     def _headers(self, text: bytes) -> list[tuple[str, bytes | None]]:
         pairs = text.split(self._separator)
@@ -139,18 +140,18 @@ class LineReader:
         return [self._header(pair) for pair in pairs]
 
     def _header(self, pair: bytes) -> tuple[str, bytes | None]:
-        key, found, value = pair.partition(self._header_key_separator)
-        if not found:
+        key, separator, value = pair.partition(self._header_key_separator)
+        if not separator:
             if self._ignore_error:
                 return pair.decode(), None
-            raise BadLine(f"No header key separator found in pair '{_shown(pair)}' on line number {self.number}")
+            raise BadLine(f"No header key separator found in pair '{_text(pair)}' on line number {self.number}")
         if key == self._null:
-            shown = _shown(key)
-            raise BadLine(f"Header keys should not be equal to the null marker '{shown}' as they can't be null")
+            marker = _text(key)
+            raise BadLine(f"Header keys should not be equal to the null marker '{marker}' as they can't be null")
         return key.decode(), None if value == self._null else value
 
 
-def _shown(data: bytes) -> str:
+def _text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""`kavka log-dirs` (`kafka-log-dirs`): what lies in the log directories of brokers."""
+"""`kavka log-dirs` (`kafka-log-dirs`): show the replicas in the log directories of brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COMMAND = Command(
     "log-dirs",
-    "Show which partitions lie in which log directory of which broker, and how large they are.",
+    "Show the partitions in each log directory of the brokers, and their size.",
     (
         Option("describe", "Show the directories.", required=True),
         Option("broker-list", "Only these brokers: 0,1,2.", "Broker list", separator=","),
@@ -36,34 +36,34 @@ def main(argv: list[str]) -> int:
 
 def _body(args: Arguments) -> None:
     try:
-        wanted = [int(piece) for piece in args["broker-list"] if piece]
+        requested = [int(piece) for piece in args["broker-list"] if piece]
     except ValueError:
-        raise ToolError("--broker-list takes the ids of brokers, separated by commas") from None
+        raise ToolError("--broker-list takes broker ids, separated by commas") from None
     topics = {piece for piece in args["topic-list"] if piece}
     servers = args["bootstrap-server"]
     with admin_for(args, servers=servers) as admin:
-        there = [node.id for node in admin.describe_cluster().nodes]
-        unknown = [broker for broker in wanted if broker not in there]
+        existing = [node.id for node in admin.describe_cluster().nodes]
+        unknown = [broker for broker in requested if broker not in existing]
         if unknown:
             raise ToolError(
                 f"ERROR: The given brokers do not exist from --broker-list: {','.join(map(str, unknown))}. "
-                f"Current existent brokers: {','.join(map(str, there))}"
+                f"Current existent brokers: {','.join(map(str, existing))}"
             )
-        brokers = sorted(set(wanted)) or sorted(there)
+        brokers = sorted(set(requested)) or sorted(existing)
         plain = not args["json"] and not at_terminal()
         if plain:
             print("Querying brokers for log directories information", flush=True)
-        found = admin.describe_log_dirs(brokers)
+        directories_by_broker = admin.describe_log_dirs(brokers)
     if plain:
         print(f"Received log directory information from brokers {','.join(map(str, brokers))}")
-        print(json.dumps(_as_json(found, topics), separators=(",", ":")))
+        print(json.dumps(_as_json(directories_by_broker, topics), separators=(",", ":")))
     elif args["json"]:
-        print_json(_as_json(found, topics))
+        print_json(_as_json(directories_by_broker, topics))
     else:
-        _show(found, topics)
+        _show(directories_by_broker, topics)
 
 
-def _as_json(found: dict[int, dict[str, LogDirDescription]], topics: set[str]) -> dict[str, Any]:
+def _as_json(directories_by_broker: dict[int, dict[str, LogDirDescription]], topics: set[str]) -> dict[str, Any]:
     return {
         "brokers": [
             {
@@ -87,7 +87,7 @@ def _as_json(found: dict[int, dict[str, LogDirDescription]], topics: set[str]) -
                     for path, description in sorted(directories.items())
                 ],
             }
-            for broker, directories in sorted(found.items())
+            for broker, directories in sorted(directories_by_broker.items())
         ],
         "version": 1,
     }
@@ -102,9 +102,9 @@ def size_text(size: int) -> str:
     return f"{size} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
-def _show(found: dict[int, dict[str, LogDirDescription]], topics: set[str]) -> None:
+def _show(directories_by_broker: dict[int, dict[str, LogDirDescription]], topics: set[str]) -> None:
     rows: list[tuple[object, ...]] = []
-    for broker, directories in sorted(found.items()):
+    for broker, directories in sorted(directories_by_broker.items()):
         for path, description in sorted(directories.items()):
             if description.error is not None:
                 rows.append((broker, path, description.error.message, None, None, None))

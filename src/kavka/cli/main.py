@@ -1,4 +1,4 @@
-"""`kavka <tool>`: one command for all tools."""
+"""`kavka <tool>`: the command that runs all tools."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     tool = find(arguments[0])
     if tool is None:
-        why = why_missing(arguments[0])
-        said = f": {why}" if why else f"{_nearest(arguments[0])} (kavka --help lists them)"
-        print(f"kavka: there is no tool '{arguments[0]}'{said}", file=sys.stderr)
+        cause = why_missing(arguments[0])
+        hint = f": {cause}" if cause else f"{_suggestion(arguments[0])} (kavka --help lists them)"
+        print(f"kavka: there is no tool '{arguments[0]}'{hint}", file=sys.stderr)
         return 1
     return _run(tool, arguments[1:])
 
@@ -35,7 +35,7 @@ def _run(tool: Tool, arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] == "kavka":
             raise
-        print(f"kavka {tool.name}: the package '{error.name}' is missing (make setup installs it)", file=sys.stderr)
+        print(f"kavka {tool.name}: the package '{error.name}' is not installed (run make setup)", file=sys.stderr)
         return 1
 
 
@@ -47,12 +47,12 @@ def _help() -> str:
     return "\n".join(lines)
 
 
-def _nearest(name: str) -> str:
+def _suggestion(name: str) -> str:
     from difflib import get_close_matches
 
-    known = [known for tool in TOOLS for known in (tool.name, *tool.aliases)]
-    near = get_close_matches(name.removesuffix(".sh").removeprefix("kafka-"), known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    names = [tool_name for tool in TOOLS for tool_name in (tool.name, *tool.aliases)]
+    matches = get_close_matches(name.removesuffix(".sh").removeprefix("kafka-"), names, n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 if __name__ == "__main__":

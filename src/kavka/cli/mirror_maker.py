@@ -1,4 +1,5 @@
-"""`kavka mirror-maker` (`kafka-mirror-maker`) and `kavka connect-mirror-maker`: MirrorMaker 1 and 2, on Spark."""
+"""`kavka mirror-maker` (`kafka-mirror-maker`) and `kavka connect-mirror-maker`: MirrorMaker 1 and 2
+on Spark."""
 
 from __future__ import annotations
 
@@ -22,33 +23,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RUN_OPTIONS = (
-    Option("master", "Spark's master; this machine with all its cores where none is given.", "master"),
-    Option("status", "Answer at this address: /status as JSON, /metrics for Prometheus.", "host:port"),
-    Option("report-interval-ms", "Print how far each flow is, so often.", "milliseconds", int, 10_000),
+    Option("master", "Spark's master; by default all cores of this machine.", "master"),
+    Option("status", "Serve /status (JSON) and /metrics (Prometheus) at this address.", "host:port"),
+    Option("report-interval-ms", "Interval of the progress lines.", "milliseconds", int, 10_000),
 )
 
 COMMAND = Command(
     "mirror-maker",
-    "Copy topics of a cluster into another, under the same names: partitions, keys, headers and timestamps are kept.",
+    "Copy topics to another cluster under the same names. Partitions, keys, headers and timestamps are preserved.",
     (
-        file_option("consumer.config", "Settings of the consumer: bootstrap.servers and group.id at least."),
-        file_option("producer.config", "Settings of the producer: bootstrap.servers at least."),
-        Option("include", "Which topics: regular expressions separated by commas.", "Java regex (String)"),
-        Option("num.streams", "How many partitions are copied at a time; as many as there are cores.", "number", int),
+        file_option("consumer.config", "Consumer settings, at least bootstrap.servers and group.id."),
+        file_option("producer.config", "Producer settings, at least bootstrap.servers."),
+        Option("include", "The topics: regular expressions separated by commas.", "Java regex (String)"),
+        Option("num.streams", "Number of partitions copied in parallel; by default the number of cores.", "number",
+               int),
         Option(
-            "abort.on.send.failure", "End when the target refuses a record, rather than going on without it.",
+            "abort.on.send.failure", "Exit if the target rejects a record, instead of skipping the record.",
             "true or false", choices=("true", "false"), default="true",
         ),
         Option("offset.commit.interval.ms", "Has no effect: offsets are committed after every batch.", "ms", int),
-        Option("exactly-once", "Each record once, also after a crash, for readers of committed records."),
-        Option("state-dir", "Where --exactly-once keeps what has to be known after a crash.", "folder"),
+        Option("exactly-once", "Copy each record exactly once, for read_committed consumers of the target."),
+        Option("state-dir", "The folder for the recovery state of --exactly-once.", "folder"),
         *_RUN_OPTIONS,
-        Option("whitelist", "As --include.", "Java regex (String)", older=True),
-        Option("message.handler", "Not supported: a transformation is a streams job.", "class", hidden=True),
+        Option("whitelist", "Same as --include.", "Java regex (String)", deprecated=True),
+        Option("message.handler", "Not supported: use a streams job for transformations.", "class", hidden=True),
         Option("message.handler.args", "Not supported.", "arguments", hidden=True),
         Option("consumer.rebalance.listener", "Not supported: there are no rebalances.", "class", hidden=True),
         Option("rebalance.listener.args", "Not supported.", "arguments", hidden=True),
-        Option("new.consumer", "Has no effect: there is no other.", hidden=True),
+        Option("new.consumer", "Has no effect: it is the only consumer.", hidden=True),
     ),
     examples=(
         "kavka mirror-maker --consumer.config source.properties --producer.config target.properties --include orders",
@@ -57,12 +59,12 @@ COMMAND = Command(
 
 CONNECT_COMMAND = Command(
     "connect-mirror-maker",
-    "Mirror clusters into one another by MirrorMaker 2's file: topics with their settings, groups, heartbeats.",
+    "Mirror clusters as configured in a MirrorMaker 2 file: topics with their settings, groups, heartbeats.",
     (
         Option("clusters", "Only flows into these clusters.", "cluster", several=True),
         *_RUN_OPTIONS,
     ),
-    positionals=(Positional("mm2.properties", "MirrorMaker 2's file."),),
+    positionals=(Positional("mm2.properties", "The MirrorMaker 2 file."),),
     examples=("kavka connect-mirror-maker config/connect-mirror-maker.properties",),
 )
 
@@ -78,7 +80,7 @@ def connect_main(argv: list[str]) -> int:
 def _mirror_maker(args: Arguments) -> int:
     for name in ("message.handler", "message.handler.args", "consumer.rebalance.listener", "rebalance.listener.args"):
         if name in args:
-            raise UsageError(f"--{name} is not supported: records are copied as they are")
+            raise UsageError(f"--{name} is not supported: records are copied unchanged")
     args.require("consumer.config", "producer.config")
     include = args.first("include", "whitelist")
     if include is None:
@@ -88,7 +90,7 @@ def _mirror_maker(args: Arguments) -> int:
     streams = args["num.streams"]
     if streams is not None and streams < 1:
         raise UsageError(f"--num.streams must be at least 1, not {streams}")
-    flow = _explained(
+    flow = _or_tool_error(
         lambda: simple_flow(
             read_properties(args["consumer.config"]),
             read_properties(args["producer.config"]),
@@ -104,13 +106,13 @@ def _mirror_maker(args: Arguments) -> int:
 def _connect_mirror_maker(args: Arguments) -> int:
     from kavka.pipeline.mirror.settings import flows_of
 
-    given = read_properties(args.positionals[0])
-    flows = _explained(lambda: flows_of(given, args["clusters"]))
-    spark = {name: value for name, value in given.items() if name.startswith("spark.")}
+    properties = read_properties(args.positionals[0])
+    flows = _or_tool_error(lambda: flows_of(properties, args["clusters"]))
+    spark = {name: value for name, value in properties.items() if name.startswith("spark.")}
     return _run(flows, args, args["master"] or spark.pop("spark.master", None), spark)
 
 
-def _explained(work: Callable[[], T]) -> T:
+def _or_tool_error(work: Callable[[], T]) -> T:
     from kavka.pipeline.spark.errors import PipelineError
 
     try:
@@ -127,7 +129,7 @@ def _run(flows: list[Flow], args: Arguments, master: str | None, spark: Mapping[
     listener = None
     with ended_by_signals():
         try:
-            mirror = Mirror(flows, _explained(lambda: session(master, spark)))
+            mirror = Mirror(flows, _or_tool_error(lambda: session(master, spark)))
             if args["status"]:
                 host, port = _address(args["status"])
                 listener = StatusListener(host, port, mirror.statuses)
@@ -143,25 +145,26 @@ def _run(flows: list[Flow], args: Arguments, master: str | None, spark: Mapping[
         mirror.stop()
     if listener is not None:
         listener.close()
-    failed = [one for one in mirror.statuses() if one.state == FAILED]
+    failed = [status for status in mirror.statuses() if status.state == FAILED]
     if failed and not code:
         raise ToolError(f"{failed[0].flow}: {failed[0].error}")
     return code
 
 
 def _follow(mirror: Mirror, interval: float) -> None:
-    """Until no flow runs any more: a live line at a terminal, else a line now and then."""
+    """Report progress until all flows have ended: a live line on a terminal, else a line per flow
+    and interval."""
     due = time.monotonic() + interval
     with Progress() as progress:
         while not mirror.ended:
             time.sleep(0.2)
-            flows = [one for one in mirror.flows if one.flow.enabled]
+            statuses = [flow.status for flow in mirror.flows if flow.flow.enabled]
             if progress.on:
-                progress.show("; ".join(one.status.line() for one in flows))
+                progress.show("; ".join(status.line() for status in statuses))
             elif time.monotonic() >= due:
                 due = time.monotonic() + interval
-                for one in flows:
-                    print(one.status.line(), flush=True)
+                for status in statuses:
+                    print(status.line(), flush=True)
 
 
 def _address(text: str) -> tuple[str, int]:

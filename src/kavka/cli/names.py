@@ -1,4 +1,4 @@
-"""Names as the tools take them: topics by pattern, ids as text, partitions as `topic:0,1`."""
+"""Topic patterns and ids on command lines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from kavka.common import topics
 from kavka.common.types import uuid_from_text
 
 INTERNAL_TOPICS = topics.INTERNAL_TOPICS | {"__share_group_state"}
-"""Of any cluster that the tools are used with; brokers of ours have the first two."""
+"""Internal topics of any cluster. Kavka's brokers have no `__share_group_state`."""
 NO_ID = UUID(int=0)
 
 
 class TopicFilter:
-    """Kafka's include list: a regular expression for the whole name, in which a comma means "or"."""
+    """Kafka's include list: a regular expression for the whole name; a comma separates
+    alternatives."""
 
     def __init__(self, text: str) -> None:
         pattern = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
@@ -36,5 +37,5 @@ def uuid_of(text: str) -> UUID:
 
 
 def ids(numbers: object) -> str:
-    """Broker ids, or nodes, separated by commas."""
+    """Format broker ids or nodes, separated by commas."""
     return ",".join(str(getattr(item, "id", item)) for item in numbers)  # type: ignore[attr-defined]

@@ -1,8 +1,9 @@
-"""The options of a tool as a table, and how a command line is read by it.
+"""Option tables of tools, and the parser of command lines.
 
-One table per tool: the parser, `--help`, docs/tools.md and the shells' completion are made from it. Command lines are
-read as Kafka's tools read them: `--name value` and `--name=value`, one dash as good as two, any prefix that fits only
-one name, a value taken as it comes even if it begins with a dash, what stands alone left aside.
+The parser, `--help`, docs/tools.md and the shell completion are derived from the table of a tool.
+The parser accepts the same command lines as Kafka's tools: `--name value` and `--name=value`, one
+or two dashes, any unambiguous prefix of a name, values that begin with a dash, and extra words,
+which are ignored by tools without positionals.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 
 class UsageError(Exception):
-    """The command line is wrong; `str()` is the one line that says how."""
+    """The command line is invalid. `str()` is a one-line message for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`name` is Kafka's, without dashes. Without a `metavar` it is a flag."""
+    """An option. `name` has no dashes; without a `metavar` the option is a flag."""
 
     name: str
     help: str
@@ -27,24 +28,24 @@ class Option:
     default: Any = None
     aliases: tuple[str, ...] = ()
     repeated: bool = False
-    """May be given many times: its value is a list of all."""
+    """May occur several times; the value is a list."""
     separator: str = ""
-    """The value is a list, split at this."""
+    """Splits the value into a list."""
     several: bool = False
-    """Takes all values up to the next option: `--producer-props acks=1 linger.ms=5`; its value is a list."""
+    """Takes all words up to the next option: `--producer-props acks=1 linger.ms=5`. A list."""
     optional: bool = False
-    """The value may be left out: then it is ""."""
+    """The value may be omitted; it is then ""."""
     required: bool = False
     choices: tuple[str, ...] = ()
     ignore_case: bool = False
-    """Choices are found in any case, and their value is as the table has it."""
+    """Choices match in any case; the value has the spelling of the table."""
     default_text: str = ""
-    """How the default is shown, where it is not plain."""
-    older: bool = False
-    """Kept for command lines of older days; shown apart."""
+    """The default as text in the help, if it differs from `default`."""
+    deprecated: bool = False
+    """Accepted for existing command lines; listed separately in the help."""
     hidden: bool = False
     completes: str = ""
-    """What a shell offers for its value: file, directory, topic, group; choices are offered anyway."""
+    """Completion of the value: file, directory, topic or group. Choices are always completed."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ class Option:
 
     @property
     def empty(self) -> Any:
-        """Its value where it was not given."""
+        """The value if the option is absent."""
         if self.default is not None:
             return self.default
         if not self.metavar:
@@ -73,18 +74,18 @@ class Option:
 
     @property
     def notes(self) -> str:
-        """What the table says beside the help: choices, the default, whether it may be repeated."""
-        said = []
+        """The choices, the default and other properties, as text for the help."""
+        notes = []
         if self.choices:
-            said.append(f"one of {', '.join(self.choices)}")
+            notes.append(f"one of {', '.join(self.choices)}")
         if self.required:
-            said.append("required")
+            notes.append("required")
         if self.repeated:
-            said.append("may be repeated")
-        shown = self.default_text or ("" if self.default is None or isinstance(self.default, bool) else self.default)
-        if shown != "":
-            said.append(f"default: {shown}")
-        return "; ".join(said)
+            notes.append("may be repeated")
+        default = self.default_text or ("" if self.default is None or isinstance(self.default, bool) else self.default)
+        if default != "":
+            notes.append(f"default: {default}")
+        return "; ".join(notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,34 +99,36 @@ class Positional:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A tool, or one of its sub-commands (`kafka-transactions describe`), whose tables count beside their parent's."""
+    """A tool, or a subcommand (`kafka-transactions describe`). A subcommand also has the options of
+    its tool."""
 
     name: str
     summary: str
     options: tuple[Option, ...] = ()
     actions: tuple[str, ...] = ()
-    """Options of which exactly one must be given."""
+    """Options of which exactly one is required."""
     positionals: tuple[Positional, ...] = ()
     subcommands: tuple[Command, ...] = ()
     examples: tuple[str, ...] = ()
     error: str = ""
-    """What stands before the message of a failure, where Kafka's tool has words of its own for it."""
+    """Prefix of error messages, if Kafka's tool has its own."""
 
     def subcommand(self, name: str) -> Command | None:
         return next((sub for sub in self.subcommands if sub.name == name), None)
 
 
-HELP = Option("help", "Print this and end.", aliases=("h",))
-VERSION = Option("version", "Print the version and end.")
+HELP = Option("help", "Print this help and exit.", aliases=("h",))
+VERSION = Option("version", "Print the version and exit.")
 
 
 @dataclass(slots=True)
 class Arguments:
-    """What a command line says: `args["topic"]` is the value or the default, `"topic" in args` whether it was given."""
+    """A parsed command line. `args["topic"]` is the value or the default; `"topic" in args` is
+    whether the option is present."""
 
     command: Command
     values: dict[str, Any] = field(default_factory=dict)
-    given: set[str] = field(default_factory=set)
+    present: set[str] = field(default_factory=set)
     positionals: list[str] = field(default_factory=list)
     subcommand: str = ""
 
@@ -133,32 +136,32 @@ class Arguments:
         return self.values[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self.given
+        return name in self.present
 
     def first(self, *names: str) -> Any:
-        """The value of the first of these options that was given, else None."""
-        return next((self.values[name] for name in names if name in self.given), None)
+        """Return the value of the first of these options that is present, else None."""
+        return next((self.values[name] for name in names if name in self.present), None)
 
     def action(self) -> str:
-        return next(name for name in self.command.actions if name in self.given)
+        return next(name for name in self.command.actions if name in self.present)
 
-    # --- checks in Kafka's words
+    # --- checks with Kafka's messages
 
     def require(self, *names: str) -> None:
         for name in names:
-            if name not in self.given:
+            if name not in self.present:
                 raise UsageError(f'Missing required argument "[{name}]"')
 
     def forbid(self, name: str, *others: str) -> None:
-        """None of the others may be there beside `name`."""
-        if name in self.given:
+        """Raise UsageError if `name` and any of the others are present."""
+        if name in self.present:
             for other in others:
-                if other in self.given:
+                if other in self.present:
                     raise UsageError(f'Option "[{name}]" can\'t be used with option "[{other}]"')
 
 
 class _Names:
-    """Every name of the options that count, and what a prefix may stand for."""
+    """The options by name, and the lookup by prefix."""
 
     def __init__(self, options: Iterable[Option]) -> None:
         self.by_name: dict[str, Option] = {}
@@ -167,27 +170,26 @@ class _Names:
                 self.by_name[name] = option
 
     def find(self, text: str) -> Option | None:
-        """By its name, or by a beginning that only one option has; UsageError where several have it."""
+        """Find an option by name or prefix. Raise UsageError if the prefix is ambiguous."""
         if text in self.by_name:
             return self.by_name[text]
         if not text:
             return None
-        fitting = [name for name, option in self.by_name.items() if name.startswith(text) and not option.hidden]
-        found = {self.by_name[name].name for name in fitting}
-        if len(found) > 1:
-            shown = ", ".join(f"--{name}" for name in sorted(fitting))
-            raise UsageError(f"--{text} may stand for more than one option: {shown}")
-        return self.by_name[fitting[0]] if fitting else None
+        matches = [name for name, option in self.by_name.items() if name.startswith(text) and not option.hidden]
+        if len({self.by_name[name].name for name in matches}) > 1:
+            candidates = ", ".join(f"--{name}" for name in sorted(matches))
+            raise UsageError(f"--{text} is ambiguous: {candidates}")
+        return self.by_name[matches[0]] if matches else None
 
-    def nearest(self, text: str) -> str:
+    def suggestion(self, text: str) -> str:
         from difflib import get_close_matches
 
-        known = [name for name, option in self.by_name.items() if not option.hidden]
-        near = get_close_matches(text, known, n=1) or [name for name in known if name in text or text in name][:1]
-        return f"; did you mean --{near[0]}?" if near else ""
+        names = [name for name, option in self.by_name.items() if not option.hidden]
+        matches = get_close_matches(text, names, n=1) or [name for name in names if name in text or text in name]
+        return f"; did you mean --{matches[0]}?" if matches else ""
 
     def is_option(self, token: str) -> bool:
-        """Whether a token begins another option, rather than being one more value."""
+        """Whether a token is an option rather than a value."""
         if len(token) < 2 or token[0] != "-" or _is_number(token):
             return False
         if token == "--":
@@ -199,13 +201,13 @@ class _Names:
 
 
 def parse(command: Command, argv: Sequence[str]) -> Arguments:
-    """Read a command line. The result may hold `help` or `version`, and nothing else is checked then."""
-    reader = _Reader(command)
-    reader.read(list(argv))
-    return reader.finish()
+    """Parse a command line. If it contains `--help` or `--version`, nothing else is checked."""
+    parser = _Parser(command)
+    parser.read(list(argv))
+    return parser.finish()
 
 
-class _Reader:
+class _Parser:
     def __init__(self, command: Command) -> None:
         self.args = Arguments(command)
         self.options: list[Option] = [*command.options, HELP, VERSION]
@@ -213,25 +215,25 @@ class _Reader:
 
     def read(self, tokens: list[str]) -> None:
         tokens.reverse()
-        plain = False
+        options_ended = False
         while tokens:
             token = tokens.pop()
-            if plain or len(token) < 2 or token[0] != "-":
-                self._stray(token)
+            if options_ended or len(token) < 2 or token[0] != "-":
+                self._positional(token)
             elif token == "--":
-                plain = True
+                options_ended = True
             else:
                 self._option(token, tokens)
 
-    def _stray(self, token: str) -> None:
+    def _positional(self, token: str) -> None:
         args = self.args
         if args.command.subcommands:
-            found = args.command.subcommand(token)
-            if found is None:
-                known = ", ".join(sub.name for sub in args.command.subcommands)
-                raise UsageError(f"there is no '{token}'; it must be one of {known}")
-            args.command, args.subcommand = found, token
-            self.options += [option for option in found.options if option.name not in self.names.by_name]
+            subcommand = args.command.subcommand(token)
+            if subcommand is None:
+                names = ", ".join(sub.name for sub in args.command.subcommands)
+                raise UsageError(f"unknown command '{token}'; it must be one of {names}")
+            args.command, args.subcommand = subcommand, token
+            self.options += [option for option in subcommand.options if option.name not in self.names.by_name]
             self.names = _Names(self.options)
         else:
             args.positionals.append(token)
@@ -241,29 +243,29 @@ class _Reader:
         option = self.names.find(text)
         if option is None:
             if _is_number(token):
-                self._stray(token)
+                self._positional(token)
                 return
-            raise UsageError(f"{text or token} is not a recognized option{self.names.nearest(text)}")
+            raise UsageError(f"{text or token} is not a recognized option{self.names.suggestion(text)}")
         if not option.metavar:
             if equals:
-                raise UsageError(f"Option {option.name} takes no value, and '{value}' is one")
+                raise UsageError(f"Option {option.name} takes no value, but got '{value}'")
             self.args.values[option.name] = True
         else:
             self._values(option, [value] if equals else self._following(option, rest))
-        self.args.given.add(option.name)
+        self.args.present.add(option.name)
 
     def _following(self, option: Option, rest: list[str]) -> list[str]:
-        found: list[str] = []
+        values: list[str] = []
         if option.several:
             while rest and not self.names.is_option(rest[-1]):
-                found.append(rest.pop())
+                values.append(rest.pop())
         elif option.optional:
-            found.append(rest.pop() if rest and not self.names.is_option(rest[-1]) else "")
+            values.append(rest.pop() if rest and not self.names.is_option(rest[-1]) else "")
         elif rest:
-            found.append(rest.pop())
-        if not found:
+            values.append(rest.pop())
+        if not values:
             raise UsageError(f"Option {option.name} requires an argument")
-        return found
+        return values
 
     def _values(self, option: Option, texts: list[str]) -> None:
         if option.separator:
@@ -271,7 +273,7 @@ class _Reader:
         values = [_converted(option, text) for text in texts]
         if option.repeated or option.several:
             self.args.values.setdefault(option.name, []).extend(values)
-        elif option.name in self.args.given:
+        elif option.name in self.args.present:
             raise UsageError(f"Found multiple arguments for option {option.name}, but you asked for only one")
         else:
             self.args.values[option.name] = values if option.separator else values[0]
@@ -284,21 +286,19 @@ class _Reader:
             return args
         command = args.command
         if command.subcommands:
-            raise UsageError(f"one of {', '.join(sub.name for sub in command.subcommands)} must be given")
-        if command.actions:
-            given = [name for name in command.actions if name in args]
-            if len(given) != 1:
-                shown = [f"--{name}" for name in command.actions]
-                listed = ", ".join(shown[:-1]) + f" or {shown[-1]}" if len(shown) > 1 else shown[0]
-                raise UsageError(f"Command must include exactly one action: {listed}")
+            raise UsageError(f"a command is required: {', '.join(sub.name for sub in command.subcommands)}")
+        if command.actions and sum(name in args for name in command.actions) != 1:
+            actions = [f"--{name}" for name in command.actions]
+            listed = ", ".join(actions[:-1]) + f" or {actions[-1]}" if len(actions) > 1 else actions[0]
+            raise UsageError(f"Command must include exactly one action: {listed}")
         args.require(*(option.name for option in self.options if option.required))
-        needed = [p.name for p in command.positionals if p.required]
-        if len(args.positionals) < len(needed):
-            raise UsageError(f"{needed[len(args.positionals)]} is missing")
+        required = [positional.name for positional in command.positionals if positional.required]
+        if len(args.positionals) < len(required):
+            raise UsageError(f"{required[len(args.positionals)]} is missing")
         if command.positionals and not command.positionals[-1].many:
             extra = args.positionals[len(command.positionals) :]
             if extra:
-                raise UsageError(f"'{extra[0]}' is one argument too many")
+                raise UsageError(f"unexpected argument '{extra[0]}'")
         return args
 
 
@@ -315,36 +315,22 @@ def _converted(option: Option, text: str) -> Any:
     try:
         return option.type(text)
     except ValueError as error:
-        why = "" if option.type in (int, float) else f": {error}"
-        raise UsageError(f"Cannot parse argument '{text}' of option {option.name}{why}") from None
+        detail = "" if option.type in (int, float) else f": {error}"
+        raise UsageError(f"Cannot parse argument '{text}' of option {option.name}{detail}") from None
 
 
 def _is_number(token: str) -> bool:
     return token[1:2].isdigit() or (token[1:2] == "." and token[2:3].isdigit())
 
 
-def boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError("true or false is expected")
-    return text.lower() == "true"
-
-
-def key_value(text: str) -> tuple[str, str]:
-    """`name=value`; a value may be empty or hold more equals signs."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ValueError("name=value is expected")
-    return name, value
-
-
 # --- help
 
 
 def help_text(command: Command, program: str, width: int = 100) -> str:
-    """What `--help` prints: made from the table."""
+    """Return the text of `--help`."""
     import textwrap
 
-    tail = " <command>" if command.subcommands else "".join(f" {shown_positional(p)}" for p in command.positionals)
+    tail = " <command>" if command.subcommands else "".join(f" {positional_text(p)}" for p in command.positionals)
     lines = [f"usage: {program}{' [options]' if command.options else ''}{tail}", ""]
     lines += textwrap.wrap(command.summary, width)
     if command.subcommands:
@@ -358,8 +344,8 @@ def help_text(command: Command, program: str, width: int = 100) -> str:
     for title, options in sections(command):
         lines += ["", f"{title}:"]
         for option in options:
-            said = f"{option.help} ({option.notes})" if option.notes else option.help
-            lines += _entry(option.synopsis, said, width)
+            description = f"{option.help} ({option.notes})" if option.notes else option.help
+            lines += _entry(option.synopsis, description, width)
     if command.examples:
         lines += ["", "examples:"]
         lines += [f"  {example}" for example in command.examples]
@@ -367,16 +353,16 @@ def help_text(command: Command, program: str, width: int = 100) -> str:
 
 
 def sections(command: Command) -> Iterator[tuple[str, list[Option]]]:
-    shown = [option for option in command.options if not option.hidden]
-    actions = [option for option in shown if option.name in command.actions]
-    today = [option for option in shown if option.name not in command.actions and not option.older]
-    older = [option for option in shown if option.older]
-    for title, options in (("actions", actions), ("options", today), ("older forms", older)):
+    visible = [option for option in command.options if not option.hidden]
+    actions = [option for option in visible if option.name in command.actions]
+    current = [option for option in visible if option.name not in command.actions and not option.deprecated]
+    deprecated = [option for option in visible if option.deprecated]
+    for title, options in (("actions", actions), ("options", current), ("deprecated options", deprecated)):
         if options:
             yield title, options
 
 
-def shown_positional(positional: Positional) -> str:
+def positional_text(positional: Positional) -> str:
     text = f"<{positional.name}>{' …' if positional.many else ''}"
     return text if positional.required else f"[{text}]"
 

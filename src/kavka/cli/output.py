@@ -1,5 +1,5 @@
-"""What tools print. Into a pipe: plain, byte for byte what Kafka's tools print, which each tool sees to. At a terminal:
-tables with aligned columns, colours, a line that shows how far long work is."""
+"""Output of tools. In a pipe, each tool prints the same bytes as Kafka's tool. On a terminal, tools
+print aligned tables, colours and live progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 def at_terminal(stream: TextIO | None = None) -> bool:
-    """Whether a person reads this (standard output, unless another is given)."""
+    """Whether the stream, by default standard output, is a terminal."""
     try:
         return (sys.stdout if stream is None else stream).isatty()
     except ValueError:
@@ -27,14 +27,14 @@ def _coloured(stream: TextIO | None = None) -> bool:
 
 
 def style(text: str, *styles: str, stream: TextIO | None = None) -> str:
-    """The text in colour, or as it is where colours have no place."""
+    """Colour the text if the stream supports colours."""
     if not styles or not _coloured(stream):
         return text
     return f"\x1b[{';'.join(_STYLES[name] for name in styles)}m{text}\x1b[0m"
 
 
 def print_json(value: Any) -> None:
-    """For `--json`: indented at a terminal, one line in a pipe. Names are kept in the order given."""
+    """Print the output of `--json`: indented on a terminal, one line in a pipe."""
     import json
 
     print(json.dumps(value, ensure_ascii=False, indent=2 if at_terminal() else None, default=str))
@@ -47,8 +47,10 @@ def print_table(
     right: Iterable[str] = (),
     styled: Callable[[str, str], Sequence[str]] | None = None,
 ) -> None:
-    """For terminals: a heading line and aligned columns; those named in `right` are numbers. `styled(heading, cell)`
-    gives the styles of a cell."""
+    """Print headings and aligned columns for a terminal.
+
+    Columns in `right` are aligned to the right. `styled(heading, cell)` returns styles for a cell.
+    """
     texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[i]) for row in texts)]) for i, heading in enumerate(headings)]
     rights = set(right)
@@ -60,13 +62,13 @@ def print_table(
     for row in texts:
         cells = []
         for i, text in enumerate(row):
-            shown = padded(i, text) if i + 1 < len(row) or headings[i] in rights else text
-            cells.append(style(shown, *(styled(headings[i], text) if styled else ())))
+            cell = padded(i, text) if i + 1 < len(row) or headings[i] in rights else text
+            cells.append(style(cell, *(styled(headings[i], text) if styled else ())))
         print("  ".join(cells))
 
 
 class Progress:
-    """A live line on standard error while something takes long; nothing where nobody looks.
+    """A live progress line on standard error, if that is a terminal.
 
     with Progress() as progress:
         progress.show("3 of 10 partitions")
@@ -79,7 +81,7 @@ class Progress:
         self._shown = False
 
     def show(self, text: str, *, now: bool = False) -> None:
-        """Replaces what was shown; not more often than five times a second, unless `now`."""
+        """Replace the line, at most five times per second unless `now` is set."""
         if not self.on:
             return
         moment = time.monotonic()
@@ -92,7 +94,7 @@ class Progress:
         self._shown = True
 
     def clear(self) -> None:
-        """Before other output: the line is taken away."""
+        """Remove the line. Call it before other output."""
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

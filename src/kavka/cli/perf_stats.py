@@ -1,5 +1,4 @@
-"""What the perf tests count, and the lines they print: those of Kafka's tools, so that figures can be put side by
-side."""
+"""Statistics of the perf tests. The printed lines are those of Kafka's tools."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from kavka.cli.java_text import fixed, ratio
 
 MB = 1024 * 1024
-MOST_SAMPLES = 500_000
+MAX_SAMPLES = 500_000
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 
 
@@ -18,17 +17,18 @@ def now_ms() -> int:
 
 
 class ProducerStats:
-    """Latencies of records, from the call of `send` to the answer. `record` runs in the producer's thread alone; the
-    thread that sends only reads.
+    """Latencies of records, from the call of `send` to the acknowledgement.
 
-    Percentiles are of every n-th record, so that there are at most half a million of them."""
+    Only the producer's thread calls `record`; the sending thread only reads. Percentiles use every
+    n-th record, at most MAX_SAMPLES.
+    """
 
     def __init__(self, records: int, interval_ms: int, *, steady: bool = False) -> None:
         self.count = 0
         self.bytes = 0
         self._steady = steady
         self._interval = interval_ms
-        self._sampling = max(1, records // min(records, MOST_SAMPLES))
+        self._sampling = max(1, records // min(records, MAX_SAMPLES))
         self._latencies: list[int] = []
         self._total = 0
         self._largest = 0
@@ -36,7 +36,7 @@ class ProducerStats:
         self._window_count = self._window_bytes = self._window_total = self._window_largest = 0
 
     def record(self, latency: int, size: int, now: int) -> bool:
-        """True when a line about the last interval is due."""
+        """Count a record. Return True if the line of the last interval is due."""
         if self.count % self._sampling == 0:
             self._latencies.append(latency)
         self.count += 1
@@ -52,7 +52,7 @@ class ProducerStats:
         return now - self._window_start >= self._interval
 
     def window_line(self) -> str:
-        """About what came since the last one."""
+        """Return the statistics since the last call, and start a new interval."""
         now = now_ms()
         elapsed = now - self._window_start
         line = (
@@ -77,20 +77,20 @@ class ProducerStats:
             f"{p50} ms 50th, {p95} ms 95th, {p99} ms 99th, {p999} ms 99.9th."
         )
 
-    def live_line(self, wanted: int) -> str:
-        """For a person who watches: how far it is, and the rate since the last line in the output."""
+    def live_line(self, target: int) -> str:
+        """Return the progress, and the rate since the last `window_line`."""
         elapsed = now_ms() - self._window_start
         count, size, total = self._window_count, self._window_bytes, self._window_total
         return (
-            f"{self.count:,} of {wanted:,} records, {ratio(1000.0 * count, elapsed or 1):,.0f} records/s, "
+            f"{self.count:,} of {target:,} records, {ratio(1000.0 * count, elapsed or 1):,.0f} records/s, "
             f"{ratio(1000.0 * size, elapsed or 1) / MB:.1f} MB/s, {total / (count or 1):.1f} ms"
         )
 
 
 class Throttle:
-    """Sleeps in the loop that sends, so that it makes about so many a second; below 0 it never does."""
+    """Sleeps in the sending loop to limit its rate. A negative rate means no limit."""
 
-    SHORTEST_S = 0.002
+    MIN_SLEEP_S = 0.002
 
     def __init__(self, per_second: float) -> None:
         self._rate = per_second
@@ -98,7 +98,7 @@ class Throttle:
         self._deficit = 0.0
 
     def after(self, count: int) -> None:
-        """So many were sent."""
+        """Sleep if necessary after `count` records in total."""
         if self._rate < 0:
             return
         if self._rate == 0:
@@ -108,18 +108,18 @@ class Throttle:
         if elapsed <= 0 or count / elapsed <= self._rate:
             return
         self._deficit += 1.0 / self._rate
-        if self._deficit >= self.SHORTEST_S:
-            began = time.monotonic()
+        if self._deficit >= self.MIN_SLEEP_S:
+            started = time.monotonic()
             time.sleep(self._deficit)
-            self._deficit -= time.monotonic() - began
+            self._deficit -= time.monotonic() - started
 
 
 def metrics_text(group: str, client_id: str, metrics: Mapping[str, float]) -> str:
-    """As `--print-metrics` shows them."""
-    shown = {f"{group}:{name}:{{client-id={client_id}}}": value for name, value in sorted(metrics.items())}
-    width = max(map(len, shown), default=0)
+    """Format the metrics for `--print-metrics`."""
+    values = {f"{group}:{name}:{{client-id={client_id}}}": value for name, value in sorted(metrics.items())}
+    width = max(map(len, values), default=0)
     lines = [f"\n{'Metric Name':<{width}}   Value"]
-    for name, value in shown.items():
+    for name, value in values.items():
         text = fixed(value, 3) if isinstance(value, (int, float)) else str(value)
         lines.append(f"{name:<{width}} : {text}")
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""`kavka pipeline`: run a streams job, look at it, stop it.
+"""`kavka pipeline`: run, list and stop streams jobs.
 
-A job is a Python file with `streams()`, which gives a KafkaStreams, or with `build()` and `CONFIG`. While it runs, it
-leaves notes of its progress; `kavka.jobs` says what is in them.
+A job is a Python file with `build()`, which returns a topology, and `CONFIG`. While a job runs,
+this tool records its progress with `kavka.jobs`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from kavka.cli.tool import ToolError, run
 if TYPE_CHECKING:
     from kavka.streams import KafkaStreams
 
-_JOB = (Positional("application.id", "Of the job; all of them without.", required=False, completes=""),)
+_JOB = (Positional("application.id", "The job; by default all jobs.", required=False, completes=""),)
 
 COMMAND = Command(
     "pipeline",
-    "Run streams jobs on Spark, and look at those that run on this machine.",
+    "Run streams jobs on Spark; list and stop the jobs on this machine.",
     subcommands=(
         Command(
             "run",
-            "Run a job until it is stopped: a Python file with streams(), or with build() and CONFIG.",
+            "Run a job until it is stopped: a Python file with build() and CONFIG.",
             (
-                Option("bootstrap-server", "In place of the job's own.", "host:port"),
-                Option("master", "Spark's master; this machine with all its cores unless the job says.", "master"),
-                Option("config", "A setting in place of the job's own.", "name=value", repeated=True),
-                Option("describe", "Print the topology and end."),
+                Option("bootstrap-server", "Overrides bootstrap.servers of the job.", "host:port"),
+                Option("master", "Overrides Spark's master; by default all cores of this machine.", "master"),
+                Option("config", "Overrides a setting of the job.", "name=value", repeated=True),
+                Option("describe", "Print the topology and exit."),
             ),
             positionals=(Positional("job.py", "The job."),),
             examples=("kavka pipeline run examples/word_count.py",),
         ),
-        Command("status", "Show the jobs that run on this machine.", (Option("json", "Print JSON."),)),
-        Command("stop", "Stop a job: what it has begun is finished by its next start.", positionals=_JOB),
+        Command("status", "List the running jobs of this machine.", (Option("json", "Print JSON."),)),
+        Command("stop", "Stop a job. Its next start completes the current batch.", positionals=_JOB),
     ),
     examples=("kavka pipeline run examples/word_count.py", "kavka pipeline status", "kavka pipeline stop wordCountApp"),
 )
@@ -66,7 +66,7 @@ def _run(args: Arguments) -> int:
     if not job.is_file():
         raise ToolError(f"there is no file {job}")
     topology, config = _loaded(job)
-    config.update(one.split("=", 1) for one in args["config"] or () if "=" in one)
+    config.update(setting.split("=", 1) for setting in args["config"] or () if "=" in setting)
     if args["bootstrap-server"]:
         config["bootstrap.servers"] = args["bootstrap-server"]
     if args["master"]:
@@ -79,46 +79,47 @@ def _run(args: Arguments) -> int:
     stop = threading.Event()
     try:
         streams = KafkaStreams(topology, config)
-        # No more than a note: it may come in the middle of a call to Spark, whose connection then takes no other.
+        # The handler only sets a flag: a signal may arrive during a call to Spark, whose connection
+        # is not reentrant.
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         name = config["application.id"]
-        before = jobs.read(name)
-        if before is not None and before["running"]:
-            raise ToolError(f"{name} runs already: kavka pipeline stop {name}")
-        print(f"{name} starts on Spark", file=sys.stderr, flush=True)
+        previous = jobs.read(name)
+        if previous is not None and previous["running"]:
+            raise ToolError(f"{name} is already running: kavka pipeline stop {name}")
+        print(f"starting {name} on Spark", file=sys.stderr, flush=True)
         streams.start()
-        # In place of PySpark's own handler, which cancels what runs and then interrupts us wherever we are.
+        # Replaces PySpark's handler, which cancels running work and raises KeyboardInterrupt.
         signal.signal(signal.SIGINT, lambda *_: stop.set())
     except (StreamsException, jobs.JobError) as error:
         raise ToolError(str(error)) from None
-    about: dict[str, Any] = {"job": str(job), "arguments": _arguments(args), "folder": os.getcwd()}
-    about["started"] = int(time.time() * 1000)
-    told = _follow(streams, name, about, stop)
-    ended = streams.exception()
-    if ended is None:
-        jobs.forget(name)
+    metadata: dict[str, Any] = {"job": str(job), "arguments": _arguments(args), "folder": os.getcwd()}
+    metadata["started"] = int(time.time() * 1000)
+    record = _follow(streams, name, metadata, stop)
+    failure = streams.exception()
+    if failure is None:
+        jobs.remove(name)
         return 0
-    jobs.write(name, {**told, "state": jobs.FAILED, "error": str(ended)[: jobs.MOST_OF_AN_ERROR]})
-    raise ToolError(str(ended))
+    jobs.write(name, {**record, "state": jobs.FAILED, "error": str(failure)[: jobs.MAX_ERROR_LENGTH]})
+    raise ToolError(str(failure))
 
 
 def _arguments(args: Arguments) -> list[str]:
-    """What starts this job again."""
+    """Return the arguments that start this job again."""
     options = [f"--{name}={args[name]}" for name in ("bootstrap-server", "master") if args[name]]
-    return [*args.positionals, *options, *(f"--config={one}" for one in args["config"] or ())]
+    return [*args.positionals, *options, *(f"--config={setting}" for setting in args["config"] or ())]
 
 
 def _loaded(job: Path) -> tuple[Any, dict[str, Any]]:
     sys.path.insert(0, str(job.resolve().parent))
-    found = runpy.run_path(str(job), run_name="kavka_job")
-    if "build" not in found or "CONFIG" not in found:
-        raise ToolError(f"{job} has no build() and CONFIG: a job gives its topology and its settings by these names")
-    return found["build"](), dict(found["CONFIG"])
+    names = runpy.run_path(str(job), run_name="kavka_job")
+    if "build" not in names or "CONFIG" not in names:
+        raise ToolError(f"{job} must define build(), which returns the topology, and CONFIG")
+    return names["build"](), dict(names["CONFIG"])
 
 
-def _follow(streams: KafkaStreams, name: str, about: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
-    """Until the job ends, or is to stop: a line of progress on a terminal, and the same for `status`. Returns what was
-    told last."""
+def _follow(streams: KafkaStreams, name: str, metadata: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
+    """Record the progress of a job, and show it on a terminal, until the job ends or `stop` is set.
+    Return the last record."""
     terminal = at_terminal(sys.stderr)
     last: dict[str, Any] | None = None
     while not streams.wait(0.5):
@@ -126,36 +127,36 @@ def _follow(streams: KafkaStreams, name: str, about: dict[str, Any], stop: threa
             streams.close()
             continue
         progress = streams.query.lastProgress if streams.query is not None else None
-        told = _told(progress)
-        if told != last:
-            jobs.write(name, {**about, "state": streams.state(), **told})
-            last = told
+        record = _progress_record(progress)
+        if record != last:
+            jobs.write(name, {**metadata, "state": streams.state(), **record})
+            last = record
             if terminal:
-                line = f"batch {told['batch']}  {told['rows_per_second']:,.0f} rows/s  lag {told['lag']:,}  "
-                print(f"\r{line}state {told['state_rows']:,} rows\x1b[K", end="", file=sys.stderr, flush=True)
+                line = f"batch {record['batch']}  {record['rows_per_second']:,.0f} rows/s  lag {record['lag']:,}  "
+                print(f"\r{line}state {record['state_rows']:,} rows\x1b[K", end="", file=sys.stderr, flush=True)
     if terminal and last is not None:
         print(file=sys.stderr)
-    return {**about, **(last or {})}
+    return {**metadata, **(last or {})}
 
 
-def _told(progress: Any) -> dict[str, Any]:
+def _progress_record(progress: Any) -> dict[str, Any]:
     if progress is None:
         return {"batch": 0, "rows_per_second": 0.0, "lag": 0, "state_rows": 0}
     return {
         "batch": progress.batchId,
         "rows_per_second": _records(progress) / max(0.001, (progress.batchDuration or 0) / 1000),
-        "lag": sum(_lag(one) for one in progress.sources),
-        "state_rows": sum(one.numRowsTotal for one in progress.stateOperators),
+        "lag": sum(_lag(source) for source in progress.sources),
+        "state_rows": sum(operator.numRowsTotal for operator in progress.stateOperators),
     }
 
 
 def _records(progress: Any) -> int:
-    """How many offsets the batch went through: what Spark counts as rows may be many records each."""
-    return sum(sum(jobs.offsets_between(one.startOffset, one.endOffset).values()) for one in progress.sources)
+    """Return the number of offsets in the batch: a row in Spark's count may be many records."""
+    return sum(sum(jobs.offsets_between(s.startOffset, s.endOffset).values()) for s in progress.sources)
 
 
 def _lag(source: Any) -> int:
-    """How many records are waiting, where the source says up to which offsets there are some."""
+    """Return the number of records after the batch, if the source reports its latest offsets."""
     return sum(jobs.offsets_between(source.endOffset, source.latestOffset).values())
 
 

@@ -1,7 +1,7 @@
-"""`kavka producer-perf-test` (`kafka-producer-perf-test`): how fast records can be sent.
+"""`kavka producer-perf-test` (`kafka-producer-perf-test`): measure the throughput of a producer.
 
-The same work as Kafka's tool does: every record has a payload of its own, is sent with a callback, and its latency is
-taken from the call to the callback.
+It does the same work as Kafka's tool: every record has a different payload and a callback, and the
+latency is the time from the call of `send` to the callback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kavka.cli.clients import (
     file_option,
     property_option,
     quiet_logging,
-    say_when_nobody_answers,
+    warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
 from kavka.cli.options import Arguments, Command, Option, UsageError
@@ -38,39 +38,35 @@ _LIVE_EVERY = 1024
 
 COMMAND = Command(
     "producer-perf-test",
-    "Send records as fast as can be, or at a given rate, and print throughput and latencies.",
+    "Send records as fast as possible or at a given rate, and print throughput and latencies.",
     (
         BOOTSTRAP,
         Option("topic", "The topic to send to.", "topic", required=True, completes="topic"),
-        Option("num-records", "How many records to send.", "number", int, required=True),
-        Option("record-size", "Each record is so many random letters.", "bytes", int),
-        Option("payload-file", "Records are taken from this file, at random.", "file", completes="file"),
-        Option("payload-delimiter", "What separates records in --payload-file.", "text", default="\\n"),
-        Option("payload-monotonic", "Records are the numbers from 0 on."),
-        Option(
-            "throughput", "About so many records a second; -1: as many as can be.", "records/s", float, required=True
-        ),
-        property_option("command-property", "Settings of the producer, one after the other.", several=True),
-        property_option("producer-props", "As --command-property.", several=True),
-        file_option("command-config", "A file with settings of the producer; --command-property counts more."),
-        file_option("producer.config", "As --command-config."),
+        Option("num-records", "Number of records to send.", "number", int, required=True),
+        Option("record-size", "Size of a record, which consists of random letters.", "bytes", int),
+        Option("payload-file", "Send random records from this file.", "file", completes="file"),
+        Option("payload-delimiter", "The separator of records in --payload-file.", "text", default="\\n"),
+        Option("payload-monotonic", "Send increasing numbers, starting with 0."),
+        Option("throughput", "Maximum records per second; -1: no limit.", "records/s", float, required=True),
+        property_option("command-property", "Producer settings, separated by spaces.", several=True),
+        property_option("producer-props", "Same as --command-property.", several=True),
+        file_option("command-config", "A file with producer settings. --command-property takes precedence."),
+        file_option("producer.config", "Same as --command-config."),
         Option("print-metrics", "Print the producer's metrics at the end."),
         Option(
             "transactional-id",
-            "Send in transactions, with this id; one by chance where only --transaction-duration-ms is given.",
+            "Send in transactions with this id; a random id with only --transaction-duration-ms.",
             "id",
         ),
         Option(
             "transaction-duration-ms",
-            "Send in transactions, and commit each after so many milliseconds.",
+            "Send in transactions, and commit each after this time.",
             "milliseconds",
             int,
             default_text="3000 with a transactional id",
         ),
-        Option(
-            "warmup-records", "The first records, left out of a second line about the steady state.", "number", int, 0
-        ),
-        Option("reporting-interval", "Print a line so often.", "milliseconds", int, 5000),
+        Option("warmup-records", "Number of warmup records, which the steady state excludes.", "number", int, 0),
+        Option("reporting-interval", "Interval of the progress lines.", "milliseconds", int, 5000),
         BROKER_LIST,
         ZOOKEEPER,
     ),
@@ -94,7 +90,7 @@ def measure(args: Arguments) -> int:
     from kavka.client.producer.producer import Producer
 
     with ended_by_signals(), Producer(settings) as producer, Progress() as progress:
-        say_when_nobody_answers(producer, COMMAND.name, settings["bootstrap.servers"])
+        warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
         test = PerfTest(producer, args, payload, duration, progress)
         try:
             test.run()
@@ -114,6 +110,8 @@ def measure(args: Arguments) -> int:
 
 
 class PerfTest:
+    """Sends records in the calling thread, and counts them in the producer's thread."""
+
     def __init__(
         self,
         producer: Producer,
@@ -134,8 +132,8 @@ class PerfTest:
         self._throttled = args["throughput"] >= 0
         self._steady: ProducerStats | None = None
         self._failures: dict[str, int] = {}
-        self._reader_gone = False
-        self._said_steady = False
+        self._output_closed = False
+        self._steady_announced = False
         if self._warmup:
             print(
                 f"Warmup first {self._warmup} records. Steady state results will print after the complete test summary."
@@ -152,7 +150,7 @@ class PerfTest:
             data = payload(number)
             if self._warmup and number == self._warmup:
                 self._steady = ProducerStats(self._records - self._warmup, self._interval, steady=True)
-                done = self._done_steadily
+                done = self._done_in_steady_state
             if self._duration is not None and open_since is None:
                 producer.begin_transaction()
                 open_since = now_ms()
@@ -163,21 +161,21 @@ class PerfTest:
                 open_since = None
             if throttled:
                 self._throttle.after(number)
-            if not number % _LIVE_EVERY or self._failures or self._reader_gone:
-                self._look(live)
+            if not number % _LIVE_EVERY or self._failures or self._output_closed:
+                self._check_progress(live)
         if open_since is not None:
             producer.commit_transaction()
 
-    def _look(self, live: bool) -> None:
-        if self._reader_gone:
+    def _check_progress(self, live: bool) -> None:
+        if self._output_closed:
             raise BrokenPipeError
         if self._failures and not self.stats.count:
-            raise ToolError(f"nothing could be sent: {next(iter(self._failures))}")
+            raise ToolError(f"no record could be sent: {next(iter(self._failures))}")
         if live:
             self._progress.show(self.stats.live_line(self._records))
 
     def _done(self, start: int, size: int, metadata: Any, error: Any) -> None:
-        """In the producer's thread, for every record in turn."""
+        """The callback of a record, in the producer's thread."""
         now = now_ms()
         if error is not None:
             self._failed(error)
@@ -186,14 +184,14 @@ class PerfTest:
             if self._steady is None:
                 self._print(line)
 
-    def _done_steadily(self, start: int, size: int, metadata: Any, error: Any) -> None:
-        """The same for the records after the first ones."""
+    def _done_in_steady_state(self, start: int, size: int, metadata: Any, error: Any) -> None:
+        """The callback of a record after the warmup."""
         self._done(start, size, metadata, error)
         if error is None and self._steady is not None:
             now = now_ms()
             if self._steady.record(now - start, size, now):
-                if not self._said_steady:
-                    self._said_steady = True
+                if not self._steady_announced:
+                    self._steady_announced = True
                     self._print("In steady state.")
                 self._print(self._steady.window_line())
 
@@ -202,12 +200,12 @@ class PerfTest:
         self._failures[text] = self._failures.get(text, 0) + 1
 
     def _print(self, line: str) -> None:
-        """From the producer's thread: what goes wrong here is for the one that sends."""
+        """Print in the producer's thread. The sending thread handles a closed output."""
         self._progress.clear()
         try:
             print(line, flush=True)
         except BrokenPipeError:
-            self._reader_gone = True
+            self._output_closed = True
 
     def print_totals(self) -> None:
         print(self.stats.total_line())
@@ -223,12 +221,12 @@ class PerfTest:
 def _check(args: Arguments) -> None:
     sources = [name for name in ("record-size", "payload-file", "payload-monotonic") if name in args]
     if len(sources) != 1:
-        raise UsageError("exactly one of --record-size, --payload-file and --payload-monotonic must be given")
+        raise UsageError("exactly one of --record-size, --payload-file and --payload-monotonic is required")
     for name in ("num-records", "record-size", "transaction-duration-ms", "reporting-interval"):
         if name in args and args[name] <= 0:
             raise UsageError(f"--{name} should be greater than zero")
     if args["warmup-records"] < 0 or args["warmup-records"] >= args["num-records"]:
-        raise UsageError("--warmup-records must be fewer than --num-records")
+        raise UsageError("--warmup-records must be less than --num-records")
 
 
 def producer_settings(args: Arguments) -> dict[str, Any]:
@@ -242,7 +240,7 @@ def producer_settings(args: Arguments) -> dict[str, Any]:
 
 
 def _transactions(args: Arguments, settings: dict[str, Any]) -> int | None:
-    """How long a transaction lasts; None without transactions."""
+    """Return the duration of a transaction in milliseconds; None without transactions."""
     if "transactional-id" in args:
         settings["transactional.id"] = args["transactional-id"]
     if "transactional.id" not in settings:
@@ -255,17 +253,17 @@ def _transactions(args: Arguments, settings: dict[str, Any]) -> int | None:
 
 
 def payloads(args: Arguments) -> Callable[[int], bytes]:
-    """By a record's number: its payload."""
+    """Return a function from a record's number to its payload."""
     if "record-size" in args:
         return RandomLetters(args["record-size"]).next
     if "payload-file" in args:
-        chosen = _from_file(args["payload-file"], args["payload-delimiter"])
-        return lambda number: random.choice(chosen)
+        records = _from_file(args["payload-file"], args["payload-delimiter"])
+        return lambda number: random.choice(records)
     return lambda number: str(number).encode()
 
 
 class RandomLetters:
-    """Payloads of one size, each of its own random letters, made in larger blocks."""
+    """Payloads of random letters, generated in blocks."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -289,12 +287,12 @@ def _from_file(path: str, delimiter: str) -> list[bytes]:
     if not text:
         raise ToolError("File does not exist or empty file provided.")
     try:
-        found = re.split("\n" if delimiter == "\\n" else delimiter, text)
+        records = re.split("\n" if delimiter == "\\n" else delimiter, text)
     except re.error as error:
-        raise UsageError(f"--payload-delimiter is no regular expression: {error}") from None
-    while found and not found[-1]:
-        found.pop()
-    if not found:
+        raise UsageError(f"--payload-delimiter is not a valid regular expression: {error}") from None
+    while records and not records[-1]:
+        records.pop()
+    if not records:
         raise ToolError("File does not exist or empty file provided.")
-    print(f"Number of messages read: {len(found)}", flush=True)
-    return [payload.encode() for payload in found]
+    print(f"Number of messages read: {len(records)}", flush=True)
+    return [record.encode() for record in records]

@@ -1,4 +1,4 @@
-"""Plans of where partitions are to be: read from JSON, written as JSON, proposed."""
+"""Reassignment plans: read from JSON, written as JSON, generated."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from kavka.cli.partitions import member, read_json
 from kavka.cli.tool import ToolError
 from kavka.client.admin.types import TopicPartitionReplica
 from kavka.common.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kavka.client.admin import Admin
 
 ANY = "any"
 Assignment = dict[TopicPartition, list[int]]
@@ -19,47 +23,51 @@ Assignment = dict[TopicPartition, list[int]]
 
 @dataclass(slots=True)
 class Plan:
-    """The brokers of each partition, and for some replicas the directory on their broker."""
+    """The target brokers of each partition, and the target log directories of some replicas.
+
+    A plan as read may be empty, which --verify and --cancel accept. `check` must pass before the
+    plan is executed.
+    """
 
     replicas: Assignment = field(default_factory=dict)
     directories: dict[TopicPartitionReplica, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """What may not be executed; what is only verified or called off may be empty."""
+        """Raise ToolError if the plan cannot be executed."""
         if not self.replicas:
             raise ToolError("Partition reassignment list cannot be empty")
         for tp, replicas in self.replicas.items():
             if not replicas:
                 raise ToolError("Partition replica list cannot be empty")
-            doubled = sorted({broker for broker in replicas if replicas.count(broker) > 1})
-            if doubled:
+            duplicates = sorted({broker for broker in replicas if replicas.count(broker) > 1})
+            if duplicates:
                 raise ToolError(
                     "Partition replica lists may not contain duplicate entries: "
-                    f"{tp} contains multiple entries for {','.join(map(str, doubled))}"
+                    f"{tp} contains multiple entries for {','.join(map(str, duplicates))}"
                 )
 
 
-def _versioned(path: str) -> object:
+def read_versioned_json(path: str) -> object:
     data = read_json(path)
     if not isinstance(data, dict):
-        raise ToolError(f"{path}: an object is expected")
+        raise ToolError(f"{path}: must be a JSON object")
     if data.get("version", 1) != 1:
         raise ToolError(f"Not supported version field value {data['version']}")
     return data
 
 
 def read_topics(path: str) -> list[str]:
-    entries = member(_versioned(path), "topics", list, path)
+    entries = member(read_versioned_json(path), "topics", list, path)
     topics = [member(entry, "topic", str, f"{path}: topic {n}") for n, entry in enumerate(entries, start=1)]
-    doubled = sorted({topic for topic in topics if topics.count(topic) > 1})
-    if doubled:
-        raise ToolError(f"List of topics to reassign contains duplicate entries: {doubled}")
+    duplicates = sorted({topic for topic in topics if topics.count(topic) > 1})
+    if duplicates:
+        raise ToolError(f"List of topics to reassign contains duplicate entries: {duplicates}")
     return topics
 
 
 def read_plan(path: str) -> Plan:
     plan = Plan()
-    for number, entry in enumerate(member(_versioned(path), "partitions", list, path), start=1):
+    for number, entry in enumerate(member(read_versioned_json(path), "partitions", list, path), start=1):
         where = f"{path}: partition {number}"
         tp = TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where))
         replicas = member(entry, "replicas", list, where)
@@ -91,44 +99,64 @@ def as_reassignment_json(assignment: Mapping[TopicPartition, Iterable[int]]) -> 
     return json.dumps({"version": 1, "partitions": partitions}, separators=(",", ":"), ensure_ascii=False)
 
 
+def current_replicas(admin: Admin, topics: Iterable[str]) -> Assignment:
+    """Return the replicas of all partitions of the topics."""
+    from kavka.client.admin import AdminError
+    from kavka.common.errors import ErrorCode
+
+    try:
+        descriptions = admin.describe_topics(sorted(set(topics)))
+    except AdminError as error:
+        topic = next(iter(error.errors))
+        if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise ToolError(f"Topic {topic} not found.") from None
+        raise
+    return {
+        TopicPartition(description.name, info.partition): [node.id for node in info.replicas]
+        for description in descriptions.values()
+        for info in description.partitions
+    }
+
+
 def propose(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
-    """Spread the partitions of each topic evenly over the brokers, and the replicas of each over the racks; as many
-    replicas as there are now."""
+    """Spread the partitions of each topic evenly over the brokers, and their replicas over the
+    racks. Keeps the replication factor."""
     proposed: Assignment = {}
-    brokers = _by_turns(racks)
+    brokers = _rack_alternated(racks)
     for topic in sorted({tp.topic for tp in current}):
         partitions = sorted(tp for tp in current if tp.topic == topic)
-        wanted = len(current[partitions[0]])
-        if wanted > len(brokers):
-            raise ToolError(f"Replication factor: {wanted} larger than available brokers: {len(brokers)}.")
+        factor = len(current[partitions[0]])
+        if factor > len(brokers):
+            raise ToolError(f"Replication factor: {factor} larger than available brokers: {len(brokers)}.")
         start = random.randrange(len(brokers))
         shift = random.randrange(len(brokers))
         for number, tp in enumerate(partitions):
-            # Followers of partitions with the same leader shall not all be on the same brokers.
+            # Partitions with the same leader get different followers.
             if number and number % len(brokers) == 0:
                 shift += 1
-            proposed[tp] = _replicas(brokers, racks, (start + number) % len(brokers), shift, wanted)
+            proposed[tp] = _replicas(brokers, racks, (start + number) % len(brokers), shift, factor)
     return proposed
 
 
-def _by_turns(racks: Mapping[int, str | None]) -> list[int]:
-    """Brokers in an order in which neighbours are in different racks as far as that goes."""
-    grouped: dict[str | None, list[int]] = {}
+def _rack_alternated(racks: Mapping[int, str | None]) -> list[int]:
+    """Order the brokers so that neighbours are in different racks where possible."""
+    brokers_by_rack: dict[str | None, list[int]] = {}
     for broker in sorted(racks):
-        grouped.setdefault(racks[broker], []).append(broker)
-    rounds = zip_longest(*(grouped[rack] for rack in sorted(grouped, key=str)))
-    return [broker for turn in rounds for broker in turn if broker is not None]
+        brokers_by_rack.setdefault(racks[broker], []).append(broker)
+    rounds = zip_longest(*(brokers_by_rack[rack] for rack in sorted(brokers_by_rack, key=str)))
+    return [broker for brokers in rounds for broker in brokers if broker is not None]
 
 
-def _replicas(brokers: list[int], racks: Mapping[int, str | None], first: int, shift: int, wanted: int) -> list[int]:
-    """The leader at `first`, then those after it: a rack is not used twice while there are others."""
+def _replicas(brokers: list[int], racks: Mapping[int, str | None], first: int, shift: int, factor: int) -> list[int]:
+    """Choose the leader at index `first`, then followers after it. A rack is used again only when
+    every rack is used."""
     chosen = [brokers[first]]
     others = len(brokers) - 1
     order = [brokers[(first + 1 + (shift + step) % others) % len(brokers)] for step in range(others)]
-    while len(chosen) < wanted:
+    while len(chosen) < factor:
         used = {racks[broker] for broker in chosen}
         if set(racks.values()) <= used:
             used = set()
-        left = [broker for broker in order if broker not in chosen]
-        chosen.append(next((broker for broker in left if racks[broker] not in used), left[0]))
+        remaining = [broker for broker in order if broker not in chosen]
+        chosen.append(next((broker for broker in remaining if racks[broker] not in used), remaining[0]))
     return chosen

@@ -1,4 +1,4 @@
-"""How much the moving of replicas may take of the network and the disks: settings of brokers and topics."""
+"""Throttles of replica moves: configurations of brokers and topics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 def throttle_replication(
     admin: Admin,
     rate: int,
-    under_way: Mapping[TopicPartition, PartitionReassignment],
+    active: Mapping[TopicPartition, PartitionReassignment],
     proposed: Mapping[TopicPartition, Sequence[int]],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> None:
-    """Both for what is moved already and for what is about to be."""
-    admin.throttle_replication(rate, under_way, proposed, current)
+    """Throttle the active reassignments and the proposed ones."""
+    admin.throttle_replication(rate, active, proposed, current)
     print(f"The inter-broker throttle limit was set to {rate} B/s")
 
 
@@ -41,17 +41,20 @@ def throttle_log_dirs(admin: Admin, rate: int, replicas: Iterable[TopicPartition
 
 
 def clear_throttles(admin: Admin, replicas: Mapping[TopicPartition, Iterable[int]], *, quiet: bool = False) -> None:
-    """Of all brokers, since nobody knows any more which were sources; and of the topics of the plan."""
+    """Clear the throttles of all brokers and of the plan's topics.
+
+    All brokers are included because the sources of completed moves are unknown.
+    """
     alive = {node.id for node in admin.describe_cluster().nodes}
-    brokers = sorted(alive | {broker for some in replicas.values() for broker in some})
+    brokers = sorted(alive | {broker for assigned in replicas.values() for broker in assigned})
     topics = sorted({tp.topic for tp in replicas})
     if not quiet:
-        many = "" if len(brokers) == 1 else "s"
-        print(f"Clearing broker-level throttles on broker{many} {','.join(map(str, brokers))}")
+        plural = "" if len(brokers) == 1 else "s"
+        print(f"Clearing broker-level throttles on broker{plural} {','.join(map(str, brokers))}")
     for broker in brokers:
         if broker not in alive:
-            note("reassign-partitions", f"broker {broker} is not there: its throttle stays until --verify finds it")
+            note("reassign-partitions", f"broker {broker} is offline: run --verify again later to clear its throttle")
     if not quiet:
-        many = "" if len(topics) == 1 else "s"
-        print(f"Clearing topic-level throttles on topic{many} {','.join(topics)}")
+        plural = "" if len(topics) == 1 else "s"
+        print(f"Clearing topic-level throttles on topic{plural} {','.join(topics)}")
     admin.clear_throttles((broker for broker in brokers if broker in alive), topics)

@@ -1,7 +1,7 @@
-"""`kavka replica-verification` (`kafka-replica-verification`): compare the replicas of partitions with one another.
+"""`kavka replica-verification` (`kafka-replica-verification`): compare the replicas of partitions.
 
-Every replica is read from the same offset on, up to its high watermark, batch by batch: last offset and checksum of a
-batch must be the same everywhere. It goes on until it is ended, and reports how far the slowest partition is behind.
+It reads every replica from the same offset up to its high watermark, and compares the last offset
+and the checksum of each batch. It runs until it is stopped, and reports the maximum lag.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import quiet_logging
-from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, PATIENCE_S, ZOOKEEPER, bootstrap_servers
+from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, WARNING_DELAY_S, ZOOKEEPER, bootstrap_servers
 from kavka.cli.java_text import date_text
 from kavka.cli.names import TopicFilter
 from kavka.cli.options import Arguments, Command, Option
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from kavka.client.admin.aio import Admin
 
 DATE_FORMAT = "yyyy-MM-dd HH:mm:ss,SSS"
-# The last version that names topics rather than giving their ids; from 11 on followers answer consumers too.
+# The last version with topic names instead of ids. Followers serve consumers since version 11.
 _FETCH_VERSION = 12
 _RETRY_S = 1.0
 
 COMMAND = Command(
     "replica-verification",
-    "Compare the replicas of topics with one another, again and again, until it is ended; a difference is told.",
+    "Compare the replicas of partitions continuously until stopped, and report differences.",
     (
         BOOTSTRAP,
-        Option("topics-include", "Which topics: a regular expression for the whole name.", "pattern", default=".*"),
-        Option("time", "Where to begin: a time in milliseconds, -1 (the end) or -2 (the beginning).", "time", int, -1),
-        Option("report-interval-ms", "Print a line so often.", "milliseconds", int, 30_000),
-        Option("fetch-size", "Most bytes of a partition in one fetch.", "bytes", int, 1024 * 1024),
-        Option("max-wait-ms", "How long a fetch may wait for data.", "milliseconds", int, 1000),
-        Option("topic-white-list", "As --topics-include.", "pattern", older=True),
+        Option("topics-include", "The topics: a regular expression for the whole name.", "pattern", default=".*"),
+        Option("time", "The start: a time in milliseconds, -1 (latest) or -2 (earliest).", "time", int, -1),
+        Option("report-interval-ms", "Interval of the report lines.", "milliseconds", int, 30_000),
+        Option("fetch-size", "Maximum bytes per partition in a fetch.", "bytes", int, 1024 * 1024),
+        Option("max-wait-ms", "Maximum time that a fetch waits for data.", "milliseconds", int, 1000),
+        Option("topic-white-list", "Same as --topics-include.", "pattern", deprecated=True),
         BROKER_LIST,
         ZOOKEEPER,
     ),
@@ -62,7 +62,7 @@ async def _verify(args: Arguments, names: TopicFilter, servers: str) -> int:
     from kavka.client.admin.aio import Admin
 
     async with Admin({"bootstrap.servers": servers, "client.id": "ReplicaVerificationTool"}) as admin:
-        asyncio.get_running_loop().call_later(PATIENCE_S, _say_when_nobody_answers, admin, servers)
+        asyncio.get_running_loop().call_later(WARNING_DELAY_S, _warn_if_unreachable, admin, servers)
         verification = Verification(admin, args)
         await verification.begin(names)
         print(f"{_now()}: verification process is started", flush=True)
@@ -71,14 +71,14 @@ async def _verify(args: Arguments, names: TopicFilter, servers: str) -> int:
     return 1
 
 
-def _say_when_nobody_answers(admin: Admin, servers: str) -> None:
+def _warn_if_unreachable(admin: Admin, servers: str) -> None:
     if not admin.cluster.connections_opened:
-        note(COMMAND.name, f"no broker answers at {servers} yet")
+        note(COMMAND.name, f"no broker is reachable at {servers} yet")
 
 
 @dataclass
 class Replica:
-    """What the last fetch brought of one replica."""
+    """The response of the last fetch from a replica."""
 
     data: bytes = b""
     high_watermark: int = -1
@@ -86,12 +86,17 @@ class Replica:
 
 @dataclass
 class Partition:
+    """A partition with the next offset to compare and its replicas by broker id."""
+
     name: TopicPartition
     offset: int
     replicas: dict[int, Replica] = field(default_factory=dict)
 
 
 class Verification:
+    """Owns the partitions and their offsets. `begin` comes first, then `round` until it returns
+    False."""
+
     def __init__(self, admin: Admin, args: Arguments) -> None:
         self._admin = admin
         self._fetch_size: int = args["fetch-size"]
@@ -106,7 +111,7 @@ class Verification:
 
         topics = [name for name in await self._admin.list_topics(True) if names.allows(name)]
         if not topics:
-            raise ToolError("No topics found: --topics-include leaves out all of them, or there are none.")
+            raise ToolError("No topics found: --topics-include matches no topic.")
         described = await self._admin.describe_topics(sorted(topics))
         replicas = {
             TopicPartition(str(name), partition.partition): [node.id for node in partition.replicas]
@@ -115,17 +120,17 @@ class Verification:
         }
         offsets = await self._admin.list_offsets(dict.fromkeys(replicas, OffsetSpec(self._time)))
         if self._time >= 0:
-            # A time after the last record: begin at the end.
-            late = [tp for tp, found in offsets.items() if found.offset < 0]
+            # A time after the last record: start at the log end.
+            late = [tp for tp, result in offsets.items() if result.offset < 0]
             offsets |= await self._admin.list_offsets(dict.fromkeys(late, OffsetSpec.latest())) if late else {}
         for tp, brokers in replicas.items():
             self._partitions.append(Partition(tp, offsets[tp].offset, {broker: Replica() for broker in brokers}))
 
     async def round(self) -> bool:
-        """Fetch from all replicas and compare; False when replicas have come apart."""
+        """Fetch from all replicas and compare them. Return False if their offsets differ."""
         brokers = sorted({broker for partition in self._partitions for broker in partition.replicas})
-        done = await asyncio.gather(*(self._fetch(broker) for broker in brokers))
-        if not all(done):
+        succeeded = await asyncio.gather(*(self._fetch(broker) for broker in brokers))
+        if not all(succeeded):
             await asyncio.sleep(_RETRY_S)
         if not all([self._compare(partition) for partition in self._partitions]):
             return False
@@ -135,28 +140,28 @@ class Verification:
         return True
 
     async def _fetch(self, broker: int) -> bool:
-        """Everything of one broker; False where it did not answer, or not for all."""
-        mine = {partition.name: partition for partition in self._partitions if broker in partition.replicas}
-        for partition in mine.values():
+        """Fetch all partitions of a broker. Return False if the request or a partition failed."""
+        partitions = {partition.name: partition for partition in self._partitions if broker in partition.replicas}
+        for partition in partitions.values():
             partition.replicas[broker] = Replica(high_watermark=partition.replicas[broker].high_watermark)
         try:
             connection = await self._admin.cluster.connection(broker, timeout=10.0)
-            answer = await connection.send(
-                self._request(mine), max_version=_FETCH_VERSION, timeout=self._max_wait / 1000 + 30
+            response = await connection.send(
+                self._request(partitions), max_version=_FETCH_VERSION, timeout=self._max_wait / 1000 + 30
             )
         except KafkaError as error:
             note(COMMAND.name, f"broker {broker}: {reason(error)}")
             return False
-        good = True
-        for topic in answer.responses:
-            for found in topic.partitions:
-                tp = TopicPartition(topic.topic, found.partition_index)
-                if found.error_code:
-                    note(COMMAND.name, f"broker {broker}, partition {tp}: error {found.error_code}")
-                    good = False
-                elif tp in mine:
-                    mine[tp].replicas[broker] = Replica(bytes(found.records or b""), found.high_watermark)
-        return good
+        succeeded = True
+        for topic in response.responses:
+            for result in topic.partitions:
+                tp = TopicPartition(topic.topic, result.partition_index)
+                if result.error_code:
+                    note(COMMAND.name, f"broker {broker}, partition {tp}: error {result.error_code}")
+                    succeeded = False
+                elif tp in partitions:
+                    partitions[tp].replicas[broker] = Replica(bytes(result.records or b""), result.high_watermark)
+        return succeeded
 
     def _request(self, partitions: dict[TopicPartition, Partition]) -> Any:
         from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -175,18 +180,19 @@ class Verification:
             max_bytes=0x7FFFFFFF,
             session_id=0,
             session_epoch=-1,
-            topics=[FetchTopic(topic=name, partitions=found) for name, found in topics.items()],
+            topics=[FetchTopic(topic=name, partitions=partitions) for name, partitions in topics.items()],
         )
 
     def _compare(self, partition: Partition) -> bool:
-        """Move on past what all replicas have; False where they are at different offsets."""
-        walks = {broker: _below_watermark(replica) for broker, replica in partition.replicas.items()}
+        """Compare the batches that all replicas have, and advance the offset. Return False if the
+        offsets differ."""
+        iterators = {broker: _below_watermark(replica) for broker, replica in partition.replicas.items()}
         while True:
-            found = {broker: next(walk, None) for broker, walk in walks.items()}
-            first, batch = next(iter(found.items()))
-            if batch is None or any(other is None for other in found.values()):
+            batch_by_broker = {broker: next(iterator, None) for broker, iterator in iterators.items()}
+            first, batch = next(iter(batch_by_broker.items()))
+            if batch is None or any(other is None for other in batch_by_broker.values()):
                 return True
-            for broker, other in found.items():
+            for broker, other in batch_by_broker.items():
                 assert other is not None
                 if other.last_offset != batch.last_offset:
                     print(

@@ -1,4 +1,4 @@
-"""What the tools that set offsets of groups have in common."""
+"""Parts shared by the tools that reset offsets of groups."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from kavka.client.admin.resets import BadReset, Offsets, read_offsets_csv
 
 TO_DATETIME = Option(
     "to-datetime",
-    "To the first records of this time or later: YYYY-MM-DDThh:mm:ss.sss, in UTC unless a zone follows.",
+    "Reset to the first records at or after this time: YYYY-MM-DDThh:mm:ss.sss, by default in UTC.",
     "datetime",
 )
-BY_DURATION = Option("by-duration", "To the first records of the time this long ago: PnDTnHnMnS.", "duration")
+BY_DURATION = Option("by-duration", "Reset to the time before now by this duration: PnDTnHnMnS.", "duration")
 
-# By group.
 Plan = dict[str, Offsets]
+"""New offsets by group."""
 
 
 def read_plan(path: str, groups: list[str]) -> Plan:
-    """What a CSV file says for these groups."""
+    """Read the offsets of the groups from a CSV file."""
     with open(path, encoding="utf-8", newline="") as file:
         try:
             return read_offsets_csv(file, groups, path)
         except UnicodeDecodeError:
-            raise ToolError(f"{path}: this is not text in UTF-8") from None
+            raise ToolError(f"{path}: not valid UTF-8") from None
         except BadReset as error:
             raise ToolError(str(error)) from None

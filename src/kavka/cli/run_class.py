@@ -1,6 +1,6 @@
-"""`kavka run-class` (`kafka-run-class`): a tool by the name of the Java class that it is in Kafka.
+"""`kavka run-class` (`kafka-run-class`): run a tool by its Java class name in Kafka.
 
-Documents of older days run tools that way that had no script of their own.
+Older documents run tools without a script this way.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from kavka.cli.options import Command, Positional
 from kavka.cli.tool import fail, run
 
-# By the last part of the class's name: packages have changed, these have not.
+# By class name without the package: the packages have changed between releases.
 CLASSES = {
     "BrokerApiVersionsCommand": "broker-api-versions",
     "ClusterTool": "cluster",
@@ -38,8 +38,8 @@ CLASSES = {
 
 COMMAND = Command(
     "run-class",
-    "Run a tool by the name of its Java class in Kafka; all that follows is for the tool.",
-    positionals=(Positional("class", "As kafka.tools.GetOffsetShell.", completes=""),),
+    "Run a tool by its Java class name in Kafka. All further arguments are passed to the tool.",
+    positionals=(Positional("class", "For example kafka.tools.GetOffsetShell.", completes=""),),
     examples=("kavka run-class kafka.tools.GetOffsetShell --broker-list localhost:9092 --topic orders --time -1",),
 )
 
@@ -51,5 +51,5 @@ def main(argv: list[str]) -> int:
         return run(COMMAND, argv, lambda args: 1)
     tool = CLASSES.get(argv[0].rpartition(".")[2])
     if tool is None:
-        return fail(f"kavka run-class: no tool here stands for {argv[0]}")
+        return fail(f"kavka run-class: there is no tool for {argv[0]}")
     return cli.main([tool, *argv[1:]])

@@ -1,9 +1,9 @@
-"""What was started from this installation and still runs: `server-stop` and `zookeeper-server-stop` end those and no
-other process.
+"""The running brokers and ZooKeeper servers of this installation, which `server-stop` and
+`zookeeper-server-stop` stop.
 
-A broker leaves one small file, named by its process id, in a folder of the user's, and a ZooKeeper one in a folder
-below; the file also holds the time the process was started, so that another process that got the same id later is never
-taken for it.
+Each process has a file named after its pid in a folder of the user; ZooKeeper servers have a
+subfolder. The file contains the start time of the process, so that a process that reuses the pid is
+never stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUN_DIR_VARIABLE = "KAVKA_RUN_DIR"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """`started` is the moment that the process began, as the kernel counts; `home` the installation it is of."""
+    """A process. `started` is its start time in the kernel's ticks, `home` its installation."""
 
     pid: int
     started: str
@@ -51,13 +51,13 @@ R = TypeVar("R", bound=Running)
 
 
 def home() -> str:
-    """The installation that this code belongs to."""
+    """Return the folder of this installation."""
     return str(Path(kavka.__file__).resolve().parent)
 
 
 def run_dir() -> Path:
-    if given := os.environ.get(RUN_DIR_VARIABLE):
-        return Path(given)
+    if configured := os.environ.get(RUN_DIR_VARIABLE):
+        return Path(configured)
     with contextlib.suppress(RuntimeError):
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return Path(state) / "kavka" / "run"
@@ -68,7 +68,7 @@ def run_dir() -> Path:
 
 @contextlib.contextmanager
 def registered(broker_id: int, log_dirs: Sequence[Path]) -> Iterator[None]:
-    """This process is a broker, while the block runs. If that cannot be written down the broker runs all the same."""
+    """Register this process as a broker inside the block. A write error is ignored."""
     pid = os.getpid()
     path = _write(run_dir(), RunningBroker(pid, start_time(pid), home(), broker_id, [str(path) for path in log_dirs]))
     try:
@@ -79,12 +79,12 @@ def registered(broker_id: int, log_dirs: Sequence[Path]) -> Iterator[None]:
 
 
 def register_zookeeper(pid: int, config: Path) -> None:
-    """That process is, or is about to become, a ZooKeeper server."""
+    """Register a process that is or will become a ZooKeeper server."""
     _write(_zookeeper_dir(), RunningZooKeeper(pid, start_time(pid), home(), str(config)))
 
 
 def brokers() -> list[RunningBroker]:
-    """Those of this installation. Files that a killed broker left are removed."""
+    """Return the running brokers of this installation, and remove the files of killed ones."""
     return _read(run_dir(), RunningBroker)
 
 
@@ -105,7 +105,7 @@ def _write(folder: Path, entry: Running) -> Path:
 
 
 def _read(folder: Path, kind: type[R]) -> list[R]:
-    found = []
+    entries = []
     for path in sorted(folder.glob("*.json")):
         try:
             entry = kind(**json.loads(path.read_text()))
@@ -115,26 +115,27 @@ def _read(folder: Path, kind: type[R]) -> list[R]:
             with contextlib.suppress(OSError):
                 path.unlink()
         elif entry.home == home():
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def stop(entries: Sequence[R], timeout_s: float) -> list[R]:
-    """Ask each to stop and wait; returns those that still run after the time."""
+    """Send SIGTERM to all and wait. Return those that are still running after the timeout."""
     for entry in entries:
         if entry.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(entry.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    left = [entry for entry in entries if entry.alive]
-    while left and time.monotonic() < deadline:
+    alive = [entry for entry in entries if entry.alive]
+    while alive and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = [entry for entry in left if entry.alive]
-    return left
+        alive = [entry for entry in alive if entry.alive]
+    return alive
 
 
 def start_time(pid: int) -> str:
-    """When the process began, in the kernel's own count; empty if there is no such process (or only a zombie)."""
+    """Return the start time of a process in the kernel's ticks; empty if there is no process or
+    only a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:

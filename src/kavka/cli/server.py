@@ -27,50 +27,48 @@ from kavka.common.config import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-log = logging.getLogger("kavka")
+logger = logging.getLogger("kavka")
 
 STOP_TIMEOUT_S = 60.0
-PATIENCE_AFTER_EOF_S = 5.0
+EXIT_DELAY_AFTER_EOF_S = 5.0
 PROGRESS_LOGGER = "kavka.progress"
 CONSOLE_PORT = 9080
 
-
-_OVERRIDE = Option("override", "A setting that counts more than the file's.", "name=value", repeated=True)
+_OVERRIDE = Option("override", "A setting that overrides the file.", "name=value", repeated=True)
 
 COMMAND = Command(
     "server",
-    "Start a broker. Without a file: one node on localhost:9092 with its data in ./kavka-data.",
+    "Start a broker. Without a file: a single node on localhost:9092 with its data in ./kavka-data.",
     (
-        Option("daemon", "In the background; returns once it is ready."),
+        Option("daemon", "Run in the background. Returns when the broker is ready."),
         _OVERRIDE,
         Option(
             "console",
-            "Start the console beside it: a process of its own, at this port, that ends with the broker.",
+            "Also start the console on this port, in a separate process that stops with the broker.",
             "port",
             int,
             optional=True,
             default_text=str(CONSOLE_PORT),
         ),
-        Option("no-console", "Start no console, whatever else is said: for make run."),
-        # For whoever starts a broker as a child: the listeners are written to this descriptor, one per line, when it
-        # is ready; and with the other the broker ends when its standard input does, that is when its parent is gone.
-        Option("ready-fd", "The listeners are written here.", "descriptor", int, hidden=True),
-        Option("stop-on-eof", "End with the standard input.", hidden=True),
+        Option("no-console", "Do not start the console. Overrides --console."),
+        # For parent processes. A ready broker writes its listeners to `ready-fd`, one per line. The
+        # end of standard input means that the parent has ended.
+        Option("ready-fd", "The descriptor to write the listeners to.", "descriptor", int, hidden=True),
+        Option("stop-on-eof", "Stop at the end of standard input.", hidden=True),
     ),
-    positionals=(Positional("server.properties", "Settings, by Kafka's names.", required=False),),
+    positionals=(Positional("server.properties", "Broker settings with Kafka's names.", required=False),),
     examples=("kavka server -daemon config/standalone.properties --override num.partitions=3",),
 )
 
 STOP_COMMAND = Command(
     "server-stop",
-    "Stop the brokers that were started with this installation of Kavka, and wait until they are gone. "
-    "No other process is ever touched.",
+    "Stop the brokers of this Kavka installation and wait until they have stopped.",
     (
         _OVERRIDE,
-        Option("timeout", "How long to wait, in seconds.", "seconds", float, STOP_TIMEOUT_S, default_text="60"),
+        Option("timeout", "Maximum time to wait, in seconds.", "seconds", float, STOP_TIMEOUT_S, default_text="60"),
     ),
     positionals=(
-        Positional("server.properties", "Stop only the broker with the log directories of this file.", required=False),
+        Positional("server.properties", "Stop only the broker with the log.dirs in this file.", required=False),
     ),
 )
 
@@ -92,7 +90,7 @@ def _start(argv: list[str], args: Arguments) -> int:
         return _start_daemon(argv, settings)
     _set_up_logging()
     for warning in settings.warnings:
-        log.warning("%s", warning)
+        logger.warning("%s", warning)
     if args["stop-on-eof"]:
         threading.Thread(target=_stop_on_eof, daemon=True, name="kavka-parent-watch").start()
     console = None
@@ -106,18 +104,18 @@ def _stop(args: Arguments) -> int:
     entries = running.brokers()
     if args.positionals or "override" in args:
         try:
-            wanted = {str(path) for path in Settings.load(_file(args), args["override"]).log_dirs}
+            log_dirs = {str(path) for path in Settings.load(_file(args), args["override"]).log_dirs}
         except (ConfigError, SettingsError) as error:
             return _fail(str(error))
-        entries = [entry for entry in entries if wanted & set(entry.log_dirs)]
+        entries = [entry for entry in entries if log_dirs & set(entry.log_dirs)]
     if not entries:
         return _fail("no Kavka broker to stop")
-    left = running.stop(entries, args["timeout"])
+    alive = running.stop(entries, args["timeout"])
     for entry in entries:
-        if entry not in left:
+        if entry not in alive:
             print(f"stopped broker {entry.broker_id} (process {entry.pid})")
-    if left:
-        pids = ", ".join(str(entry.pid) for entry in left)
+    if alive:
+        pids = ", ".join(str(entry.pid) for entry in alive)
         return _fail(f"still running after {args['timeout']:g} s: process {pids}")
     return 0
 
@@ -150,14 +148,14 @@ def _announcer(
     settings: Settings, ready_fd: int | None, console: ConsoleChild | None
 ) -> Callable[[Sequence[Listener]], None]:
     def announce(listeners: Sequence[Listener]) -> None:
-        """Called once the broker answers, with the ports it really has."""
+        """Announce that the broker is ready; `listeners` have the actual ports."""
         _clear_progress()
         where = ", ".join(map(str, listeners))
         data = ", ".join(map(str, settings.log_dirs))
         if sys.stdout.isatty():
             print(_welcome(settings, listeners), flush=True)
         else:
-            log.info("Kavka %s is ready: broker %d at %s, data in %s", __version__, settings.broker_id, where, data)
+            logger.info("Kavka %s is ready: broker %d at %s, data in %s", __version__, settings.broker_id, where, data)
         if ready_fd is not None:
             with contextlib.suppress(OSError):
                 os.write(ready_fd, "".join(f"{listener}\n" for listener in listeners).encode())
@@ -169,7 +167,7 @@ def _announcer(
 
 
 def _welcome(settings: Settings, listeners: Sequence[Listener]) -> str:
-    """What a person at a terminal sees: where it is, and something to try that works as it stands."""
+    """Return the welcome text for a terminal, with commands to try."""
     host, port = listeners[0].host or "localhost", listeners[0].port
     server, kavka = f"{host}:{port}", _command_name()
     return "\n".join(
@@ -187,21 +185,23 @@ def _welcome(settings: Settings, listeners: Sequence[Listener]) -> str:
 
 
 def _command_name() -> str:
-    """How `kavka` is called from here: the script of a checkout, the installed command, or by the interpreter."""
+    """Return the command that runs `kavka`: the script of a checkout, the installed command, or the
+    interpreter."""
     script = Path(__file__).resolve().parents[3] / "bin" / "kavka"
     if script.exists():
-        return _from_here(script)
-    return "kavka" if shutil.which("kavka") else f"{_from_here(Path(sys.executable))} -m kavka.cli.main"
+        return _relative(script)
+    return "kavka" if shutil.which("kavka") else f"{_relative(Path(sys.executable))} -m kavka.cli.main"
 
 
-def _from_here(path: Path) -> str:
+def _relative(path: Path) -> str:
     with contextlib.suppress(ValueError):
         return str(path.relative_to(Path.cwd()))
     return str(path)
 
 
 def _set_up_logging() -> None:
-    """To standard error: everything into a file, at a terminal only what needs a look; or as KAVKA_LOG_LEVEL says."""
+    """Log to standard error. The level is KAVKA_LOG_LEVEL, else WARNING on a terminal and INFO in a
+    file."""
     level = os.environ.get("KAVKA_LOG_LEVEL", "").upper()
     if level not in logging.getLevelNamesMapping():
         level = "WARNING" if sys.stderr.isatty() else "INFO"
@@ -214,7 +214,7 @@ def _set_up_logging() -> None:
 
 
 class _ProgressLine(logging.Handler):
-    """At a terminal: how far a recovery is, as one line that changes."""
+    """Shows the progress of a recovery as a live line on a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,22 +234,23 @@ def _stop_on_eof() -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE_AFTER_EOF_S)
+    time.sleep(EXIT_DELAY_AFTER_EOF_S)
     os._exit(1)
 
 
 def _start_daemon(argv: list[str], settings: Settings) -> int:
-    """The same command as a process of its own, with its output in a file. Returns when that is ready or has failed."""
+    """Run the same command in the background, with its output in a file. Return when the broker is
+    ready or has failed."""
     output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / f"server-{settings.broker_id}.out"
     broker = BrokerDaemon([argument for argument in argv if argument not in ("-daemon", "--daemon")], output)
     listeners = broker.wait_until_ready()
     if not listeners:
-        print(broker.why_it_ended(), file=sys.stderr)
+        print(broker.exit_reason(), file=sys.stderr)
         return 1
     print(
-        f"broker {settings.broker_id} runs as process {broker.pid} at {', '.join(listeners)}, its output is in {output}"
+        f"broker {settings.broker_id} is running as process {broker.pid} at {', '.join(listeners)}, output in {output}"
     )
-    broker.let_go()
+    broker.detach()
     return 0
 
 

@@ -1,7 +1,8 @@
-"""`kavka streams-application-reset` (`kafka-streams-application-reset`): let a streams application begin anew.
+"""`kavka streams-application-reset` (`kafka-streams-application-reset`): reset a streams
+application.
 
-What is printed is what Kafka 3.9's tool prints. The order is Kafka's, too: offsets are set before the application's own
-topics are deleted, so that the tool can be run again wherever it was cut short.
+The output is that of Kafka 3.9's tool. As in Kafka's tool, offsets are reset before internal topics
+are deleted, so that the tool can be run again after an interruption.
 """
 
 from __future__ import annotations
@@ -26,36 +27,37 @@ WAYS = ("to-offset", "to-datetime", "by-duration", "to-earliest", "to-latest", "
 
 COMMAND = Command(
     "streams-application-reset",
-    "Let a streams application that is stopped begin anew: its input topics where it is said, its own topics deleted. "
-    "KafkaStreams.clean_up() forgets its state, which has to be done as well.",
+    "Reset a stopped streams application: reset the offsets of its input topics and delete its internal topics. "
+    "KafkaStreams.clean_up() deletes its local state, which is also necessary.",
     (
-        Option("application-id", "Which application (application.id).", "id", required=True, completes="group"),
+        Option("application-id", "The application.id.", "id", required=True, completes="group"),
         Option(
             "bootstrap-server",
-            "Brokers to begin with: host:port, separated by commas.",
+            "Bootstrap brokers: host:port, separated by commas.",
             "server to connect to",
             default="localhost:9092",
         ),
-        Option("input-topics", "Topics that it reads: to their first records, unless said otherwise.", "list",
+        Option("input-topics", "Input topics, reset to their earliest offsets by default.", "list",
                separator=",", completes="topic"),
-        Option("intermediate-topics", "Topics that it both writes and reads: to their ends.", "list", separator=",",
+        Option("intermediate-topics", "Topics that the application writes and reads, reset to their latest offsets.",
+               "list", separator=",", completes="topic"),
+        Option("internal-topics", "Internal topics to delete; by default all.", "list", separator=",",
                completes="topic"),
-        Option("internal-topics", "Of its own topics, those to delete; all of them without.", "list", separator=",",
-               completes="topic"),
-        Option("to-earliest", "Input topics to the first records that are still there."),
-        Option("to-latest", "Input topics after the last records."),
-        Option("to-offset", "Input topics to this offset.", "offset", int),
-        Option("shift-by", "By so many records, forward or back; from the end where nothing is committed.",
-               "number-of-offsets", int),
+        Option("to-earliest", "Reset input topics to their earliest offsets."),
+        Option("to-latest", "Reset input topics to their latest offsets."),
+        Option("to-offset", "Reset input topics to this offset.", "offset", int),
+        Option("shift-by", "Shift the offsets by this number, which may be negative; from the latest offset if "
+               "there is no committed one.", "number-of-offsets", int),
         TO_DATETIME,
         BY_DURATION,
-        Option("from-file", "To what a CSV file says: topic,partition,offset.", "path to CSV file", completes="file"),
-        Option("dry-run", "Only show what would be done."),
-        Option("force", "Throw members out of the application's group that are left over there."),
+        Option("from-file", "Reset to the offsets in a CSV file: topic,partition,offset.", "path to CSV file",
+               completes="file"),
+        Option("dry-run", "Show the actions without performing them."),
+        Option("force", "Remove active members from the group of the application."),
         Option("config-file", "A file with settings of the admin client.", "file name", aliases=("command-config",),
                completes="file"),
         TIMEOUT,
-        Option("bootstrap-servers", "As --bootstrap-server.", "urls", older=True),
+        Option("bootstrap-servers", "Same as --bootstrap-server.", "urls", deprecated=True),
     ),
     error="ERROR: ",
     examples=(
@@ -64,7 +66,7 @@ COMMAND = Command(
     ),
 )  # fmt: skip
 
-_OWN = re.compile(
+_INTERNAL_TOPIC = re.compile(
     r"(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
     r"|.-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-[0-9]+-topic)\Z"
 )
@@ -84,9 +86,9 @@ def _body(args: Arguments) -> int:
         if dry:
             print("----Dry run displays the actions which will be performed when running Streams Reset Tool----")
         code = _reset(admin, args, application, dry)
-        deleted = _delete_own(admin, args, application, dry)
+        deleted = _delete_internal_topics(admin, args, application, dry)
     if not dry:
-        note(COMMAND.name, "the state in state.dir is still there: forget it with KafkaStreams.clean_up()")
+        note(COMMAND.name, "the state in state.dir remains: delete it with KafkaStreams.clean_up()")
     return code or deleted
 
 
@@ -99,18 +101,18 @@ def _check_stopped(admin: Admin, application: str, force: bool, dry: bool) -> No
     except jobs.JobError:
         job = None
     if job is not None and job["running"]:
-        # Streams here are no members of their group, which could be asked for them.
+        # Kavka's streams jobs are not members of the group, so the check below does not see them.
         raise ToolError(
-            f"{application} runs on this machine (process {job['pid']}): stop it first, kavka pipeline stop "
+            f"{application} is running on this machine (process {job['pid']}): stop it first with kavka pipeline stop "
             f"{application}"
         )
     if admin.group_state(application) in INACTIVE:
         return
     members = admin.describe_consumer_groups([application])[application].members
     if not force:
-        shown = ", ".join(f"{one.member_id} (client {one.client_id!r}, host {one.host})" for one in members)
+        listed = ", ".join(f"{m.member_id} (client {m.client_id!r}, host {m.host})" for m in members)
         raise ToolError(
-            f"Consumer group '{application}' is still active and has following members: [{shown}]. Make sure to stop "
+            f"Consumer group '{application}' is still active and has following members: [{listed}]. Make sure to stop "
             "all running application instances before running the reset tool. You can use option '--force' to remove "
             "active members from the group."
         )
@@ -123,27 +125,27 @@ def _check_stopped(admin: Admin, application: str, force: bool, dry: bool) -> No
 
 
 def _reset(admin: Admin, args: Arguments, application: str, dry: bool) -> int:
-    wanted, between = args["input-topics"], args["intermediate-topics"]
-    if not wanted and not between:
+    input_topics, intermediate_topics = args["input-topics"], args["intermediate-topics"]
+    if not input_topics and not intermediate_topics:
         print("No input or intermediate topics specified. Skipping seek.")
         return 0
-    if wanted:
-        print(f"Reset-offsets for input topics {_listed(wanted)}")
-    if between:
-        print(f"Seek-to-end for intermediate topics {_listed(between)}")
-    described = {one.name: one for one in described_topics(admin, [*wanted, *between])}
-    gone = [[name for name in names if name not in described] for names in (wanted, between)]
-    for kind, missing, space in zip(("input", "intermediate"), gone, (" ", ""), strict=True):
-        if missing:
+    if input_topics:
+        print(f"Reset-offsets for input topics {_listed(input_topics)}")
+    if intermediate_topics:
+        print(f"Seek-to-end for intermediate topics {_listed(intermediate_topics)}")
+    topics = {topic.name: topic for topic in described_topics(admin, [*input_topics, *intermediate_topics])}
+    missing = [[name for name in names if name not in topics] for names in (input_topics, intermediate_topics)]
+    for kind, names, space in zip(("input", "intermediate"), missing, (" ", ""), strict=True):
+        if names:
             print(f"Following {kind} topics are not found, skipping them")
-            print("\n".join(f"Topic:{space}{name}" for name in missing))
+            print("\n".join(f"Topic:{space}{name}" for name in names))
 
     def partitions(names: list[str]) -> list[TopicPartition]:
-        found = {name for name in names if name in described}
-        return sorted(TopicPartition(name, one.partition) for name in found for one in described[name].partitions)
+        existing = [topics[name] for name in set(names) if name in topics]
+        return sorted(TopicPartition(topic.name, info.partition) for topic in existing for info in topic.partitions)
 
     offsets: Offsets = {}
-    inputs, ends = partitions(wanted), partitions(between)
+    inputs, ends = partitions(input_topics), partitions(intermediate_topics)
     if inputs:
         print(f"Following input topics offsets will be reset to (for consumer group {application})")
         offsets |= _planned(admin, args, application, inputs)
@@ -156,11 +158,11 @@ def _reset(admin: Admin, args: Arguments, application: str, dry: bool) -> int:
         if not dry:
             admin.alter_consumer_group_offsets(application, offsets)
         print("Done.")
-    return 1 if any(gone) else 0
+    return 1 if any(missing) else 0
 
 
 def _planned(admin: Admin, args: Arguments, application: str, partitions: list[TopicPartition]) -> Offsets:
-    way = next((one for one in WAYS if one in args), "to-earliest")
+    way = next((name for name in WAYS if name in args), "to-earliest")
     value: Any = args[way]
     try:
         if way == "from-file":
@@ -179,52 +181,52 @@ def _planned(admin: Admin, args: Arguments, application: str, partitions: list[T
             "latest known offset."
         )
     for moved in plan.moved:
-        print(_told(moved))
+        print(_moved_text(moved))
     return plan.offsets
 
 
-def _told(moved: MovedOffset) -> str:
-    than = "lower than earliest" if moved.wanted < moved.offset else "higher than latest"
-    return f"New offset ({moved.wanted}) is {than} offset. Value will be set to {moved.offset}"
+def _moved_text(moved: MovedOffset) -> str:
+    than = "lower than earliest" if moved.requested < moved.offset else "higher than latest"
+    return f"New offset ({moved.requested}) is {than} offset. Value will be set to {moved.offset}"
 
 
 def _from_file(path: str, application: str, partitions: list[TopicPartition]) -> Offsets:
-    found = read_plan(path, [application]).get(application, {})
-    missing, more = sorted(set(partitions) - set(found)), sorted(set(found) - set(partitions))
+    offsets = read_plan(path, [application]).get(application, {})
+    missing, unexpected = sorted(set(partitions) - set(offsets)), sorted(set(offsets) - set(partitions))
     if missing:
-        raise ToolError(f"{path} says nothing of {', '.join(map(str, missing))}")
-    if more:
-        raise ToolError(f"{path} has {', '.join(map(str, more))}, which --input-topics does not name")
-    return found
+        raise ToolError(f"{path} has no offsets for {', '.join(map(str, missing))}")
+    if unexpected:
+        raise ToolError(f"{path} has {', '.join(map(str, unexpected))}, which is not in --input-topics")
+    return offsets
 
 
-# --- the application's own topics
+# --- internal topics
 
 
-def is_own(topic: str, application: str) -> bool:
-    """Whether a topic's name is one that a streams application gives to its own."""
-    return topic.startswith(f"{application}-") and _OWN.search(topic) is not None
+def is_internal_topic(topic: str, application: str) -> bool:
+    """Whether a topic has the name of an internal topic of the application."""
+    return topic.startswith(f"{application}-") and _INTERNAL_TOPIC.search(topic) is not None
 
 
-def _delete_own(admin: Admin, args: Arguments, application: str, dry: bool) -> int:
+def _delete_internal_topics(admin: Admin, args: Arguments, application: str, dry: bool) -> int:
     from kavka.client.admin import AdminError
 
-    own = sorted(name for name in admin.list_topics() if is_own(name, application))
+    internal = sorted(name for name in admin.list_topics() if is_internal_topic(name, application))
     chosen = args["internal-topics"]
-    if not set(chosen) <= set(own):
+    if not set(chosen) <= set(internal):
         raise ToolError(
             "Invalid topic specified in the --internal-topics option. Ensure that the topics specified are all "
             "internal topics. Do a dry run without the --internal-topics option to see the list of all internal topics "
             "that can be deleted."
         )
-    wanted = chosen or own
-    print(f"Deleting {'specified' if chosen else 'inferred'} internal topics {_listed(wanted)}")
+    topics = chosen or internal
+    print(f"Deleting {'specified' if chosen else 'inferred'} internal topics {_listed(topics)}")
     try:
-        if wanted and not dry:
-            admin.delete_topics(wanted)
+        if topics and not dry:
+            admin.delete_topics(topics)
     except AdminError as error:
-        for name, why in error.errors.items():
-            fail(f"ERROR: deleting topic {name}: {reason(why)}")
+        for name, cause in error.errors.items():
+            fail(f"ERROR: deleting topic {name}: {reason(cause)}")
         return 1
     print("Done.")
     return 0

@@ -1,4 +1,5 @@
-"""How every tool runs: its command line read by its table, each failure one line on standard error and an exit code."""
+"""Running a tool: parse the command line, and report a failure as one line on standard error and an
+exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ INTERRUPTED = 130
 
 
 class ToolError(Exception):
-    """What the tool was asked for cannot be done; `str()` is the line that says why."""
+    """The tool failed. `str()` is a one-line message for the user."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -23,13 +24,13 @@ class ToolError(Exception):
 
 
 def run(command: Command, argv: Sequence[str], body: Body) -> int:
-    """The exit code of `body`, called with what the command line says; 0 where it returns nothing."""
+    """Parse the command line, call `body` and return the exit code."""
     program = f"kavka {command.name}"
     try:
         args = parse(command, argv)
         if "help" in args:
-            sub = args.subcommand
-            print(help_text(args.command, f"{program} {sub}" if sub else program))
+            subcommand = args.subcommand
+            print(help_text(args.command, f"{program} {subcommand}" if subcommand else program))
             return 0
         if "version" in args:
             from kavka import __version__
@@ -37,8 +38,8 @@ def run(command: Command, argv: Sequence[str], body: Body) -> int:
             print(f"kavka {__version__}")
             return 0
         if not args.command.positionals:
-            for stray in args.positionals:
-                print(f"{program}: '{stray}' belongs to no option and is left aside", file=sys.stderr)
+            for argument in args.positionals:
+                print(f"{program}: ignoring the argument '{argument}'", file=sys.stderr)
         code = body(args) or 0
         sys.stdout.flush()
         return code
@@ -47,23 +48,23 @@ def run(command: Command, argv: Sequence[str], body: Body) -> int:
     except ToolError as error:
         return fail(f"{command.error or f'{program}: '}{error}", error.code)
     except BrokenPipeError:
-        # Whoever reads has seen enough. What is still buffered must not fail again when the interpreter ends.
+        # The reader has closed the pipe. Python must not write the buffered output at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        return _explained(command, program, error)
+        return _fail_or_raise(command, program, error)
 
 
-def _explained(command: Command, program: str, error: Exception) -> int:
+def _fail_or_raise(command: Command, program: str, error: Exception) -> int:
     from kavka.common.config import ConfigError
     from kavka.common.errors import KafkaError
     from kavka.common.properties import PropertiesError
     from kavka.protocol.primitives import ProtocolError
 
-    # What cannot be put into a request was too long or too large on the command line.
+    # ProtocolError: a value on the command line is too long or too large for a request.
     if isinstance(error, (KafkaError, ConfigError, PropertiesError, ProtocolError)):
         return fail(f"{command.error or f'{program}: '}{reason(error)}")
     if isinstance(error, OSError) and error.strerror:
@@ -72,7 +73,7 @@ def _explained(command: Command, program: str, error: Exception) -> int:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, without the name of the thing where there is only one."""
+    """Return the message of an error; of its only cause if there is exactly one."""
     errors = getattr(error, "errors", None)
     if errors and len(errors) == 1:
         error = next(iter(errors.values()))
@@ -91,5 +92,5 @@ def fail(message: str, code: int = 1) -> int:
 
 
 def note(command: str, message: str) -> None:
-    """Something a person should know that is no part of the result."""
+    """Print a message to the user that is not part of the result."""
     print(f"kavka {command}: {message}", file=sys.stderr, flush=True)

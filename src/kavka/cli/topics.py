@@ -21,63 +21,63 @@ REPLICATION_FACTOR_MAX = 32767
 
 COMMAND = Command(
     "topics",
-    "Create, list, describe and delete topics, or give them more partitions. kafka-configs changes their settings.",
+    "Create, list, describe and delete topics, or add partitions. kafka-configs changes their settings.",
     (
         Option("create", "Create a topic."),
-        Option("list", "List the topics' names."),
+        Option("list", "List topics."),
         Option("describe", "Show partitions, leaders, replicas and settings."),
-        Option("alter", "Give topics more partitions."),
+        Option("alter", "Increase the number of partitions."),
         Option("delete", "Delete topics with all their records."),
         Option(
             "topic",
-            "Which topic. Except for --create a regular expression for the whole name; a comma separates several.",
+            "The topic. Except with --create, a regular expression for the whole name; commas separate alternatives.",
             "topic",
             completes="topic",
         ),
-        Option("topic-id", "Which topic to describe, by its id.", "topic-id"),
+        Option("topic-id", "The id of the topic to describe.", "topic-id"),
         Option(
             "partitions",
-            "How many partitions, of a new topic or after --alter (more than before: then keys go to other "
-            "partitions than they did). The broker's default where it is not given.",
+            "The number of partitions of a new topic, or with --alter the increased number (which changes the "
+            "partitions of keys). By default the broker's default.",
             "# of partitions",
             int,
             aliases=("partition",),
         ),
         Option(
             "replication-factor",
-            "How many replicas each partition of a new topic has. The broker's default where it is not given.",
+            "The replication factor of a new topic. By default the broker's default.",
             "replication factor",
             int,
         ),
         Option(
             "replica-assignment",
-            "The brokers of each partition: replicas separated by colons, partitions by commas, as in 0:1,1:2.",
+            "The brokers of each partition: replicas separated by colons, partitions by commas, for example 0:1,1:2.",
             "broker_id_for_part1_replica1 : broker_id_for_part1_replica2 , …",
         ),
         Option(
             "config",
-            "A setting of the new topic; with --alter of one that exists, as kafka-configs does it today.",
+            "A setting of the new topic. With --alter, a setting of an existing topic (deprecated: use kafka-configs).",
             "name=value",
             repeated=True,
         ),
-        Option("if-exists", "Alter, delete or describe only what exists; nothing there is no error."),
-        Option("if-not-exists", "Create only what does not exist; if it does, that is no error."),
-        Option("exclude-internal", "Leave out the cluster's own topics from a list or a description."),
-        Option("topics-with-overrides", "Describe only topics with settings of their own."),
-        Option("under-replicated-partitions", "Describe only partitions that lack replicas in sync."),
-        Option("unavailable-partitions", "Describe only partitions without a leader that lives."),
-        Option("under-min-isr-partitions", "Describe only partitions with fewer replicas in sync than the minimum."),
-        Option("at-min-isr-partitions", "Describe only partitions with just the minimum of replicas in sync."),
+        Option("if-exists", "Alter, delete or describe a topic only if it exists. A missing topic is not an error."),
+        Option("if-not-exists", "Create a topic only if it does not exist. An existing topic is not an error."),
+        Option("exclude-internal", "Exclude internal topics from --list and --describe."),
+        Option("topics-with-overrides", "Describe only topics with non-default settings."),
+        Option("under-replicated-partitions", "Describe only under-replicated partitions."),
+        Option("unavailable-partitions", "Describe only partitions without a live leader."),
+        Option("under-min-isr-partitions", "Describe only partitions with an ISR below the minimum."),
+        Option("at-min-isr-partitions", "Describe only partitions with an ISR equal to the minimum."),
         Option(
             "partition-size-limit-per-response",
-            "How many partitions brokers since 3.8 put into one answer.",
+            "Maximum number of partitions in a response (brokers since 3.8).",
             "maximum number of partitions per response",
             int,
             2000,
         ),
-        Option("delete-config", "With --alter: a setting to be set back.", "name", repeated=True, older=True),
-        Option("disable-rack-aware", "Has no effect: the brokers place replicas.", older=True),
-        Option("force", "Has no effect: nothing is asked.", older=True),
+        Option("delete-config", "With --alter: a setting to reset.", "name", repeated=True, deprecated=True),
+        Option("disable-rack-aware", "Has no effect: the brokers place replicas.", deprecated=True),
+        Option("force", "Has no effect: the tool never prompts.", deprecated=True),
         JSON,
         *connection_options(),
     ),
@@ -122,7 +122,7 @@ def _body(args: Arguments) -> int | None:
 
 
 def _check(args: Arguments) -> None:
-    """The combinations that Kafka refuses."""
+    """Reject the combinations of options that Kafka's tool rejects."""
     if "create" in args:
         args.require("topic")
     if "alter" in args:
@@ -151,30 +151,31 @@ def _check(args: Arguments) -> None:
 
 
 def matching(admin: Admin, args: Arguments, *, must_exist: bool) -> list[str]:
-    """Names that `--topic` stands for, or all; an error where it stands for none and that is not allowed."""
-    wanted = args["topic"]
+    """Return the topics that match `--topic`, or all without it. With `must_exist`, no match is an
+    error."""
+    pattern = args["topic"]
     exclude = bool(args["exclude-internal"])
     names = sorted(admin.list_topics(list_internal=True))
-    if wanted is None:
+    if pattern is None:
         return [name for name in names if not (exclude and name in INTERNAL_TOPICS)]
-    chosen = TopicFilter(wanted)
-    found = [name for name in names if chosen.allows(name, exclude_internal=exclude)]
-    if must_exist and wanted and not found:
-        raise ToolError(f"Topic '{wanted}' does not exist as expected")
-    return found
+    topic_filter = TopicFilter(pattern)
+    matches = [name for name in names if topic_filter.allows(name, exclude_internal=exclude)]
+    if must_exist and pattern and not matches:
+        raise ToolError(f"Topic '{pattern}' does not exist as expected")
+    return matches
 
 
 def parse_assignment(text: str) -> dict[int, list[int]]:
-    """`0:1,1:2`: the brokers of each partition."""
+    """Parse `0:1,1:2`: the brokers of each partition."""
     assignment: dict[int, list[int]] = {}
     for partition, entry in enumerate(text.split(",")):
         try:
             brokers = [int(piece) for piece in entry.split(":")]
         except ValueError:
-            raise ToolError(f"'{entry}' in --replica-assignment is not a list of broker ids, as 0:1:2") from None
-        doubled = sorted({broker for broker in brokers if brokers.count(broker) > 1})
-        if doubled:
-            raise ToolError(f"Partition replica lists may not contain duplicate entries: {','.join(map(str, doubled))}")
+            raise ToolError(f"'{entry}' in --replica-assignment is not a list of broker ids such as 0:1:2") from None
+        duplicates = ",".join(str(broker) for broker in sorted(set(brokers)) if brokers.count(broker) > 1)
+        if duplicates:
+            raise ToolError(f"Partition replica lists may not contain duplicate entries: {duplicates}")
         assignment[partition] = brokers
         if len(brokers) != len(assignment[0]):
             raise ToolError(f"Partition {partition} has different replication factor: {brokers}")
@@ -234,20 +235,22 @@ def _alter(admin: Admin, args: Arguments) -> None:
     total = args["partitions"]
     if total is None:
         return
-    wanted = dict.fromkeys(names, NewPartitions(total))
+    new_partitions = dict.fromkeys(names, NewPartitions(total))
     if "replica-assignment" in args:
         assignment = parse_assignment(args["replica-assignment"])
         for name, description in admin.describe_topics(names).items():
-            there = len(description.partitions)
-            wanted[str(name)] = NewPartitions(total, [assignment[p] for p in sorted(assignment) if p >= there])
-    admin.create_partitions(wanted)
+            existing = len(description.partitions)
+            new_partitions[str(name)] = NewPartitions(
+                total, [assignment[p] for p in sorted(assignment) if p >= existing]
+            )
+    admin.create_partitions(new_partitions)
 
 
 def _alter_configs(admin: Admin, args: Arguments, names: list[str]) -> None:
-    """As the tool did it until 2.x; said so, as it did."""
+    """Change settings as Kafka's tool did until 2.x."""
     from kavka.client.admin.types import AlterConfigOp, ConfigResource
 
-    note("topics", "--alter --config is an older form: kafka-configs --alter --topic … --add-config does it today")
+    note("topics", "--alter --config is deprecated: use kafka-configs --alter --topic … --add-config")
     changes = [AlterConfigOp(name, value) for name, value in _configs(args["config"]).items()]
     changes += [AlterConfigOp.delete(name) for name in args["delete-config"]]
     admin.incremental_alter_configs({ConfigResource.topic(name): changes for name in names})

@@ -28,21 +28,23 @@ MINIMUM = "min.insync.replicas"
 
 @dataclass(slots=True)
 class _Partition:
+    """A partition with its active reassignment and its min.insync.replicas."""
+
     info: TopicPartitionInfo
     reassignment: PartitionReassignment | None
     minimum: int
 
     @property
     def replication_factor(self) -> int:
-        """Without the replicas that a reassignment is adding."""
-        moving = self.reassignment
-        if moving is None or not {*moving.adding_replicas, *moving.removing_replicas} & {
+        """The replication factor without the replicas that a reassignment adds."""
+        reassignment = self.reassignment
+        if reassignment is None or not {*reassignment.adding_replicas, *reassignment.removing_replicas} & {
             node.id for node in self.info.replicas
         }:
             return len(self.info.replicas)
-        return len(moving.replicas) - len(moving.adding_replicas)
+        return len(reassignment.replicas) - len(reassignment.adding_replicas)
 
-    def is_what(self, filter_name: str, alive: set[int]) -> bool:
+    def matches(self, filter_name: str, alive: set[int]) -> bool:
         in_sync, leader = len(self.info.isr), self.info.leader
         match filter_name:
             case "under-replicated-partitions":
@@ -63,34 +65,34 @@ def describe(admin: Admin, args: Arguments) -> None:
         return
     names = [description.name for description in descriptions]
     configs = admin.describe_configs([ConfigResource.topic(name) for name in names])
-    wanted = [name for name in FILTERS if name in args]
+    filters = [name for name in FILTERS if name in args]
     alive = {node.id for node in admin.describe_cluster().nodes}
-    moving = _reassignments(admin, descriptions)
-    shown: list[dict[str, Any]] = []
+    reassignments = _reassignments(admin, descriptions)
+    described: list[dict[str, Any]] = []
     for description in descriptions:
         settings = configs[ConfigResource.topic(description.name)]
-        own = [entry for entry in settings.values() if not entry.is_default]
+        overrides = [entry for entry in settings.values() if not entry.is_default]
         minimum = int(settings[MINIMUM].value or 1) if MINIMUM in settings else 1
         partitions = [
-            _Partition(info, moving.get(TopicPartition(description.name, info.partition)), minimum)
+            _Partition(info, reassignments.get(TopicPartition(description.name, info.partition)), minimum)
             for info in sorted(description.partitions, key=lambda info: info.partition)
         ]
         factor = partitions[0].replication_factor if partitions else 0
-        with_head = not wanted and (bool(own) or not args["topics-with-overrides"])
+        with_heading = not filters and (bool(overrides) or not args["topics-with-overrides"])
         if args["topics-with-overrides"]:
             partitions = []
-        elif wanted:
-            partitions = [p for p in partitions if any(p.is_what(name, alive) for name in wanted)]
+        elif filters:
+            partitions = [p for p in partitions if any(p.matches(name, alive) for name in filters)]
         if args["json"]:
-            if with_head or partitions:
-                shown.append(_as_json(description, factor, own, partitions))
+            if with_heading or partitions:
+                described.append(_as_json(description, factor, overrides, partitions))
         elif at_terminal():
-            if with_head or partitions:
-                _show_table(description, factor, own, partitions)
+            if with_heading or partitions:
+                _show_table(description, factor, overrides, partitions)
         else:
-            _show_plain(description, factor, own, partitions, with_head)
+            _show_plain(description, factor, overrides, partitions, with_heading)
     if args["json"]:
-        print_json(shown)
+        print_json(described)
 
 
 def _descriptions(admin: Admin, args: Arguments) -> list[TopicDescription]:
@@ -100,11 +102,11 @@ def _descriptions(admin: Admin, args: Arguments) -> list[TopicDescription]:
         page = args["partition-size-limit-per-response"]
         return list(admin.describe_topics(names, partitions_per_response=page).values()) if names else []
     text = args["topic-id"]
-    wanted = uuid_of(text)
-    found = [listing for listing in admin.list_topics(list_internal=True).values() if listing.topic_id == wanted]
-    if not found and must_exist:
+    topic_id = uuid_of(text)
+    listings = [listing for listing in admin.list_topics(list_internal=True).values() if listing.topic_id == topic_id]
+    if not listings and must_exist:
         raise ToolError(f"TopicId '{text}' does not exist as expected")
-    return list(admin.describe_topics([listing.name for listing in found]).values()) if found else []
+    return list(admin.describe_topics([listing.name for listing in listings]).values()) if listings else []
 
 
 def _reassignments(admin: Admin, descriptions: list[TopicDescription]) -> dict[TopicPartition, PartitionReassignment]:
@@ -112,18 +114,22 @@ def _reassignments(admin: Admin, descriptions: list[TopicDescription]) -> dict[T
     try:
         return admin.list_partition_reassignments(partitions)
     except KafkaError as error:
-        # Those who may not see them, and clusters that have none, describe topics without them.
+        # Describe topics without reassignments if the user or the cluster does not support them.
         if error.code in (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION):
             return {}
         raise
 
 
 def _show_plain(
-    description: TopicDescription, factor: int, own: list[ConfigEntry], partitions: list[_Partition], with_head: bool
+    description: TopicDescription,
+    factor: int,
+    overrides: list[ConfigEntry],
+    partitions: list[_Partition],
+    with_heading: bool,
 ) -> None:
-    if with_head:
+    if with_heading:
         topic_id = "" if description.topic_id == NO_ID else f"\tTopicId: {uuid_text(description.topic_id)}"
-        configs = ",".join(f"{entry.name}={entry.value}" for entry in own)
+        configs = ",".join(f"{entry.name}={entry.value}" for entry in overrides)
         print(
             f"Topic: {description.name}{topic_id}\tPartitionCount: {len(description.partitions)}"
             f"\tReplicationFactor: {factor}\tConfigs: {configs}"
@@ -144,7 +150,7 @@ def _show_plain(
 
 
 def _show_table(
-    description: TopicDescription, factor: int, own: list[ConfigEntry], partitions: list[_Partition]
+    description: TopicDescription, factor: int, overrides: list[ConfigEntry], partitions: list[_Partition]
 ) -> None:
     count = len(description.partitions)
     print(
@@ -152,40 +158,40 @@ def _show_table(
         + f"  {count} partition{'' if count == 1 else 's'}, {factor} replica{'' if factor == 1 else 's'} each"
         + style(f"  {uuid_text(description.topic_id)}", "dim")
     )
-    for entry in own:
+    for entry in overrides:
         print(f"  {entry.name}={entry.value}")
     if partitions:
         headings = ["PARTITION", "LEADER", "REPLICAS", "ISR"]
-        moving = any(partition.reassignment for partition in partitions)
+        has_reassignments = any(partition.reassignment for partition in partitions)
         rows = []
         for p in partitions:
             row: list[object] = [p.info.partition, "none" if p.info.leader is None else p.info.leader.id]
             row += [ids(p.info.replicas), ids(p.info.isr)]
-            if moving:
+            if has_reassignments:
                 row += [ids(p.reassignment.adding_replicas if p.reassignment else ())]
                 row += [ids(p.reassignment.removing_replicas if p.reassignment else ())]
             rows.append(row)
-        lacking = {ids(p.info.isr) for p in partitions if len(p.info.isr) < p.replication_factor}
+        under_replicated = {ids(p.info.isr) for p in partitions if len(p.info.isr) < p.replication_factor}
         print_table(
-            headings + (["ADDING", "REMOVING"] if moving else []),
+            headings + (["ADDING", "REMOVING"] if has_reassignments else []),
             rows,
             right=("PARTITION",),
             styled=lambda heading, cell: (
-                ("red",) if cell == "none" else ("yellow",) if heading == "ISR" and cell in lacking else ()
+                ("red",) if cell == "none" else ("yellow",) if heading == "ISR" and cell in under_replicated else ()
             ),
         )
     print()
 
 
 def _as_json(
-    description: TopicDescription, factor: int, own: list[ConfigEntry], partitions: list[_Partition]
+    description: TopicDescription, factor: int, overrides: list[ConfigEntry], partitions: list[_Partition]
 ) -> dict[str, Any]:
     return {
         "topic": description.name,
         "topicId": None if description.topic_id == NO_ID else uuid_text(description.topic_id),
         "partitionCount": len(description.partitions),
         "replicationFactor": factor,
-        "configs": {entry.name: entry.value for entry in own},
+        "configs": {entry.name: entry.value for entry in overrides},
         "partitions": [
             {
                 "partition": p.info.partition,

@@ -1,4 +1,4 @@
-"""`kavka transactions` (`kafka-transactions`): transactions that are open, and ending those that hang."""
+"""`kavka transactions` (`kafka-transactions`): show transactions, find and abort hanging ones."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ MINUTE_MS = 60_000
 
 COMMAND = Command(
     "transactions",
-    "Show the transactions that coordinators and partitions know of, find those that hang and end them.",
+    "Show the transactions of coordinators and partitions; find and abort hanging transactions.",
     (JSON, *connection_options()),
     subcommands=(
         Command(
             "list",
             "List transactions.",
             (
-                Option("duration-filter", "Only those that run longer than this (ms); all if negative.", "ms", int, -1),
-                Option("transactional-id-pattern", "Only ids that this regular expression fits.", "pattern"),
+                Option(
+                    "duration-filter",
+                    "Only transactions open for longer than this time (ms); all if negative.",
+                    "ms",
+                    int,
+                    -1,
+                ),
+                Option("transactional-id-pattern", "Only ids that match this regular expression.", "pattern"),
             ),
         ),
         Command(
@@ -40,44 +46,46 @@ COMMAND = Command(
         ),
         Command(
             "describe-producers",
-            "Describe the producers that a partition knows.",
+            "Describe the producer state of a partition.",
             (
-                Option("broker-id", "Ask the replica on this broker, not the leader.", "broker id", int),
+                Option("broker-id", "Query the replica on this broker instead of the leader.", "broker id", int),
                 _TOPIC,
                 _PARTITION,
             ),
         ),
         Command(
             "abort",
-            "End a transaction that hangs in a partition.",
+            "Abort a hanging transaction of a partition.",
             (
                 _TOPIC,
                 _PARTITION,
-                Option("start-offset", "Where the transaction began.", "start offset", int),
-                Option("producer-id", "For brokers before 3.0, with the next two.", "producer id", int, older=True),
-                Option("producer-epoch", "See --producer-id.", "producer epoch", int, older=True),
-                Option("coordinator-epoch", "See --producer-id.", "coordinator epoch", int, older=True),
+                Option("start-offset", "The start offset of the transaction.", "start offset", int),
+                Option(
+                    "producer-id", "For brokers before 3.0, with the next two.", "producer id", int, deprecated=True
+                ),
+                Option("producer-epoch", "See --producer-id.", "producer epoch", int, deprecated=True),
+                Option("coordinator-epoch", "See --producer-id.", "coordinator epoch", int, deprecated=True),
             ),
         ),
         Command(
             "find-hanging",
-            "Find transactions that no coordinator ends any more.",
+            "Find hanging transactions, which no coordinator will end.",
             (
-                Option("broker-id", "Look on this broker.", "broker id", int),
+                Option("broker-id", "Search this broker.", "broker id", int),
                 Option(
                     "max-transaction-timeout",
-                    "Only those that are older than this (minutes): what producers may have at most.",
+                    "The maximum transaction timeout of producers (minutes). Younger transactions are excluded.",
                     "minutes",
                     int,
                     15,
                 ),
-                Option("topic", "Look in this topic.", "topic", completes="topic"),
-                Option("partition", "Look in this partition of the topic.", "partition", int),
+                Option("topic", "Search this topic.", "topic", completes="topic"),
+                Option("partition", "Search this partition of the topic.", "partition", int),
             ),
         ),
         Command(
             "forceTerminateTransaction",
-            "Abort the open transaction of a transactional id and shut its producer out.",
+            "Abort the open transaction of a transactional id and fence its producer.",
             (Option("transactionalId", "The id.", "transactional id", required=True),),
         ),
     ),
@@ -105,7 +113,7 @@ def main(argv: list[str]) -> int:
 
 
 def _body(args: Arguments) -> None:
-    what = {
+    action = {
         "list": _list,
         "describe": _describe,
         "describe-producers": _describe_producers,
@@ -121,11 +129,11 @@ def _body(args: Arguments) -> None:
         if "partition" in args and "topic" not in args:
             raise UsageError("The --partition argument requires --topic to be provided")
     with admin_for(args) as admin:
-        what(admin, args)
+        action(admin, args)
 
 
 def show(args: Arguments, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table as Kafka prints it: every column padded and followed by a tab."""
+    """Print a table as Kafka does: every column padded and followed by a tab."""
     rows = list(rows)
     if args["json"]:
         names = [heading[0].lower() + heading[1:].replace("(min)", "Minutes") for heading in headings]
@@ -141,27 +149,27 @@ def show(args: Arguments, headings: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def _list(admin: Admin, args: Arguments) -> None:
-    longer = args["duration-filter"]
+    min_duration = args["duration-filter"]
     try:
-        found = admin.list_transactions(
-            longer_than_ms=longer if longer >= 0 else None, pattern=args["transactional-id-pattern"]
+        transactions = admin.list_transactions(
+            longer_than_ms=min_duration if min_duration >= 0 else None, pattern=args["transactional-id-pattern"]
         )
     except KafkaError as error:
         raise ToolError(f"Failed to list transactions: {reason(error)}") from None
     show(
         args,
         ("TransactionalId", "Coordinator", "ProducerId", "TransactionState"),
-        [(t.transactional_id, t.coordinator, t.producer_id, t.state) for t in found],
+        [(t.transactional_id, t.coordinator, t.producer_id, t.state) for t in transactions],
     )
 
 
 def _describe(admin: Admin, args: Arguments) -> None:
     name = args["transactional-id"]
     try:
-        found = admin.describe_transactions(name)[name]
+        transaction = admin.describe_transactions(name)[name]
     except KafkaError as error:
         raise ToolError(f"Failed to describe transaction state of transactional-id `{name}`: {reason(error)}") from None
-    began = found.start_time_ms
+    start_time = transaction.start_time_ms
     show(
         args,
         (
@@ -177,15 +185,15 @@ def _describe(admin: Admin, args: Arguments) -> None:
         ),
         [
             (
-                found.coordinator.id,
+                transaction.coordinator.id,
                 name,
-                found.producer_id,
-                found.producer_epoch,
-                found.state,
-                found.timeout_ms,
-                began,
-                None if began is None else _now_ms() - began,
-                ",".join(map(str, sorted(found.partitions))),
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.state,
+                transaction.timeout_ms,
+                start_time,
+                None if start_time is None else _now_ms() - start_time,
+                ",".join(map(str, sorted(transaction.partitions))),
             )
         ],
     )
@@ -195,10 +203,10 @@ def _describe_producers(admin: Admin, args: Arguments) -> None:
     tp = TopicPartition(args["topic"], args["partition"])
     broker = args["broker-id"]
     try:
-        found = admin.describe_producers([tp], broker_id=broker)[tp]
+        producers = admin.describe_producers([tp], broker_id=broker)[tp]
     except KafkaError as error:
-        who = "leader" if broker is None else f"broker {broker}"
-        raise ToolError(f"Failed to describe producers for partition {tp} on {who}: {reason(error)}") from None
+        replica = "leader" if broker is None else f"broker {broker}"
+        raise ToolError(f"Failed to describe producers for partition {tp} on {replica}: {reason(error)}") from None
     show(
         args,
         (
@@ -218,7 +226,7 @@ def _describe_producers(admin: Admin, args: Arguments) -> None:
                 p.last_timestamp,
                 p.current_transaction_start_offset,
             )
-            for p in found
+            for p in producers
         ],
     )
 
@@ -228,19 +236,20 @@ def _abort(admin: Admin, args: Arguments) -> None:
 
     tp = TopicPartition(args["topic"], args["partition"])
     if "start-offset" in args:
-        start = args["start-offset"]
+        start_offset = args["start-offset"]
         try:
-            found = admin.find_transaction(tp, start)
+            transaction = admin.find_transaction(tp, start_offset)
         except KafkaError as error:
             raise ToolError(f"Failed to validate producer state for partition {tp}: {reason(error)}") from None
-        if found is None:
-            raise ToolError(f"Could not find any open transactions starting at offset {start} on partition {tp}")
-        spec = found
+        if transaction is None:
+            raise ToolError(f"Could not find any open transactions starting at offset {start_offset} on partition {tp}")
+        spec = transaction
     elif "producer-id" in args:
         for name in ("producer-epoch", "coordinator-epoch"):
             if name not in args:
                 raise UsageError(f"Missing required argument --{name}")
-        # A transaction that hung before its producer ended any has no epoch of a coordinator: 0 is before all others.
+        # If the producer never ended a transaction, there is no coordinator epoch. Use 0, the
+        # lowest one.
         epoch = max(0, args["coordinator-epoch"])
         spec = AbortTransactionSpec(tp, args["producer-id"], args["producer-epoch"], epoch)
     else:
@@ -255,7 +264,7 @@ def _abort(admin: Admin, args: Arguments) -> None:
 
 
 def _find_hanging(admin: Admin, args: Arguments) -> None:
-    found = admin.find_open_transactions(
+    transactions = admin.find_open_transactions(
         _partitions_to_search(admin, args),
         older_than_ms=args["max-transaction-timeout"] * MINUTE_MS,
         broker_id=args["broker-id"],
@@ -274,8 +283,8 @@ def _find_hanging(admin: Admin, args: Arguments) -> None:
                 p.last_timestamp,
                 (_now_ms() - p.last_timestamp) // MINUTE_MS,
             )
-            for tp, p, hangs in found
-            if hangs
+            for tp, p, is_hanging in transactions
+            if is_hanging
         ],
     )
 

@@ -1,4 +1,5 @@
-"""`kavka verifiable-consumer` (`kafka-verifiable-consumer`): print what a member of a group sees and does as JSON."""
+"""`kavka verifiable-consumer` (`kafka-verifiable-consumer`): print the events of a group member as
+JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from kavka.cli.clients import (
     exit_code,
     file_option,
     quiet_logging,
-    say_when_nobody_answers,
+    warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
 from kavka.cli.options import Arguments, Command, Option
@@ -26,16 +27,15 @@ SESSION_TIMEOUT_MS = 30_000
 
 COMMAND = Command(
     "verifiable-consumer",
-    "Read a topic as a member of a group, and print as JSON every rebalance, what was read and what was committed: "
-    "for tests of clusters.",
+    "Read a topic as a member of a group, and print rebalances, records and commits as JSON. For tests of clusters.",
     (
         BOOTSTRAP,
         Option("topic", "The topic to read.", "topic", required=True, completes="topic"),
         Option("group-id", "The consumer group.", "group", required=True, completes="group"),
-        Option("group-instance-id", "The member's lasting name in the group.", "name"),
+        Option("group-instance-id", "The id of a static member.", "name"),
         Option(
             "group-protocol",
-            "How the group works.",
+            "The group protocol.",
             "protocol",
             default="classic",
             choices=("classic", "consumer"),
@@ -44,18 +44,18 @@ COMMAND = Command(
         Option("group-remote-assignor", "The broker's assignor, with --group-protocol consumer.", "name"),
         Option("assignment-strategy", "The assignor's class, with --group-protocol classic.", "class", default=RANGE),
         Option("session-timeout", "The session timeout of a classic member.", "milliseconds", int, SESSION_TIMEOUT_MS),
-        Option("max-messages", "How many records to read; -1: until the tool is ended.", "number", int, -1),
+        Option("max-messages", "Number of records to read; -1: no limit.", "number", int, -1),
         Option(
             "reset-policy",
-            "Where to begin without a committed offset.",
+            "The start position without a committed offset.",
             "policy",
             default="earliest",
             choices=("earliest", "latest", "none"),
         ),
-        Option("enable-autocommit", "The consumer commits by itself, rather than after every poll."),
+        Option("enable-autocommit", "Commit periodically instead of after every poll."),
         Option("verbose", "Print every record."),
-        file_option("command-config", "A file with settings of the consumer."),
-        file_option("consumer.config", "As --command-config.", older=True),
+        file_option("command-config", "A file with consumer settings."),
+        file_option("consumer.config", "Same as --command-config.", deprecated=True),
         BROKER_LIST,
         ZOOKEEPER,
     ),
@@ -74,56 +74,58 @@ def consume(args: Arguments) -> int:
 
     events = Events()
     code = 0
-    events.say("startup_complete")
+    events.emit("startup_complete")
     try:
         with ended_by_signals(), Consumer(settings) as consumer:
-            say_when_nobody_answers(consumer, COMMAND.name, settings["bootstrap.servers"])
+            warn_if_unreachable(consumer, COMMAND.name, settings["bootstrap.servers"])
             try:
-                Reading(consumer, events, args).run()
+                VerifiableConsumer(consumer, events, args).run()
             except KeyboardInterrupt as error:
-                events.say("shutdown_requested")
+                events.emit("shutdown_requested")
                 code = exit_code(error)
     except KeyboardInterrupt as error:
         code = exit_code(error)
-    events.say("shutdown_complete")
+    events.emit("shutdown_complete")
     return code
 
 
-class Reading:
+class VerifiableConsumer:
+    """Reads records and prints events, in one thread."""
+
     def __init__(self, consumer: Consumer, events: Events, args: Arguments) -> None:
         self._consumer = consumer
         self._events = events
         self._args = args
-        self._wanted: int = args["max-messages"]
-        self._read = 0
+        self._limit: int = args["max-messages"]
+        self._count = 0
 
     def run(self) -> None:
         self._consumer.subscribe(
             [self._args["topic"]],
-            on_assigned=lambda found: self._partitions("partitions_assigned", found),
-            on_revoked=lambda found: self._partitions("partitions_revoked", found),
+            on_assigned=lambda partitions: self._partitions("partitions_assigned", partitions),
+            on_revoked=lambda partitions: self._partitions("partitions_revoked", partitions),
         )
-        while self._wanted < 0 or self._read < self._wanted:
+        while self._limit < 0 or self._count < self._limit:
             self._events.check()
-            most = None if self._wanted < 0 else self._wanted - self._read
-            records = list(self._consumer.poll(1.0, max_records=None if most is None else min(500, most)))
+            remaining = None if self._limit < 0 else self._limit - self._count
+            records = list(self._consumer.poll(1.0, max_records=None if remaining is None else min(500, remaining)))
             if not records:
                 continue
-            self._read += len(records)
+            self._count += len(records)
             self._received(records)
             if not self._args["enable-autocommit"]:
                 self._commit(records)
 
     def _partitions(self, name: str, partitions: Iterable[Any]) -> None:
-        shown = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(partitions)]
-        self._events.say(name, partitions=shown)
+        described = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(partitions)]
+        self._events.emit(name, partitions=described)
 
     def _received(self, records: list[Any]) -> None:
         by_partition: dict[tuple[str, int], list[int]] = {}
         for record in records:
             by_partition.setdefault((record.topic, record.partition), []).append(record.offset)
             if self._args["verbose"]:
-                self._events.say(
+                self._events.emit(
                     "record_data",
                     key=_text(record.key),
                     value=_text(record.value),
@@ -131,7 +133,7 @@ class Reading:
                     partition=record.partition,
                     offset=record.offset,
                 )
-        self._events.say(
+        self._events.emit(
             "records_consumed",
             count=len(records),
             partitions=[
@@ -150,13 +152,13 @@ class Reading:
         from kavka.common.errors import KafkaError
 
         offsets = {(record.topic, record.partition): record.offset + 1 for record in records}
-        shown = [{"topic": tp[0], "partition": tp[1], "offset": offset} for tp, offset in offsets.items()]
+        described = [{"topic": tp[0], "partition": tp[1], "offset": offset} for tp, offset in offsets.items()]
         try:
             self._consumer.commit_sync(offsets)
         except KafkaError as error:
-            self._events.say("offsets_committed", offsets=shown, success=False, error=reason(error))
+            self._events.emit("offsets_committed", offsets=described, success=False, error=reason(error))
         else:
-            self._events.say("offsets_committed", offsets=shown, success=True)
+            self._events.emit("offsets_committed", offsets=described, success=True)
 
 
 def _text(data: bytes | None) -> str | None:

@@ -1,4 +1,5 @@
-"""`kavka verifiable-producer` (`kafka-verifiable-producer`): send increasing numbers and print each outcome as JSON."""
+"""`kavka verifiable-producer` (`kafka-verifiable-producer`): send increasing numbers and print each
+result as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kavka.cli.clients import (
     exit_code,
     file_option,
     quiet_logging,
-    say_when_nobody_answers,
+    warn_if_unreachable,
 )
 from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, ZOOKEEPER, bootstrap_servers
 from kavka.cli.options import Arguments, Command, Option
@@ -23,24 +24,24 @@ from kavka.cli.tool import reason, run
 
 COMMAND = Command(
     "verifiable-producer",
-    "Send increasing numbers to a topic, and print as JSON what became of each: for tests of clusters.",
+    "Send increasing numbers to a topic, and print the result of each as JSON. For tests of clusters.",
     (
         BOOTSTRAP,
         Option("topic", "The topic to send to.", "topic", required=True, completes="topic"),
-        Option("max-messages", "How many records to send; -1: until the tool is ended.", "number", int, -1),
-        Option("throughput", "About so many records a second; -1: as many as can be.", "records/s", int, -1),
-        Option("acks", "Who must have a record before it counts: 0, 1, or -1 for all in sync.", "acks", int, -1),
+        Option("max-messages", "Number of records to send; -1: no limit.", "number", int, -1),
+        Option("throughput", "Maximum records per second; -1: no limit.", "records/s", int, -1),
+        Option("acks", "The required acknowledgements: 0, 1, or -1 for the whole ISR.", "acks", int, -1),
         Option("value-prefix", "Values are this number, a dot, and the record's number.", "number", int),
-        Option("repeating-keys", "Keys are the numbers from 0 on, below this one, again and again.", "number", int),
+        Option("repeating-keys", "Keys repeat the numbers from 0 up to this number, exclusive.", "number", int),
         Option(
             "message-create-time",
-            "The time of the first record, in milliseconds since 1970; the others follow at once.",
+            "The timestamp of the first record, in milliseconds since 1970. Later records add the elapsed time.",
             "milliseconds",
             int,
             -1,
         ),
-        file_option("command-config", "A file with settings of the producer."),
-        file_option("producer.config", "As --command-config.", older=True),
+        file_option("command-config", "A file with producer settings."),
+        file_option("producer.config", "Same as --command-config.", deprecated=True),
         BROKER_LIST,
         ZOOKEEPER,
     ),
@@ -53,24 +54,24 @@ def main(argv: list[str]) -> int:
 
 
 class Events:
-    """JSON objects on standard output, a line each; from any thread. `gone`: nobody reads them any more."""
+    """Prints JSON objects on standard output, one per line. Any thread may call `emit`."""
 
     def __init__(self) -> None:
-        self.gone = False
+        self._output_closed = False
         self._lock = threading.Lock()
 
-    def say(self, name: str, **fields: Any) -> None:
+    def emit(self, name: str, **fields: Any) -> None:
         line = json.dumps({"timestamp": now_ms(), "name": name, **fields}, separators=(",", ":"), ensure_ascii=False)
         with self._lock:
             try:
                 sys.stdout.write(line + "\n")
                 sys.stdout.flush()
             except BrokenPipeError:
-                self.gone = True
+                self._output_closed = True
 
     def check(self) -> None:
-        """From the main thread: BrokenPipeError where nobody reads."""
-        if self.gone:
+        """Raise BrokenPipeError in the main thread if the reader has closed standard output."""
+        if self._output_closed:
             raise BrokenPipeError
 
 
@@ -84,23 +85,23 @@ def produce(args: Arguments) -> int:
         settings.pop(name, None)
     from kavka.client.producer.producer import Producer
 
-    test = Sending(args)
+    test = VerifiableProducer(args)
     code = 0
     start = time.time()
-    test.events.say("startup_complete")
+    test.events.emit("startup_complete")
     try:
         with ended_by_signals():
             producer = Producer(settings)
             try:
-                say_when_nobody_answers(producer, COMMAND.name, settings["bootstrap.servers"])
+                warn_if_unreachable(producer, COMMAND.name, settings["bootstrap.servers"])
                 test.run(producer)
             finally:
                 producer.close()
     except KeyboardInterrupt as error:
         code = exit_code(error)
-    test.events.say("shutdown_complete")
+    test.events.emit("shutdown_complete")
     elapsed = max(1, int((time.time() - start) * 1000))
-    test.events.say(
+    test.events.emit(
         "tool_data",
         sent=test.sent,
         acked=test.acked,
@@ -110,12 +111,14 @@ def produce(args: Arguments) -> int:
     return code
 
 
-class Sending:
+class VerifiableProducer:
+    """Sends records in the main thread; `done` counts results in the producer's thread."""
+
     def __init__(self, args: Arguments) -> None:
         self.events = Events()
         self.sent = self.acked = 0
         self._topic: str = args["topic"]
-        self._wanted: int = args["max-messages"]
+        self._limit: int = args["max-messages"]
         self._prefix: int | None = args["value-prefix"]
         self._keys: int | None = args["repeating-keys"]
         self._time: int = args["message-create-time"]
@@ -123,20 +126,20 @@ class Sending:
 
     def run(self, producer: Any) -> None:
         start = now_ms()
-        while self._wanted < 0 or self.sent < self._wanted:
+        while self._limit < 0 or self.sent < self._limit:
             self.events.check()
             number = self.sent
             value = str(number) if self._prefix is None else f"{self._prefix}.{number}"
             key = None if not self._keys else str(number % self._keys)
             created = None if self._time < 0 else self._time + now_ms() - start
             self.sent += 1
-            producer.send(self._topic, value, key, None, created, None, _Outcome(self, key, value))
+            producer.send(self._topic, value, key, None, created, None, _Callback(self, key, value))
             self._throttle.after(number)
 
     def done(self, key: str | None, value: str, metadata: Any, error: Any) -> None:
         if error is None:
             self.acked += 1
-            self.events.say(
+            self.events.emit(
                 "producer_send_success",
                 key=key,
                 value=value,
@@ -145,7 +148,7 @@ class Sending:
                 partition=metadata.partition,
             )
         else:
-            self.events.say(
+            self.events.emit(
                 "producer_send_error",
                 topic=self._topic,
                 key=key,
@@ -155,12 +158,12 @@ class Sending:
             )
 
 
-class _Outcome:
-    """The callback of one record."""
+class _Callback:
+    """The callback of a record."""
 
     __slots__ = ("key", "test", "value")
 
-    def __init__(self, test: Sending, key: str | None, value: str) -> None:
+    def __init__(self, test: VerifiableProducer, key: str | None, value: str) -> None:
         self.test, self.key, self.value = test, key, value
 
     def __call__(self, metadata: Any, error: Any) -> None:

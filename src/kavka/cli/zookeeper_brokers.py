@@ -1,4 +1,4 @@
-"""`--zookeeper`: where the brokers are, read from the tree that they register in."""
+"""The option `--zookeeper`: brokers and the controller, read from their znodes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ TIMEOUT_S = 10.0
 
 
 def brokers_in_zookeeper(tool: str, connect: str) -> str:
-    """The addresses of the brokers that live, as `--bootstrap-server` takes them; says so on standard error."""
+    """Return the addresses of the registered brokers in the format of `--bootstrap-server`, and
+    print a deprecation note."""
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     where = f"ZooKeeper at {connect}"
     try:
-        found = _addresses(connect)
+        addresses = _addresses(connect)
     except KazooTimeoutError:
         raise ToolError(
-            f"no ZooKeeper answers at {connect}; --bootstrap-server host:port names a broker instead"
+            f"no ZooKeeper server is reachable at {connect}; use --bootstrap-server host:port instead"
         ) from None
     except (KazooException, MalformedNode) as error:
         raise ToolError(f"{where}: {type(error).__name__} {error}") from None
-    if not found:
+    if not addresses:
         raise ToolError(f"no broker is registered in the {where}")
-    servers = ",".join(found)
-    note(tool, f"--zookeeper is an older form: {servers} was found there, the rest is asked of the brokers")
+    servers = ",".join(addresses)
+    note(tool, f"--zookeeper is deprecated: using --bootstrap-server {servers}")
     return servers
 
 
 def controller_in_zookeeper(connect: str, timeout_s: float = 3.0) -> int | None:
-    """The id of the controller; None where there is none, or nobody answers."""
+    """Return the id of the controller; None if there is none or ZooKeeper is not reachable."""
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     client = KazooClient(hosts=connect, timeout=timeout_s)
     try:
@@ -51,14 +52,14 @@ def _addresses(connect: str) -> list[str]:
     client = KazooClient(hosts=connect, timeout=TIMEOUT_S)
     try:
         client.start(timeout=TIMEOUT_S)
-        found = []
+        addresses = []
         for broker_id in sorted(int(name) for name in client.get_children(BROKER_IDS)):
             try:
                 registration = BrokerRegistration.decode(broker_id, client.get(broker(broker_id))[0])
             except NoNodeError:
-                continue  # It died between the two questions.
-            found += [end_point.url().partition("://")[2] for end_point in registration.end_points[:1]]
-        return found
+                continue  # The broker stopped between the two reads.
+            addresses += [end_point.url().partition("://")[2] for end_point in registration.end_points[:1]]
+        return addresses
     except NoNodeError:
         return []
     finally:

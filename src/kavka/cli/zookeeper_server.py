@@ -1,7 +1,7 @@
-"""`kavka zookeeper-server-start`, `zookeeper-server-stop` and `zkServer`: a ZooKeeper server, run by Java.
+"""`kavka zookeeper-server-start`, `zookeeper-server-stop` and `zkServer`: run an Apache ZooKeeper
+server in Java.
 
-The server is ZooKeeper's own; where its classes come from is in `zookeeper_jars`. Only servers that were started from
-this installation are ever stopped.
+`zookeeper_jars` locates the jars. Only servers of this installation are stopped.
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ from kavka.common.properties import PropertiesError, parse_properties
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-# As Kafka's own script gives it.
+# The same as in Kafka's script.
 HEAP = ("-Xmx512M",)
 DEFAULT_CONFIGS = ("conf/zoo.cfg", "config/zoo.cfg", "config/zookeeper.properties")
 
 COMMAND = Command(
     "zookeeper-server-start",
-    "Start a ZooKeeper server (it needs Java, and the jars that come with PySpark or with a ZooKeeper in "
-    "ZOOKEEPER_HOME). KAFKA_HEAP_OPTS and KAFKA_OPTS are given to Java.",
-    (Option("daemon", "In the background; returns once it is ready."),),
-    positionals=(Positional("zookeeper.properties", "Settings, by ZooKeeper's names."),),
+    "Start a ZooKeeper server. It requires Java, and the jars of PySpark or of a ZooKeeper distribution in "
+    "ZOOKEEPER_HOME. KAFKA_HEAP_OPTS and KAFKA_OPTS are passed to Java.",
+    (Option("daemon", "Run in the background. Returns when the server is ready."),),
+    positionals=(Positional("zookeeper.properties", "ZooKeeper settings."),),
     examples=("kavka zookeeper-server-start -daemon config/zookeeper.properties",),
 )
 
 STOP_COMMAND = Command(
     "zookeeper-server-stop",
-    "Stop the ZooKeeper servers that were started with this installation of Kavka, and wait until they are gone. "
-    "No other process is ever touched.",
-    (Option("timeout", "How long to wait, in seconds.", "seconds", float, STOP_TIMEOUT_S, default_text="30"),),
+    "Stop the ZooKeeper servers of this Kavka installation and wait until they have stopped.",
+    (Option("timeout", "Maximum time to wait, in seconds.", "seconds", float, STOP_TIMEOUT_S, default_text="30"),),
     positionals=(Positional("zookeeper.properties", "Stop only the server with this file.", required=False),),
 )
 
 ZKSERVER_COMMAND = Command(
     "zkServer",
-    "Start and stop a ZooKeeper server as ZooKeeper's own script does: start, start-foreground, stop, restart, status, "
+    "Manage a ZooKeeper server like ZooKeeper's script of this name: start, start-foreground, stop, restart, status, "
     "version or print-cmd.",
     (Option("config", "The directory of zoo.cfg.", "directory", completes="directory"),),
     positionals=(
         Positional("action", "start, start-foreground, stop, restart, status, version or print-cmd", completes=""),
         Positional(
             "zoo.cfg",
-            "Settings; where it is not given: ZOOCFG in ZOOCFGDIR, else conf/zoo.cfg, config/zoo.cfg or "
-            "config/zookeeper.properties, from here or from the installation",
+            "ZooKeeper settings. By default ZOOCFG in ZOOCFGDIR, else conf/zoo.cfg, config/zoo.cfg or "
+            "config/zookeeper.properties in the current folder or the installation",
             required=False,
         ),
     ),
@@ -74,7 +73,8 @@ def zkserver_main(argv: list[str]) -> int:
 
 
 class ServerConfig(NamedTuple):
-    """What a command has to know of a server's file. Port 0: nobody can tell from the file where it listens."""
+    """The settings of a server that the commands need. Port 0: the file does not contain the
+    port."""
 
     path: Path
     host: str
@@ -95,11 +95,11 @@ class ServerConfig(NamedTuple):
         if not port.isdigit() or int(port) > 65535:
             raise ToolError(f"{path}: clientPort={port} is not a port")
         host = values.get("clientPortAddress", "")
-        alone = not any(name.startswith("server.") for name in values) and "dynamicConfigFile" not in values
-        return cls(path.absolute(), "localhost" if host in ("", "0.0.0.0", "::") else host, int(port), alone)
+        is_standalone = not any(name.startswith("server.") for name in values) and "dynamicConfigFile" not in values
+        return cls(path.absolute(), "localhost" if host in ("", "0.0.0.0", "::") else host, int(port), is_standalone)
 
-    def ask(self, word: str, timeout: float = 2.0) -> str:
-        """The answer to a four-letter word; empty when nobody answers."""
+    def query(self, word: str, timeout: float = 2.0) -> str:
+        """Return the response to a four-letter word; empty if the server is not reachable."""
         try:
             with socket.create_connection((self.host, self.port), timeout) as connection:
                 connection.sendall(word.encode())
@@ -111,9 +111,10 @@ class ServerConfig(NamedTuple):
         return b"".join(pieces).decode(errors="replace")
 
     def serves(self) -> bool:
-        """A member of an ensemble is there as soon as it answers: whether it serves is up to the others too."""
-        answer = self.ask("srvr")
-        return bool(answer) and (not self.standalone or "not currently serving" not in answer)
+        """Whether the server is ready. A member of an ensemble is ready when it responds, since it
+        serves only with a quorum."""
+        response = self.query("srvr")
+        return bool(response) and (not self.standalone or "not currently serving" not in response)
 
 
 def command(config: ServerConfig) -> list[str]:
@@ -125,39 +126,39 @@ def command(config: ServerConfig) -> list[str]:
 
 
 def launch(config: ServerConfig, argv: list[str], output: Path) -> Daemon:
-    """A server in the background, once it serves."""
-    if config.port and config.ask("srvr"):
-        raise ToolError(f"a ZooKeeper serves at {config.host}:{config.port} already")
+    """Start a server in the background and wait until it is ready."""
+    if config.port and config.query("srvr"):
+        raise ToolError(f"a ZooKeeper server is already running at {config.host}:{config.port}")
     server = Daemon(argv, output)
     running.register_zookeeper(server.pid, config.path)
     deadline = time.monotonic() + START_TIMEOUT_S
     while config.port and not config.serves():
         if not server.running:
-            raise ToolError(_why(config, server))
+            raise ToolError(_start_error(config, server))
         if time.monotonic() > deadline:
             server.kill()
-            raise ToolError(f"it does not serve after {START_TIMEOUT_S:g} s, see {output}")
+            raise ToolError(f"ZooKeeper is not ready after {START_TIMEOUT_S:g} s, see {output}")
         time.sleep(0.02)
     return server
 
 
-def _why(config: ServerConfig, server: Daemon) -> str:
+def _start_error(config: ServerConfig, server: Daemon) -> str:
     lines = server.written()
     if any("Address already in use" in line for line in lines):
-        return f"port {config.port} of {config.path} is in use already"
-    told = [line for line in lines if " ERROR " in line or "Exception" in line]
-    return f"ZooKeeper did not start: {(told or lines or ['it said nothing'])[0].strip()} (see {server.output})"
+        return f"port {config.port} in {config.path} is already in use"
+    errors = [line for line in lines if " ERROR " in line or "Exception" in line]
+    return f"ZooKeeper did not start: {(errors or lines or ['no output'])[0].strip()} (see {server.output})"
 
 
 def _start(args: Arguments) -> int:
     config = ServerConfig.read(Path(args.positionals[0]))
     if not args["daemon"]:
-        return _become(config)
+        return _exec_server(config)
     _start_in_background(config)
     return 0
 
 
-def _become(config: ServerConfig) -> int:
+def _exec_server(config: ServerConfig) -> int:
     argv = command(config)
     running.register_zookeeper(os.getpid(), config.path)
     sys.stdout.flush()
@@ -168,23 +169,23 @@ def _start_in_background(config: ServerConfig) -> None:
     output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / "zookeeper.out"
     server = launch(config, command(config), output)
     where = f" at {config.host}:{config.port}" if config.port else ""
-    print(f"ZooKeeper runs as process {server.pid}{where}, its output is in {output}")
-    server.let_go()
+    print(f"ZooKeeper is running as process {server.pid}{where}, output in {output}")
+    server.detach()
 
 
 def _stop(args: Arguments) -> int:
     entries = running.zookeepers()
     if args.positionals:
-        wanted = str(Path(args.positionals[0]).absolute())
-        entries = [entry for entry in entries if entry.config == wanted]
+        config = str(Path(args.positionals[0]).absolute())
+        entries = [entry for entry in entries if entry.config == config]
     if not entries:
         raise ToolError("no ZooKeeper server to stop")
-    left = running.stop(entries, args["timeout"])
+    alive = running.stop(entries, args["timeout"])
     for entry in entries:
-        if entry not in left:
+        if entry not in alive:
             print(f"stopped ZooKeeper (process {entry.pid})")
-    if left:
-        pids = ", ".join(str(entry.pid) for entry in left)
+    if alive:
+        pids = ", ".join(str(entry.pid) for entry in alive)
         raise ToolError(f"still running after {args['timeout']:g} s: process {pids}")
     return 0
 
@@ -197,29 +198,32 @@ def _zkserver(args: Arguments) -> int:
     if action == "version":
         return _version()
     config = ServerConfig.read(_default_config(args))
-    found = [entry for entry in running.zookeepers() if entry.config == str(config.path)]
+    entries = [entry for entry in running.zookeepers() if entry.config == str(config.path)]
     print(f"Using config: {config.path}", file=sys.stderr)
     match action:
         case "start":
-            return _zkserver_start(config, found)
+            return _zkserver_start(config, entries)
         case "start-foreground":
-            return _become(config)
+            return _exec_server(config)
         case "stop":
-            return _zkserver_stop(found)
+            return _zkserver_stop(entries)
         case "restart":
-            _zkserver_stop(found)
+            _zkserver_stop(entries)
             return _zkserver_start(config, [])
         case "status":
             return _status(config)
         case "print-cmd":
             print(shlex.join(command(config)))
             return 0
-    raise UsageError(f"there is no '{action}': start, start-foreground, stop, restart, status, version, print-cmd")
+    raise UsageError(
+        f"unknown action '{action}'; it must be one of start, start-foreground, stop, restart, status, version, "
+        "print-cmd"
+    )
 
 
-def _zkserver_start(config: ServerConfig, found: list[running.RunningZooKeeper]) -> int:
-    if found:
-        print(f"Starting zookeeper ... already running as process {found[0].pid}.")
+def _zkserver_start(config: ServerConfig, entries: list[running.RunningZooKeeper]) -> int:
+    if entries:
+        print(f"Starting zookeeper ... already running as process {entries[0].pid}.")
         return 1
     output = Path(os.environ.get("ZOO_LOG_DIR") or os.environ.get("LOG_DIR") or "kavka-logs") / "zookeeper.out"
     argv = command(config)
@@ -228,26 +232,26 @@ def _zkserver_start(config: ServerConfig, found: list[running.RunningZooKeeper])
     except ToolError:
         print("Starting zookeeper ... FAILED TO START")
         raise
-    server.let_go()
+    server.detach()
     print("Starting zookeeper ... STARTED")
     return 0
 
 
-def _zkserver_stop(found: list[running.RunningZooKeeper]) -> int:
-    if not found:
-        print("Stopping zookeeper ... no zookeeper to stop (none was started from here with this file)")
+def _zkserver_stop(entries: list[running.RunningZooKeeper]) -> int:
+    if not entries:
+        print("Stopping zookeeper ... no zookeeper to stop (this installation runs none with this file)")
         return 1
-    if running.stop(found, STOP_TIMEOUT_S):
-        raise ToolError(f"process {found[0].pid} still runs after {STOP_TIMEOUT_S:g} s")
+    if running.stop(entries, STOP_TIMEOUT_S):
+        raise ToolError(f"still running after {STOP_TIMEOUT_S:g} s: process {entries[0].pid}")
     print("Stopping zookeeper ... STOPPED")
     return 0
 
 
 def _status(config: ServerConfig) -> int:
     if not config.port:
-        raise ToolError(f"{config.path}: there is no clientPort to ask at")
+        raise ToolError(f"{config.path}: clientPort is missing")
     print(f"Client port found: {config.port}. Client address: {config.host}. Client SSL: false.")
-    mode = next((line for line in config.ask("srvr").splitlines() if line.startswith("Mode: ")), None)
+    mode = next((line for line in config.query("srvr").splitlines() if line.startswith("Mode: ")), None)
     print(mode or "Error contacting service. It is probably not running.")
     return 0 if mode else 1
 
@@ -265,8 +269,8 @@ def _version() -> int:
 def _default_config(args: Arguments) -> Path:
     folder = args["config"] or os.environ.get("ZOOCFGDIR")
     if len(args.positionals) > 1:
-        given = Path(args.positionals[1])
-        return given if given.exists() or folder is None else Path(folder) / given
+        path = Path(args.positionals[1])
+        return path if path.exists() or folder is None else Path(folder) / path
     name = os.environ.get("ZOOCFG", "zoo.cfg")
     if folder is not None:
         return Path(folder) / name
@@ -274,4 +278,4 @@ def _default_config(args: Arguments) -> Path:
         for candidate in DEFAULT_CONFIGS:
             if (base / candidate).exists():
                 return base / candidate
-    raise ToolError(f"no {' or '.join(DEFAULT_CONFIGS)} is here: name the file")
+    raise ToolError(f"there is no {' or '.join(DEFAULT_CONFIGS)}: pass the file as an argument")

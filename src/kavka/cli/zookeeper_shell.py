@@ -1,7 +1,7 @@
-"""`kavka zookeeper-shell host:port[/path] [command]`: look at, and change, what is in a ZooKeeper.
+"""`kavka zookeeper-shell host:port[/path] [command]`: read and change znodes.
 
-The commands, their output and their exit codes are those of ZooKeeper's own shell, without a Java to start. With a
-command it is done and the shell ends; without, commands are read from the terminal or the pipe, one a line.
+The commands, their output and their exit codes are those of ZooKeeper's shell; Java is not needed.
+Without a command, the shell reads commands from standard input, one per line.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from kavka.cli.output import at_terminal
 from kavka.cli.tool import ToolError, run
 
 CONNECT_TIMEOUT_S = 10.0
-DELETE_BATCH = 1000
 
 COMMAND = Command(
     "zookeeper-shell",
-    "Look at, and change, what is in a ZooKeeper: ls, get, stat, create, set, delete, deleteall and more (help lists "
-    "them). Without a command it reads them, one a line.",
-    (Option("timeout", "How long to wait for a connection, in ms.", "ms", int, 10_000),),
+    "Read and change znodes: ls, get, stat, create, set, delete, deleteall and more (help lists them). Without a "
+    "command, read commands from standard input, one per line.",
+    (Option("timeout", "Maximum time to wait for a connection, in ms.", "ms", int, 10_000),),
     positionals=(
-        Positional("host:port[/path]", "Where the ZooKeeper is.", completes=""),
-        Positional("command", "What to do.", required=False, many=True, completes=""),
+        Positional("host:port[/path]", "The address of a ZooKeeper server.", completes=""),
+        Positional("command", "The command to run.", required=False, many=True, completes=""),
     ),
     examples=(
         "kavka zookeeper-shell localhost:2181 ls /brokers/ids",
@@ -44,11 +43,11 @@ COMMAND = Command(
 
 
 def main(argv: list[str]) -> int:
-    # What comes after the address belongs to the shell's own command, dashes and all.
-    place = next((index for index, word in enumerate(argv) if _is_address(argv, index)), None)
-    if place is None or "--" in argv[: place + 1]:
+    # All words after the address are the shell command, including its options.
+    address = next((index for index in range(len(argv)) if _is_address(argv, index)), None)
+    if address is None or "--" in argv[: address + 1]:
         return run(COMMAND, argv, lambda args: _body(args, args.positionals[1:]))
-    return run(COMMAND, argv[: place + 1], lambda args: _body(args, argv[place + 1 :]))
+    return run(COMMAND, argv[: address + 1], lambda args: _body(args, argv[address + 1 :]))
 
 
 def _is_address(argv: list[str], index: int) -> bool:
@@ -62,17 +61,19 @@ def _body(args: Arguments, words: list[str]) -> int:
     shell = Shell(hosts, args["timeout"] / 1000)
     try:
         if words:
-            return 0 if shell.do(words) else 1
-        return shell.converse()
+            return 0 if shell.execute(words) else 1
+        return shell.read_commands()
     finally:
         shell.close()
 
 
 class _Usage(Exception):
-    pass
+    """A command has invalid arguments. `str()` is an optional message."""
 
 
 class Shell:
+    """Owns the ZooKeeper session and the command history."""
+
     def __init__(self, hosts: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         self.hosts = hosts
         self._client: Any = None
@@ -84,11 +85,11 @@ class Shell:
         try:
             client = KazooClient(hosts=hosts, timeout=30.0)
             with warnings.catch_warnings():
-                # A path in the address that is not there shows itself with the first command.
+                # The first command reports a chroot that does not exist.
                 warnings.simplefilter("ignore")
                 client.start(timeout=self._timeout_s)
         except KazooTimeoutError:
-            raise ToolError(f"no ZooKeeper answers at {hosts}") from None
+            raise ToolError(f"no ZooKeeper server is reachable at {hosts}") from None
         except (errors.KazooException, ValueError) as error:
             raise ToolError(f"{hosts}: {error}") from None
         self.close()
@@ -101,24 +102,25 @@ class Shell:
             self._client.close()
             self._client = None
 
-    # --- the conversation
+    # --- the command loop
 
-    def converse(self) -> int:
-        """The exit code is that of the last command, as a script wants it; at a terminal it is 0."""
-        person = sys.stdin.isatty() and at_terminal()
-        if person:
+    def read_commands(self) -> int:
+        """Execute commands from standard input. Return the exit code: 0 on a terminal, else that of
+        the last command."""
+        is_interactive = sys.stdin.isatty() and at_terminal()
+        if is_interactive:
             import readline
 
             readline.set_completer_delims(" ")
             readline.set_completer(self._complete)
             readline.parse_and_bind("tab: complete")
             print("Welcome to ZooKeeper! help lists the commands, quit ends.")
-        done = True
+        succeeded = True
         while True:
             try:
-                line = input(f"[zk: {self.hosts}(CONNECTED) {len(self._history)}] " if person else "")
+                line = input(f"[zk: {self.hosts}(CONNECTED) {len(self._history)}] " if is_interactive else "")
             except EOFError:
-                return 0 if person or done else 1
+                return 0 if is_interactive or succeeded else 1
             except KeyboardInterrupt:
                 print()
                 return 0
@@ -129,11 +131,11 @@ class Shell:
                 words = _split(line)
             except ValueError as error:
                 print(f"{error}: {line}", file=sys.stderr)
-                done = False
+                succeeded = False
                 continue
             if words[0] in ("quit", "close"):
-                return 0 if person or done else 1
-            done = self.do(words)
+                return 0 if is_interactive or succeeded else 1
+            succeeded = self.execute(words)
             sys.stdout.flush()
 
     def _complete(self, text: str, state: int) -> str | None:
@@ -141,15 +143,15 @@ class Shell:
             if text.startswith("/"):
                 parent, _, start = text.rpartition("/")
                 names = sorted(self._client.get_children(parent or "/"))
-                found = [f"{parent}/{name}" for name in names if name.startswith(start)]
+                candidates = [f"{parent}/{name}" for name in names if name.startswith(start)]
             else:
-                found = [name for name in sorted(COMMANDS) if name.startswith(text)]
+                candidates = [name for name in sorted(COMMANDS) if name.startswith(text)]
         except errors.KazooException:
             return None
-        return found[state] if state < len(found) else None
+        return candidates[state] if state < len(candidates) else None
 
-    def do(self, words: list[str]) -> bool:
-        """Whether it could be done; what went wrong is on standard error."""
+    def execute(self, words: list[str]) -> bool:
+        """Execute a command. On failure print the error on standard error and return False."""
         name, rest = words[0], words[1:]
         if name not in COMMANDS:
             print(f"{usage()}\nCommand not found: Command not found {name}", file=sys.stderr)
@@ -160,8 +162,8 @@ class Shell:
             function(self, _Words(rest))
             return True
         except _Usage as error:
-            told = str(error)
-            print(f"{told}\n" if told else "", f"{name} {synopsis}".rstrip(), sep="", file=sys.stderr)
+            message = str(error)
+            print(f"{message}\n" if message else "", f"{name} {synopsis}".rstrip(), sep="", file=sys.stderr)
         except errors.KazooException as error:
             print(_explain(error, path), file=sys.stderr)
         return False
@@ -169,60 +171,60 @@ class Shell:
     # --- the commands
 
     def ls(self, words: _Words) -> None:
-        flags, (path,) = words.parse(flags="swR", least=1)
+        flags, (path,) = words.parse(flags="swR", min_count=1)
         if "R" in flags:
             self._list_all(path)
             return
-        children = sorted(self._client.get_children(path, watch=self._told if "w" in flags else None))
+        children = sorted(self._client.get_children(path, watch=self._print_event if "w" in flags else None))
         print(f"[{', '.join(children)}]")
         if "s" in flags:
             self._print_stat(self._client.exists(path))
 
     def _list_all(self, path: str) -> None:
-        """As ZooKeeper's shell lists: a level after the other."""
-        waiting = deque([path])
-        while waiting:
-            here = waiting.popleft()
-            children = sorted(self._client.get_children(here))
-            print(here)
-            waiting.extend(f"{'' if here == '/' else here}/{child}" for child in children)
+        """List all descendants, level by level as ZooKeeper's shell does."""
+        pending = deque([path])
+        while pending:
+            parent = pending.popleft()
+            children = sorted(self._client.get_children(parent))
+            print(parent)
+            pending.extend(f"{'' if parent == '/' else parent}/{child}" for child in children)
 
     def get(self, words: _Words) -> None:
-        flags, (path,) = words.parse(flags="sw", least=1)
-        data, stat = self._client.get(path, watch=self._told if "w" in flags else None)
+        flags, (path,) = words.parse(flags="sw", min_count=1)
+        data, stat = self._client.get(path, watch=self._print_event if "w" in flags else None)
         print("null" if data is None else data.decode("utf-8", "replace"))
         if "s" in flags:
             self._print_stat(stat)
 
     def stat(self, words: _Words) -> None:
-        flags, (path,) = words.parse(flags="w", least=1)
-        stat = self._client.exists(path, watch=self._told if "w" in flags else None)
+        flags, (path,) = words.parse(flags="w", min_count=1)
+        stat = self._client.exists(path, watch=self._print_event if "w" in flags else None)
         if stat is None:
             raise errors.NoNodeError
         self._print_stat(stat)
 
     def create(self, words: _Words) -> None:
-        flags, values = words.parse(flags="sec", least=1, most=2)
+        flags, values = words.parse(flags="sec", min_count=1, max_count=2)
         data = values[1].encode() if len(values) > 1 else None
         if data is None:
-            # kazoo's own `create` knows no node without data, which is not the same as one with none in it.
-            made = _create_empty(self._client, values[0], "e" in flags, "s" in flags)
+            # kazoo's `create` supports only empty data, which differs from no data.
+            path = _create_without_data(self._client, values[0], "e" in flags, "s" in flags)
         else:
-            made = self._client.create(values[0], data, ephemeral="e" in flags, sequence="s" in flags)
-        print(f"Created {made}", file=sys.stderr)
+            path = self._client.create(values[0], data, ephemeral="e" in flags, sequence="s" in flags)
+        print(f"Created {path}", file=sys.stderr)
 
     def set(self, words: _Words) -> None:
-        flags, values = words.parse(flags="s", with_value="v", least=2)
+        flags, values = words.parse(flags="s", with_value="v", min_count=2)
         stat = self._client.set(values[0], values[1].encode(), int(words.value("v", "-1")))
         if "s" in flags:
             self._print_stat(stat)
 
     def delete(self, words: _Words) -> None:
-        _flags, (path,) = words.parse(with_value="v", least=1)
+        _flags, (path,) = words.parse(with_value="v", min_count=1)
         self._client.delete(path, int(words.value("v", "-1")))
 
     def deleteall(self, words: _Words) -> None:
-        _flags, (path,) = words.parse(with_value="b", least=1)
+        _flags, (path,) = words.parse(with_value="b", min_count=1)
         if path == "/":
             raise _Usage("the root cannot be deleted")
         if self._client.exists(path) is None:
@@ -230,42 +232,42 @@ class Shell:
         self._client.delete(path, recursive=True)
 
     def get_all_children_number(self, words: _Words) -> None:
-        _flags, (path,) = words.parse(least=1)
-        print(len(self._below(path)))
+        _flags, (path,) = words.parse(min_count=1)
+        print(len(self._descendants(path)))
 
     def get_ephemerals(self, words: _Words) -> None:
-        """Of this session, as the server's own answer would be."""
-        _flags, values = words.parse(least=0, most=1)
-        mine = self._client.client_id[0]
-        found = []
-        for path in self._below(values[0] if values else "/"):
+        """Print the ephemeral nodes of this session, as the server's own request does."""
+        _flags, values = words.parse(min_count=0, max_count=1)
+        session = self._client.client_id[0]
+        ephemerals = []
+        for path in self._descendants(values[0] if values else "/"):
             stat = self._client.exists(path)
-            if stat is not None and stat.ephemeralOwner == mine:
-                found.append(path)
-        print(f"[{', '.join(found)}]")
+            if stat is not None and stat.ephemeralOwner == session:
+                ephemerals.append(path)
+        print(f"[{', '.join(ephemerals)}]")
 
-    def _below(self, path: str) -> list[str]:
-        found: list[str] = []
+    def _descendants(self, path: str) -> list[str]:
+        paths: list[str] = []
         for child in sorted(self._client.get_children(path)):
             full = f"{'' if path == '/' else path}/{child}"
-            found.append(full)
-            found += self._below(full)
-        return found
+            paths.append(full)
+            paths += self._descendants(full)
+        return paths
 
     def sync(self, words: _Words) -> None:
-        _flags, (path,) = words.parse(least=1)
+        _flags, (path,) = words.parse(min_count=1)
         self._client.sync(path)
         print("Sync is OK")
 
     def connect(self, words: _Words) -> None:
-        _flags, values = words.parse(least=0, most=1)
+        _flags, values = words.parse(min_count=0, max_count=1)
         try:
             self._connect(values[0] if values else self.hosts)
         except ToolError as error:
             raise _Usage(str(error)) from None
 
     def get_acl(self, words: _Words) -> None:
-        flags, (path,) = words.parse(flags="s", least=1)
+        flags, (path,) = words.parse(flags="s", min_count=1)
         acls, stat = self._client.get_acls(path)
         for acl in acls:
             print(f"'{acl.id.scheme},'{acl.id.id}\n: {_permissions(acl.perms)}")
@@ -277,13 +279,13 @@ class Shell:
             print(f"{number} - {line}")
 
     def version(self, _words: _Words) -> None:
-        found = self._client.command(b"srvr").partition("Zookeeper version: ")[2].partition("\n")[0]
-        print(f"ZooKeeper version: {found or 'the server does not tell'}")
+        version = self._client.command(b"srvr").partition("Zookeeper version: ")[2].partition("\n")[0]
+        print(f"ZooKeeper version: {version or 'unknown'}")
 
     def help(self, _words: _Words) -> None:
         print(usage())
 
-    def _told(self, event: WatchedEvent) -> None:
+    def _print_event(self, event: WatchedEvent) -> None:
         if event.type != EventType.NONE:
             kinds = {"CREATED": "NodeCreated", "DELETED": "NodeDeleted", "CHANGED": "NodeDataChanged"}
             kind = kinds.get(event.type, "NodeChildrenChanged")
@@ -304,16 +306,16 @@ class Shell:
 
 
 class _Words:
-    """What follows the name of a command."""
+    """The arguments of a command."""
 
     def __init__(self, words: list[str]) -> None:
         self._words = words
         self._values: dict[str, str] = {}
 
     def parse(
-        self, *, flags: str = "", with_value: str = "", least: int, most: int | None = None
+        self, *, flags: str = "", with_value: str = "", min_count: int, max_count: int | None = None
     ) -> tuple[set[str], list[str]]:
-        given: set[str] = set()
+        flags_present: set[str] = set()
         plain: list[str] = []
         rest = deque(self._words)
         while rest:
@@ -325,14 +327,14 @@ class _Words:
             elif len(word) >= 2 and word[0] == "-" and not plain:
                 if not set(word[1:]) <= set(flags):
                     raise _Usage(f"Unrecognized option: {word}")
-                given |= set(word[1:])
+                flags_present |= set(word[1:])
             else:
                 plain.append(word)
-        if not least <= len(plain) <= (least if most is None else most):
+        if not min_count <= len(plain) <= (min_count if max_count is None else max_count):
             raise _Usage
-        if least and not plain[0].startswith("/"):
+        if min_count and not plain[0].startswith("/"):
             raise _Usage("Path must start with / character")
-        return given, plain
+        return flags_present, plain
 
     def value(self, name: str, default: str) -> str:
         return self._values.get(name, default)
@@ -366,7 +368,8 @@ def usage() -> str:
 
 
 def _split(line: str) -> list[str]:
-    """Words; quotes hold some together at the start of a word, and are plain characters inside of one, as in JSON."""
+    """Split a line into words. A quote at the start of a word joins words; inside a word, as in
+    JSON, it is a normal character."""
     words: list[str] = []
     for piece in line.split():
         if words and words[-1][:1] in ("'", '"') and not _closed(words[-1]):
@@ -374,7 +377,7 @@ def _split(line: str) -> list[str]:
         else:
             words.append(piece)
     if words and words[-1][:1] in ("'", '"') and not _closed(words[-1]):
-        raise ValueError("a quotation has no end")
+        raise ValueError("missing closing quote")
     return [shlex.split(word)[0] if word[:1] in ("'", '"') and len(word) > 2 else word for word in words]
 
 
@@ -383,7 +386,7 @@ def _closed(word: str) -> bool:
 
 
 def _explain(error: Exception, path: str) -> str:
-    """In the words of ZooKeeper's shell."""
+    """Return the message of ZooKeeper's shell for an error."""
     match error:
         case errors.NoNodeError():
             return f"Node does not exist: {path}"
@@ -403,7 +406,7 @@ def _explain(error: Exception, path: str) -> str:
 
 
 def _moment(milliseconds: int) -> str:
-    """As Java prints a date, in UTC."""
+    """Format a time as Java prints a date, in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%a %b %d %H:%M:%S UTC %Y")
 
 
@@ -411,11 +414,11 @@ def _permissions(bits: int) -> str:
     return "".join(letter for bit, letter in ((4, "c"), (8, "d"), (1, "r"), (2, "w"), (16, "a")) if bits & bit)
 
 
-def _create_empty(client: Any, path: str, ephemeral: bool, sequence: bool) -> str:
+def _create_without_data(client: Any, path: str, ephemeral: bool, sequence: bool) -> str:
     from kazoo.protocol.serialization import Create
     from kazoo.security import OPEN_ACL_UNSAFE
 
-    answer = client.handler.async_result()
+    result = client.handler.async_result()
     flags = (1 if ephemeral else 0) | (2 if sequence else 0)
-    client._call(Create(client.chroot + path, None, OPEN_ACL_UNSAFE, flags), answer)
-    return str(client.unchroot(answer.get()))
+    client._call(Create(client.chroot + path, None, OPEN_ACL_UNSAFE, flags), result)
+    return str(client.unchroot(result.get()))

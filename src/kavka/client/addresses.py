@@ -22,14 +22,15 @@ class Address(NamedTuple):
 
 
 class Addresses:
-    """Resolves names, and remembers which addresses could not be reached: those come last, the latest failure at the
-    very end. An address that was reached again takes its old place."""
+    """Resolves host names. Owns the failed addresses by host and port: they are tried last, in the
+    order of their failures, until a connection to them succeeds."""
 
     def __init__(self) -> None:
         self._failures: dict[tuple[str, int], dict[Address, float]] = {}
 
     async def resolve(self, host: str, port: int) -> list[Address]:
-        """All addresses of the name, at least one. Raises OSError, or UnicodeError for a name that no host can have."""
+        """Return all addresses of the name, at least one. Raises OSError, or UnicodeError for an
+        invalid host name."""
         addresses = await _lookup(host, port)
         failures = self._failures.get((host, port))
         if not failures:
@@ -50,8 +51,8 @@ class Addresses:
 
 
 async def canonical_servers(servers: Iterable[tuple[str, int]], timeout: float) -> list[tuple[str, int]]:
-    """Every address of every server under its canonical name, or as a number where it has none. A name that cannot be
-    resolved stays: connecting to it reports why."""
+    """Replace every server by the canonical names of its addresses, or by an address that has no
+    name. A server that cannot be resolved is kept: connecting to it reports the reason."""
     canonical: dict[tuple[str, int], None] = {}
     for host, port in servers:
         try:
@@ -65,16 +66,17 @@ async def canonical_servers(servers: Iterable[tuple[str, int]], timeout: float) 
 
 
 async def _lookup(host: str, port: int) -> list[Address]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # A hosts file may have an address more than once.
-    addresses = dict.fromkeys(Address(family, _with_scope(sockaddr)) for family, _, _, _, sockaddr in found)
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # A hosts file may list an address more than once.
+    addresses = dict.fromkeys(Address(family, _with_scope(sockaddr)) for family, _, _, _, sockaddr in infos)
     if not addresses:
         raise OSError(f"{host} has no address")
     return list(addresses)
 
 
 def _with_scope(sockaddr: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A link-local IPv6 address with its interface in the host: uvloop reads host and port alone."""
+    """Put the interface of a link-local IPv6 address into the host: uvloop uses only host and
+    port."""
     if len(sockaddr) == 4 and sockaddr[3] and "%" not in sockaddr[0]:
         return (f"{sockaddr[0]}%{sockaddr[3]}", *sockaddr[1:])
     return sockaddr

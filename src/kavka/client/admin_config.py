@@ -1,4 +1,4 @@
-"""Every setting of the admin client."""
+"""The settings of the admin client."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ K = ConfigKey
 # fmt: off
 ADMIN_CONFIGS = ConfigTable("admin client", (
     *(replace(key, default=300_000) if key.name == "connections.max.idle.ms" else key for key in COMMON),
-    K("bootstrap.controllers", LIST, (), "Controllers to begin with.", importance=LOW, warning=NOT_YET),
-    K("default.api.timeout.ms", INT, 60_000, "How long a call may take when it gives no timeout of its own.",
+    K("bootstrap.controllers", LIST, (), "Controllers to connect to first.", importance=LOW, warning=NOT_YET),
+    K("default.api.timeout.ms", INT, 60_000, "Timeout of calls that pass no timeout.",
       AtLeast(0)),
-    K("retries", INT, INT_MAX, "How often a request is sent again after an error that may pass.",
+    K("retries", INT, INT_MAX, "Number of retries after a retriable error.",
       Between(0, INT_MAX), LOW),
 ), foreign=FOREIGN)
 # fmt: on

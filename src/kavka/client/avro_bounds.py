@@ -1,9 +1,10 @@
-"""Avro in bounds, for fastavro, whose parser, reader and writer are in C and believe what they are given: a few
-thousand levels inside of each other run over the end of the stack, which ends the process, and an array has as many
-items as its data says, also where those take no bytes.
+"""Limits for Avro data. The parser, reader and writer of fastavro are written in C and do not limit
+their input: a few thousand nested levels overflow the stack, which kills the process, and an array
+may claim any number of items if an item has no bytes.
 
-Most schemas bound their data themselves. Of those that do not (types inside of themselves, arrays of nothing) the data
-is walked over first. The walk is never more lenient than fastavro: where both go on, both are at the same byte.
+Most schemas limit their data. For schemas that do not (recursive types, arrays of empty items),
+`DataBounds.check` walks the data before fastavro reads it. The walk is never more lenient than
+fastavro: as long as both continue, both are at the same byte.
 """
 
 from __future__ import annotations
@@ -12,60 +13,63 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 MAX_DEPTH = 200
-"""Records, arrays and maps inside of each other; fastavro takes up to 2.6 KB of stack for each."""
+"""Nested records, arrays and maps; fastavro uses up to 2.6 KB of stack for each level."""
 MAX_EMPTY_ITEMS = 100_000
-"""Items without bytes that the arrays of one datum may have together."""
+"""Total number of empty items in all arrays of one datum."""
 
 
 class OutOfBounds(ValueError):
-    """`str()` says what of."""
+    """A schema, a value or data exceeds a limit; `str()` says which."""
 
 
 def check_schema(schema: Any, deepest: int) -> None:
-    """Before anything that recurses sees it. What is wrong with it otherwise is for the parser to say."""
+    """Check the nesting of a schema before any recursive code reads it. The parser reports all
+    other errors."""
     _check_schema(schema, deepest, 0)
 
 
 def _check_schema(schema: Any, deepest: int, depth: int) -> None:
     if depth > deepest:
-        raise OutOfBounds(f"an Avro schema with more than {deepest} types inside of each other")
+        raise OutOfBounds(f"an Avro schema with more than {deepest} nested types")
     if isinstance(schema, list):
-        for one in schema:
-            if isinstance(one, list):
-                raise OutOfBounds("this is no Avro schema: a union inside of a union")
-            _check_schema(one, deepest, depth)
+        for branch in schema:
+            if isinstance(branch, list):
+                raise OutOfBounds("this is not an Avro schema: a union inside a union")
+            _check_schema(branch, deepest, depth)
     elif isinstance(schema, Mapping):
         fields = schema.get("fields")
-        inside = [schema.get(name) for name in ("type", "items", "values")]
-        inside += [one.get("type") for one in fields if isinstance(one, Mapping)] if isinstance(fields, list) else []
-        for one in inside:
-            _check_schema(one, deepest, depth + 1)
+        nested = [schema.get(name) for name in ("type", "items", "values")]
+        if isinstance(fields, list):
+            nested += [field.get("type") for field in fields if isinstance(field, Mapping)]
+        for inner in nested:
+            _check_schema(inner, deepest, depth + 1)
 
 
 def check_value(value: Any, deepest: int) -> None:
-    """The same for a value that is to be written: mappings and lists inside of each other."""
+    """Check the nesting of mappings and lists in a value before fastavro writes it."""
     level = _levels((value,))
     for _ in range(deepest):
         level = [inner for outer in level for inner in _levels(outer.values() if isinstance(outer, Mapping) else outer)]
         if not level:
             return
     if level:
-        raise OutOfBounds(f"more than {deepest} levels inside of each other")
+        raise OutOfBounds(f"more than {deepest} nested levels")
 
 
 def _levels(values: Iterable[Any]) -> list[Any]:
-    """Those that are levels themselves. A name and a value say which branch of a union it is, and are none."""
-    found = []
+    """The values that are mappings or sequences. A pair of a name and a value selects a branch of
+    a union and is not a level."""
+    levels = []
     for value in values:
         while isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
             value = value[1]
         if isinstance(value, (Mapping, list, tuple)):
-            found.append(value)
-    return found
+            levels.append(value)
+    return levels
 
 
 class _Node:
-    """How to go over one value: `op` is one of the letters below, `arg` what it needs to know."""
+    """How to walk over a value: `op` is one of the letters below, `arg` its parameter."""
 
     __slots__ = ("arg", "is_empty", "op")
 
@@ -73,11 +77,11 @@ class _Node:
         self.op = op
         self.arg = arg
         self.is_empty = is_empty
-        """It takes no bytes."""
+        """Whether the value has no bytes."""
 
 
-# n: a number. l: a length and as many bytes. s: `arg` bytes. u: a branch of `arg`. r: all of `arg`.
-# a: items of the node `arg` in blocks. m: the same, each after a key.
+# n: a number. l: a length and that many bytes. s: `arg` bytes. u: one branch of `arg`. r: all of
+# `arg`. a: blocks of items of the node `arg`. m: like a, with a key before each item.
 _NUMBER, _LENGTH_FIRST = _Node("n"), _Node("l")
 _PRIMITIVE = {
     "null": _Node("s", 0, is_empty=True),
@@ -92,26 +96,27 @@ _PRIMITIVE = {
 
 
 class DataBounds:
-    """Of data of one schema, as fastavro has parsed it (all names are full)."""
+    """The walk for data of one schema. Takes the schema as fastavro has parsed it, with full names.
+    Immutable once constructed."""
 
     def __init__(self, schema: Any, deepest: int = MAX_DEPTH) -> None:
         self._deepest = deepest
-        self._given = schema.get("__named_schemas", {}) if isinstance(schema, Mapping) else {}
+        self._schemas_by_name = schema.get("__named_schemas", {}) if isinstance(schema, Mapping) else {}
         self._named: dict[str, _Node] = {}
         self._open: set[str] = set()
         self._has_empty_items = False
         self.contains_itself = False
-        """Whether values can be of any depth."""
+        """Whether a value can be nested to any depth."""
         self._node = self._of(schema)
 
     def check(self, data: bytes) -> None:
-        """OutOfBounds, where fastavro must not see it."""
+        """Raise OutOfBounds for data that fastavro must not read."""
         if self.contains_itself or self._has_empty_items:
             _Walk(data, self._deepest).over(self._node)
 
     def _of(self, schema: Any) -> _Node:
         if isinstance(schema, list):
-            return _Node("u", [self._of(one) for one in schema])
+            return _Node("u", [self._of(branch) for branch in schema])
         if isinstance(schema, str):
             return _PRIMITIVE.get(schema) or self._by_name(schema)
         match schema["type"]:
@@ -128,32 +133,32 @@ class DataBounds:
                 return _NUMBER
             case "fixed":
                 size = schema["size"]
-                made = self._named[schema["name"]] = _Node("s", size, is_empty=size == 0)
-                return made
+                node = self._named[schema["name"]] = _Node("s", size, is_empty=size == 0)
+                return node
             case kind:
                 return self._of(kind)
 
     def _by_name(self, name: str) -> _Node:
         if name not in self._named:
-            if name not in self._given:
+            if name not in self._schemas_by_name:
                 raise OutOfBounds(f"there is no Avro type {name}")
-            return self._of(self._given[name])
+            return self._of(self._schemas_by_name[name])
         self.contains_itself |= name in self._open
         return self._named[name]
 
     def _record(self, schema: Mapping[str, Any]) -> _Node:
         name = schema["name"]
-        made = self._named[name] = _Node("r")
+        node = self._named[name] = _Node("r")
         self._open.add(name)
         fields = [self._of(field["type"]) for field in schema["fields"]]
         self._open.remove(name)
-        made.arg = [field for field in fields if not field.is_empty]
-        made.is_empty = not made.arg
-        return made
+        node.arg = [field for field in fields if not field.is_empty]
+        node.is_empty = not node.arg
+        return node
 
 
 class _Walk:
-    """Over one datum. Without recursion: how deep Python itself may go is not ours to use up."""
+    """A walk over one datum. It does not recurse, so that it needs no stack of Python."""
 
     def __init__(self, data: bytes, deepest: int) -> None:
         self._data = data
@@ -172,7 +177,7 @@ class _Walk:
                 if inside is not None:
                     above.append(nodes)
                     if len(above) > self._deepest:
-                        raise OutOfBounds(f"more than {self._deepest} levels inside of each other")
+                        raise OutOfBounds(f"more than {self._deepest} nested levels")
                     nodes = inside
                     break
             else:
@@ -181,7 +186,7 @@ class _Walk:
                 nodes = above.pop()
 
     def _enter(self, node: _Node) -> Iterator[_Node] | None:
-        """Go over a value that has no others in it; of one that has, which are to come."""
+        """Skip a value without nested values and return None; else return the nested nodes."""
         match node.op:
             case "n":
                 self._number()
@@ -209,32 +214,32 @@ class _Walk:
             if item.is_empty and not has_keys:
                 self._empty_items -= count
                 if self._empty_items < 0:
-                    raise OutOfBounds(f"arrays of more than {MAX_EMPTY_ITEMS} items that take no bytes")
+                    raise OutOfBounds(f"arrays of more than {MAX_EMPTY_ITEMS} items without bytes")
             else:
                 for _ in range(count):
                     if has_keys:
                         self._skip(self._number())
                     yield item
-            # Whoever skips a block goes by its size.
+            # A reader that skips a block relies on its size.
             if size is not None and size != self._at - start:
-                raise OutOfBounds(f"a block of {self._at - start} bytes that says to have {size}")
+                raise OutOfBounds(f"a block of {self._at - start} bytes that claims {size} bytes")
 
     def _number(self) -> int:
         data, at = self._data, self._at
-        found = shift = 0
+        number = shift = 0
         while True:
             if at >= len(data) or shift > 63:
                 raise OutOfBounds("a number that does not end")
             byte = data[at]
             at += 1
-            found |= (byte & 127) << shift
+            number |= (byte & 127) << shift
             if byte < 128:
                 break
             shift += 7
-        if found >> 64:
+        if number >> 64:
             raise OutOfBounds("a number of more than 64 bits")
         self._at = at
-        return found >> 1 ^ -(found & 1)
+        return number >> 1 ^ -(number & 1)
 
     def _skip(self, count: int) -> None:
         if not 0 <= count <= len(self._data) - self._at:

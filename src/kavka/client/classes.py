@@ -1,4 +1,5 @@
-"""Settings that name a class: Java's names of Kafka's own, Python's dotted names, classes, objects, functions."""
+"""Settings that name a class: a Java name of a Kafka class, a dotted Python name, a class, an
+object or a function."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ JAVA = ("org.apache.kafka.", "kafka.producer.", "kafka.serializer.", "io.conflue
 
 
 def module_of(text: str) -> str | None:
-    """The module that `load` imports for this text; None: it looks among Kafka's own names only."""
+    """The module that `load` imports for this text; None if the text is a name of a Kafka class."""
     text = text.strip()
     if text == _short(text) or text.startswith(JAVA):
         return None
@@ -31,47 +32,53 @@ def split_name(text: str) -> tuple[str, str]:
     return module, attribute
 
 
-def load(name: str, value: Any, known: Mapping[str, str], what: str) -> Any:
-    """The class or object behind a setting's value.
+def load(name: str, value: Any, java_names: Mapping[str, str], what: str) -> Any:
+    """Return the class or object that a setting's value names.
 
-    `known` has, by the last part of Java's name (`StringSerializer`), where ours is (`module:Class`). Text is looked up
-    there first, with or without its Java package; else it is a Python name, `package.module.Class` or
-    `package.module:Class`. Anything that is not text is returned as it is.
+    `java_names` maps the last part of a Java name (`StringSerializer`) to a Python class
+    (`module:Class`). Text is looked up there first, with or without its Java package. Other text is
+    a Python name, `package.module.Class` or `package.module:Class`. A value that is not text is
+    returned unchanged.
     """
     if not isinstance(value, str):
         return value
     text = value.strip()
     short = _short(text)
-    java = module_of(text) is None
-    if java and short in known:
-        text = known[short]
-    elif java:
-        names = f"; known are {', '.join(sorted(known))}" if known else ""
-        raise ConfigError(name, f"'{value}' is not {what} that is known here{names} (package.module.Class loads one)")
+    is_java = module_of(text) is None
+    if is_java and short in java_names:
+        text = java_names[short]
+    elif is_java:
+        names = f"; supported are {', '.join(sorted(java_names))}" if java_names else ""
+        raise ConfigError(
+            name, f"'{value}' is not a supported name of {what}{names}; package.module.Class loads a Python class"
+        )
     module, attribute = split_name(text)
     try:
-        found: Any = import_module(module)
+        loaded: Any = import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            loaded = getattr(loaded, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(name, f"'{value}' cannot be loaded: {error}") from None
-    return found
+    return loaded
 
 
-def make(name: str, value: Any, known: Mapping[str, str], what: str, configs: Mapping[str, Any], *extra: Any) -> Any:
-    """An object: a class is called without arguments; then `configure(configs, *extra)` is, where there is one."""
-    found = load(name, value, known, what)
-    if isinstance(found, type):
+def make(
+    name: str, value: Any, java_names: Mapping[str, str], what: str, configs: Mapping[str, Any], *extra: Any
+) -> Any:
+    """Return the object that a setting names. A class is instantiated without arguments; then the
+    object's `configure(configs, *extra)` is called, if it has that method."""
+    made = load(name, value, java_names, what)
+    if isinstance(made, type):
         try:
-            found = found()
+            made = made()
         except Exception as error:
-            raise ConfigError(name, f"{found.__name__} cannot be made: {error}") from error
-    configure = getattr(found, "configure", None)
+            raise ConfigError(name, f"{made.__name__} cannot be instantiated: {error}") from error
+    configure = getattr(made, "configure", None)
     if callable(configure):
         try:
             configure(configs, *extra)
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(name, f"{type(found).__name__} cannot be configured: {error}") from error
-    return found
+            raise ConfigError(name, f"{type(made).__name__} cannot be configured: {error}") from error
+    return made

@@ -1,4 +1,5 @@
-"""The cluster as a client sees it: connections to its brokers, and metadata that is kept up to date.
+"""A client's view of the cluster: connections to its brokers, and metadata that a background task
+refreshes.
 
     cluster = Cluster(config)
     await cluster.start()
@@ -6,8 +7,8 @@
     connection = await cluster.connection(topic.partitions[0].leader)
     response = await connection.send(request, timeout=30)
 
-Everything belongs to the loop that `start` ran on, but for reads of `topics`, `nodes`, `topic_errors` and `version`:
-those are replaced, never changed in place, so other threads may read them.
+All methods must run on the loop that ran `start`. Other threads may read `topics`, `nodes`,
+`topic_errors` and `version`: these are replaced, never changed in place.
 """
 
 from __future__ import annotations
@@ -21,44 +22,47 @@ from typing import Any
 from uuid import UUID
 
 from kavka.client.addresses import canonical_servers
-from kavka.client.backoff import Backoff
 from kavka.client.config import ClientConfig, parse_servers
 from kavka.client.connection import Connection
-from kavka.client.connections import MAIN, Connections, because
+from kavka.client.connections import MAIN, Connections, cause_of
 from kavka.client.errors import KafkaTimeout, error_of
 from kavka.client.metadata import Node, TopicMetadata, error_code, topic_metadata, with_leader
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kavka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kavka.protocol.primitives import ZERO_UUID, TopMessage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-"""What `find_coordinator` looks for."""
+"""Key types of `find_coordinator`."""
 
-# Errors of a topic that no waiting cures.
-_HOPELESS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+# Errors of a topic that no retry fixes.
+_FATAL_TOPIC_ERRORS = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 
 
 class Cluster(Connections):
+    """Owns the metadata of the topics in use, and the task that refreshes it."""
+
     def __init__(self, config: ClientConfig, *, allow_auto_create: bool = False, client_id: str | None = None) -> None:
         super().__init__(config, config["client.id"] if client_id is None else client_id)
         self.topics: dict[str, TopicMetadata] = {}
         self.topic_names: dict[UUID, str] = {}
         self.topic_errors: dict[str, ErrorCode] = {}
-        """Why a topic that was asked for is not in `topics`, from the last answer."""
+        """The error of each requested topic that is not in `topics`, from the last response."""
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.version = 0
-        """Grows with every answer."""
+        """Increases with every response."""
         self.allow_auto_create = allow_auto_create
         self.all_topics = False
-        """Ask for every topic of the cluster, not only those of `add_topic`; for subscriptions by pattern."""
+        """Request all topics of the cluster, for subscriptions by pattern, and not only those of
+        `add_topic`."""
         self.complete = False
-        """Whether `topics` are all of the cluster's: the last answer was to that question."""
+        """Whether the last response had all topics of the cluster."""
         self._servers = parse_servers(config["bootstrap.servers"])
-        self._wanted: dict[str, float] = {}
+        self._used_topics: dict[str, float] = {}
         self._new: set[str] = set()
         self._refresh = asyncio.Event()
         self._waiters: set[asyncio.Future[None]] = set()
@@ -81,7 +85,8 @@ class Cluster(Connections):
     # --- start and stop
 
     async def start(self) -> None:
-        """Begin to keep metadata up to date; does not wait for a broker. Called on the loop that owns the cluster."""
+        """Start to refresh metadata, without waiting for a broker. The running loop becomes the
+        cluster's loop."""
         if self._task is None and self.config["client.dns.lookup"] == "resolve_canonical_bootstrap_servers_only":
             timeout = self.config.seconds("socket.connection.setup.timeout.ms")
             self._servers = await canonical_servers(self._servers, timeout)
@@ -110,9 +115,10 @@ class Cluster(Connections):
         max_version: int | None = None,
         channel: str = MAIN,
     ) -> Any:
-        """Send to one broker (None: any) and wait for the response object. No retries: KafkaError tells what happened.
+        """Send a request to a broker (None: any) and return the response. Raises KafkaError and
+        does not retry.
 
-        `timeout` is for connecting and answering together, `request.timeout.ms` if not given.
+        `timeout` covers connecting and the request; the default is `request.timeout.ms`.
         """
         limit = self._request_timeout if timeout is None else timeout
         deadline = self._now() + limit
@@ -126,7 +132,8 @@ class Cluster(Connections):
         return await connection.send(request, timeout=max(0.001, deadline - self._now()), max_version=max_version)
 
     async def any_connection(self, *, timeout: float | None = None) -> Connection:
-        """To the broker with the least to do; tries one after the other until one can be reached."""
+        """An open connection to the least loaded broker; if there is none, connect to one broker
+        after another until a connection succeeds."""
         self.check_usable()
         deadline = None if timeout is None else self._now() + timeout
         failure: KafkaError | None = None
@@ -140,7 +147,7 @@ class Cluster(Connections):
                 return min(open_now, key=lambda connection: connection.in_flight)
             left = None if deadline is None else deadline - self._now()
             if left is not None and left <= 0:
-                reason = because(self.connect_error() or failure)
+                reason = cause_of(self.connect_error() or failure)
                 raise KafkaTimeout(f"no broker could be reached within {timeout:g} s{reason}")
             try:
                 return await self.connection(self._next_to_try(), timeout=left)
@@ -151,7 +158,7 @@ class Cluster(Connections):
                 self._maybe_rebootstrap()
 
     def _next_to_try(self) -> int:
-        """The broker that failed longest ago, or any that did not."""
+        """A broker without a failure, else the broker that may be retried first."""
         if not self.nodes:
             self._bootstrap()
 
@@ -162,16 +169,17 @@ class Cluster(Connections):
         return min(self.nodes, key=order)
 
     async def find_coordinator(self, key: str, key_type: int = GROUP, *, timeout: float | None = None) -> Node:
-        """The broker that coordinates a group or a transactional id; tries again while there is none yet.
+        """The broker that coordinates a group or a transactional id. Retries while no coordinator
+        is available.
 
-        Raises KafkaTimeout, or KafkaError where trying again is no use (authorization).
+        Raises KafkaTimeout, or a KafkaError that is not retriable (authorization).
         """
         limit = self._request_timeout if timeout is None else timeout
         deadline = self._now() + limit
         failures = 0
         while True:
             try:
-                return await self._ask_for_coordinator(key, key_type, max(0.001, deadline - self._now()))
+                return await self._request_coordinator(key, key_type, max(0.001, deadline - self._now()))
             except KafkaError as error:
                 failures += 1
                 wait = self._retry.delay(failures)
@@ -181,7 +189,7 @@ class Cluster(Connections):
                     raise KafkaTimeout(f"no coordinator for {key} within {limit:g} s: {error}") from error
                 await asyncio.sleep(wait)
 
-    async def _ask_for_coordinator(self, key: str, key_type: int, timeout: float) -> Node:
+    async def _request_coordinator(self, key: str, key_type: int, timeout: float) -> Node:
         connection = await self.any_connection(timeout=timeout)
         version = connection.version_of(FindCoordinatorRequest.API_KEY)
         request = FindCoordinatorRequest(key_type=key_type)
@@ -190,44 +198,40 @@ class Cluster(Connections):
         else:
             request.key = key
         response = await connection.send(request, timeout=min(timeout, self._request_timeout), version=version)
-        answer = response.coordinators[0] if version >= 4 else response
-        if answer.error_code:
-            raise error_of(answer.error_code, answer.error_message)
-        # The response has no racks; Metadata has.
-        known = self.nodes.get(answer.node_id)
-        node = Node(answer.node_id, answer.host, answer.port, None if known is None else known.rack)
+        coordinator = response.coordinators[0] if version >= 4 else response
+        if coordinator.error_code:
+            raise error_of(coordinator.error_code, coordinator.error_message)
+        # Only Metadata responses have the rack.
+        broker = self.nodes.get(coordinator.node_id)
+        node = Node(coordinator.node_id, coordinator.host, coordinator.port, None if broker is None else broker.rack)
         self.add_node(node)
         return node
 
-    # --- metadata: what is asked for
+    # --- metadata: topics in use
 
     def add_topic(self, name: str) -> None:
-        """From now on, metadata is to have this topic. A new one is asked for without delay."""
-        if name not in self._wanted:
+        """Include this topic in the metadata from now on. A new topic is requested at once."""
+        if name not in self._used_topics:
             self._new.add(name)
             self._refresh.set()
-        self._wanted[name] = self._now()
+        self._used_topics[name] = self._now()
 
     def set_topics(self, names: Iterable[str]) -> None:
-        """These topics and no others are wanted (a consumer's subscription)."""
-        wanted = set(names)
-        for name in list(self._wanted):
-            if name not in wanted:
-                del self._wanted[name]
-        for name in wanted:
+        """Include exactly these topics (a consumer's subscription)."""
+        topics = set(names)
+        for name in list(self._used_topics):
+            if name not in topics:
+                del self._used_topics[name]
+        for name in topics:
             self.add_topic(name)
 
-    def touch_topic(self, name: str) -> None:
-        """The topic is still in use: it stays in the metadata for another `metadata.max.idle.ms`."""
-        self.add_topic(name)
-
     def request_update(self) -> int:
-        """Ask for new metadata soon; returns the version to wait beyond (`wait_for_update`)."""
+        """Request new metadata soon. Returns the current version, for `wait_for_update`."""
         self._refresh.set()
         return self.version
 
     async def wait_for_update(self, beyond: int, timeout: float | None = None) -> None:
-        """Until `version` is higher than `beyond`. Raises KafkaTimeout."""
+        """Wait until `version` is higher than `beyond`. Raises KafkaTimeout."""
         try:
             async with asyncio.timeout(timeout):
                 while self.version <= beyond:
@@ -239,13 +243,14 @@ class Cluster(Connections):
                     finally:
                         self._waiters.discard(waiter)
         except TimeoutError:
-            raise KafkaTimeout(f"no metadata within {timeout:g} s{because(self.connect_error())}") from None
+            raise KafkaTimeout(f"no metadata within {timeout:g} s{cause_of(self.connect_error())}") from None
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
-        """The topic's metadata, waited for if it is not there. KafkaTimeout, or what the broker says of the topic."""
-        found = self.topics.get(name)
-        if found is not None:
-            return found
+        """The topic's metadata; waits for it if necessary. Raises KafkaTimeout, or the broker's
+        error for the topic."""
+        metadata = self.topics.get(name)
+        if metadata is not None:
+            return metadata
         self.add_topic(name)
         deadline = self._now() + timeout
         while True:
@@ -254,60 +259,61 @@ class Cluster(Connections):
                 await self.wait_for_update(version, max(0.0, deadline - self._now()))
             except KafkaTimeout:
                 reason = self.topic_errors.get(name)
-                said = f": {reason.name.lower().replace('_', ' ')}" if reason else because(self.connect_error())
-                raise KafkaTimeout(f"no metadata of topic {name} within {timeout:g} s{said}") from None
-            found = self.topics.get(name)
-            if found is not None:
-                return found
+                cause = f": {reason.name.lower().replace('_', ' ')}" if reason else cause_of(self.connect_error())
+                raise KafkaTimeout(f"no metadata of topic {name} within {timeout:g} s{cause}") from None
+            metadata = self.topics.get(name)
+            if metadata is not None:
+                return metadata
             reason = self.topic_errors.get(name)
-            if reason in _HOPELESS:
+            if reason in _FATAL_TOPIC_ERRORS:
                 raise KafkaError(reason, f"{name}: {reason.name.lower().replace('_', ' ')}")
 
     async def leader(self, topic: str, partition: int, timeout: float) -> int:
-        """The id of the partition's leader, waited for. KafkaTimeout if there is none in time."""
+        """The id of the partition's leader; waits for it if necessary. Raises KafkaTimeout."""
         deadline = self._now() + timeout
         while True:
-            found = await self.topic(topic, max(0.0, deadline - self._now()))
-            if partition < len(found.partitions) and found.partitions[partition].leader in self.nodes:
-                return found.partitions[partition].leader
+            partitions = (await self.topic(topic, max(0.0, deadline - self._now()))).partitions
+            if partition < len(partitions) and partitions[partition].leader in self.nodes:
+                return partitions[partition].leader
             try:
                 await self.wait_for_update(self.request_update(), max(0.0, deadline - self._now()))
             except KafkaTimeout:
-                reason = because(self.connect_error())
+                reason = cause_of(self.connect_error())
                 raise KafkaTimeout(f"no leader of {topic}-{partition} within {timeout:g} s{reason}") from None
 
     def leader_of(self, topic: str, partition: int) -> int:
-        """The id of the leader that is known now, -1 where there is none."""
-        found = self.topics.get(topic)
-        if found is None or partition >= len(found.partitions):
+        """The id of the leader in the current metadata; -1 if there is none."""
+        metadata = self.topics.get(topic)
+        if metadata is None or partition >= len(metadata.partitions):
             return -1
-        return found.partitions[partition].leader
+        return metadata.partitions[partition].leader
 
     def on_update(self, listener: Callable[[Cluster], None]) -> None:
         """`listener(cluster)` is called on the loop after every change of the metadata."""
         self._listeners.append(listener)
 
     def add_node(self, node: Node) -> None:
-        """A broker that an answer other than Metadata named."""
+        """Add a broker that a response other than Metadata named."""
         if self.nodes.get(node.id) != node:
             self.nodes = {**self.nodes, node.id: node}
             self._drop_moved()
 
     def update_leader(self, topic: str, partition: int, leader: int, leader_epoch: int, nodes: Iterable[Node]) -> bool:
-        """A produce or fetch answer that refuses names the new leader: no need to ask. Returns whether it was news."""
-        known = self.topics.get(topic)
-        if known is None or leader < 0:
+        """Apply the new leader that a produce or fetch response with an error named. Returns
+        whether the metadata changed."""
+        current = self.topics.get(topic)
+        if current is None or leader < 0:
             return False
         for node in nodes:
             self.add_node(node)
-        changed = with_leader(known, partition, leader, leader_epoch)
-        if changed is known or leader not in self.nodes:
+        changed = with_leader(current, partition, leader, leader_epoch)
+        if changed is current or leader not in self.nodes:
             return False
         self.topics = {**self.topics, topic: changed}
         self._updated()
         return True
 
-    # --- metadata: how it is kept
+    # --- metadata: the background task
 
     def _bootstrap(self) -> None:
         self.nodes = {-1 - i: Node(-1 - i, host, port) for i, (host, port) in enumerate(self._servers)}
@@ -323,22 +329,22 @@ class Cluster(Connections):
             except KafkaError as error:
                 self._failures += 1
                 level = logging.WARNING if self._failures in (5, 50, 500) else logging.DEBUG
-                log.log(level, "No metadata: %s", error)
+                logger.log(level, "No metadata: %s", error)
                 self._maybe_rebootstrap()
                 self._refresh.set()
             except Exception:
                 self._failures += 1
-                log.exception("Metadata could not be taken in")
+                logger.exception("A metadata response could not be processed")
                 self._refresh.set()
 
     async def _wait_for_work(self) -> None:
-        """Until a refresh is wanted and may be made, or it is time to look around."""
+        """Wait until a refresh is requested and its backoff has ended, or at most 10 s."""
         age = self._max_age - (self._now() - self._last_success)
         if not self._refresh.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(max(age, 0.0), 10.0)):
                     await self._refresh.wait()
-        # One that follows another closely waits, except for what nobody has asked for before.
+        # A refresh soon after another one waits, unless it is for topics not requested before.
         while self._failures or not (self._new or (self.all_topics and not self.complete)):
             wait = self._last_attempt + self._retry.delay(max(1, self._failures)) - self._now()
             if wait <= 0:
@@ -348,10 +354,12 @@ class Cluster(Connections):
     async def _update(self) -> None:
         self._refresh.clear()
         self._last_attempt = self._now()
-        # All of them, unless only new topics are missing and the rest is fresh.
+        # Request all topics in use, or only the new ones if the others are fresh.
         full = self.all_topics or not self._new or self._now() - self._last_success >= self._max_age or not self.version
         new, self._new = self._new, set()
-        names = None if self.all_topics else sorted(self._wanted) if full else sorted(new & self._wanted.keys())
+        names = (
+            None if self.all_topics else sorted(self._used_topics) if full else sorted(new & self._used_topics.keys())
+        )
         try:
             connection = await self.any_connection(timeout=self._request_timeout)
             version = connection.version_of(MetadataRequest.API_KEY)
@@ -365,45 +373,46 @@ class Cluster(Connections):
             self._rebootstrap()
             raise error_of(response.error_code)
         if not response.brokers:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"{connection.name} knows of no broker")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"{connection.name} returned no brokers")
         self._failures = 0
         self._last_success = self._now()
-        self._take(response, names)
+        self._apply(response, names)
 
     def _metadata_request(self, names: list[str] | None, version: int) -> MetadataRequest:
         request = MetadataRequest(allow_auto_topic_creation=self.allow_auto_create or version < 4)
         if names is None:
-            # In version 0 all topics are an empty list, later none.
+            # Version 0 requests all topics with an empty list, later versions with null.
             request.topics = [] if version == 0 else None
         else:
             request.topics = [MetadataRequestTopic(name=name) for name in names]
         return request
 
-    def _take(self, response: MetadataResponse, names: list[str] | None) -> None:
+    def _apply(self, response: MetadataResponse, names: list[str] | None) -> None:
         self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         topics: dict[str, TopicMetadata] = {}
         errors: dict[str, ErrorCode] = {}
-        for answer in response.topics:
-            name = answer.name or ""
-            code = error_code(answer.error_code)
-            if code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and answer.partitions:
-                topics[name] = topic_metadata(answer, self.topics.get(name))
+        for topic in response.topics:
+            name = topic.name or ""
+            code = error_code(topic.error_code)
+            if code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and topic.partitions:
+                topics[name] = topic_metadata(topic, self.topics.get(name))
             else:
                 errors[name] = code
-        # A partial answer says nothing of the topics that were not asked for.
+        # A partial response has nothing about the topics that were not requested.
         if names is not None:
-            asked = set(names)
-            kept = {name: t for name, t in self.topics.items() if name not in asked and name in self._wanted}
-            topics = {**kept, **topics}
-            errors = {**{n: c for n, c in self.topic_errors.items() if n not in asked and n in self._wanted}, **errors}
+            others = self._used_topics.keys() - set(names)
+            topics = {name: t for name, t in self.topics.items() if name in others} | topics
+            errors = {name: code for name, code in self.topic_errors.items() if name in others} | errors
         self.complete = names is None
         self.topics = topics
         self.topic_errors = errors
         self.topic_names = {t.topic_id: name for name, t in topics.items() if t.topic_id != ZERO_UUID}
-        if set(errors.values()) - _HOPELESS or any(p.leader < 0 for t in topics.values() for p in t.partitions):
-            # Somebody will make it, or lead it, soon; asked for less and less often.
+        if set(errors.values()) - _FATAL_TOPIC_ERRORS or any(
+            p.leader < 0 for t in topics.values() for p in t.partitions
+        ):
+            # A topic or leader is missing and may appear soon: retry with backoff.
             self._leaderless += 1
             self._loop.call_later(self._retry.delay(self._leaderless), self._refresh.set)
         else:
@@ -417,7 +426,7 @@ class Cluster(Connections):
             try:
                 listener(self)
             except Exception:
-                log.exception("A listener to metadata failed")
+                logger.exception("A metadata listener failed")
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
@@ -430,14 +439,15 @@ class Cluster(Connections):
         if self._topic_idle is None or self.all_topics:
             return
         before = self._now() - self._topic_idle
-        idle = [name for name, used in self._wanted.items() if used < before]
+        idle = [name for name, used in self._used_topics.items() if used < before]
         for name in idle:
-            del self._wanted[name]
+            del self._used_topics[name]
         if idle:
-            self.topics = {name: t for name, t in self.topics.items() if name in self._wanted}
+            self.topics = {name: t for name, t in self.topics.items() if name in self._used_topics}
 
     def _maybe_rebootstrap(self) -> None:
-        """Begin again with `bootstrap.servers` when no broker that is known can be reached, or for too long already."""
+        """Return to `bootstrap.servers` if no broker can be reached, or if refreshes have failed
+        for too long."""
         if not self._rebootstrap_allowed or not self.version or any(node_id < 0 for node_id in self.nodes):
             return
         reachable = [
@@ -450,6 +460,6 @@ class Cluster(Connections):
             self._rebootstrap()
 
     def _rebootstrap(self) -> None:
-        log.info("No known broker can be reached, beginning again with bootstrap.servers")
+        logger.info("No broker can be reached; reconnecting to bootstrap.servers")
         self._bootstrap()
         self._drop_moved()

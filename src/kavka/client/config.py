@@ -1,12 +1,14 @@
-"""Settings of clients: what all three have in common, and how they are given.
+"""Configuration of clients: the settings that all clients share, and how settings are passed.
 
-A client takes a mapping by Kafka's names, keyword arguments with underscores for the dots, or both (keywords win):
+A client takes a mapping by Kafka's names, keyword arguments with underscores instead of dots, or
+both (keywords win):
 
     Producer({"bootstrap.servers": "localhost:9092"}, acks="all", batch_size=65536)
 
-Values may be text, as in a .properties file, or Python's own: numbers, booleans, lists, classes, objects, functions. A
-wrong value is a ConfigError that names the key and what is allowed; a name that is not known is a warning in the log.
-Settings that name a class take Java's names of Kafka's own classes too (`classes.py`).
+Values may be text, as in a .properties file, or Python objects: numbers, booleans, lists, classes,
+objects, functions. An invalid value raises a ConfigError that names the key and the allowed values.
+An unknown name is logged as a warning. Settings that name a class also accept the Java names of
+Kafka's classes (`classes.py`).
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ from kavka.common.config import (
     OneOf,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 K = ConfigKey
 
 NOT_YET = "has no effect yet"
-NOT_HERE = "has no effect: it is about the Java client"
+NOT_HERE = "has no effect: it applies to the Java client"
 
-FOR_EVER = 1e8
-"""Seconds: some three years, which every timer takes."""
+LONGEST_TIMEOUT = 1e8
+"""Seconds (about three years); every timer accepts this value."""
 
 # Lists whose items may be classes or objects.
 OBJECT_LISTS = frozenset({"interceptor.classes", "metric.reporters", "partition.assignment.strategy"})
@@ -48,51 +50,55 @@ OBJECT_LISTS = frozenset({"interceptor.classes", "metric.reporters", "partition.
 # fmt: off
 COMMON = (
     K("bootstrap.servers", LIST, None,
-      "Brokers to begin with, host:port separated by commas; the rest of the cluster is found through them.",
+      "Brokers to connect to first, host:port separated by commas; they return the other brokers of the cluster.",
       NotEmpty(), HIGH),
-    K("client.id", STRING, "", "A name for this client in the broker's logs and metrics."),
+    K("client.id", STRING, "", "Name of this client in the broker's logs and metrics."),
     K("client.dns.lookup", STRING, "use_all_dns_ips",
-      "Every address of a name is tried in turn. resolve_canonical_bootstrap_servers_only also replaces each bootstrap "
-      "server by the canonical names of its addresses.",
+      "All addresses of a name are tried in turn. resolve_canonical_bootstrap_servers_only also replaces each "
+      "bootstrap server by the canonical names of its addresses.",
       OneOf(("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"))),
-    K("request.timeout.ms", INT, 30_000, "How long to wait for the answer to a request.", AtLeast(0)),
-    K("metadata.max.age.ms", LONG, 300_000, "Metadata is asked for again at least this often.", AtLeast(0), LOW),
+    K("request.timeout.ms", INT, 30_000, "Timeout of a request.", AtLeast(0)),
+    K("metadata.max.age.ms", LONG, 300_000, "Longest time between two refreshes of metadata.", AtLeast(0), LOW),
     K("metadata.recovery.strategy", STRING, "rebootstrap",
-      "What happens when no known broker can be reached: rebootstrap begins again with bootstrap.servers.",
+      "Action when no known broker can be reached: rebootstrap reconnects to bootstrap.servers.",
       OneOf(("rebootstrap", "none"), ignore_case=True), LOW),
     K("metadata.recovery.rebootstrap.trigger.ms", LONG, 300_000,
-      "After this long without metadata, begin again with bootstrap.servers.", AtLeast(0), LOW),
-    K("reconnect.backoff.ms", LONG, 50, "Wait before connecting to the same broker again, doubling with each failure.",
+      "After this time without metadata, reconnect to bootstrap.servers.", AtLeast(0), LOW),
+    K("reconnect.backoff.ms", LONG, 50, "Delay before reconnecting to the same broker; doubles with each failure.",
       AtLeast(0), LOW),
-    K("reconnect.backoff.max.ms", LONG, 1_000, "The longest wait before connecting again.", AtLeast(0), LOW),
-    K("retry.backoff.ms", LONG, 100, "Wait before a failed request is tried again, doubling with each failure.",
+    K("reconnect.backoff.max.ms", LONG, 1_000, "Longest delay before reconnecting.", AtLeast(0), LOW),
+    K("retry.backoff.ms", LONG, 100, "Delay before a failed request is retried; doubles with each failure.",
       AtLeast(0), LOW),
-    K("retry.backoff.max.ms", LONG, 1_000, "The longest wait before a failed request is tried again.", AtLeast(0), LOW),
+    K("retry.backoff.max.ms", LONG, 1_000, "Longest delay before a failed request is retried.", AtLeast(0), LOW),
     K("socket.connection.setup.timeout.ms", LONG, 10_000,
-      "How long connecting to one address may take, doubling with each failure.", AtLeast(1)),
-    K("socket.connection.setup.timeout.max.ms", LONG, 30_000, "The longest that connecting to one address may take.",
+      "Timeout of connecting to one address; doubles with each failure.", AtLeast(1)),
+    K("socket.connection.setup.timeout.max.ms", LONG, 30_000, "Longest timeout of connecting to one address.",
       AtLeast(1)),
-    K("connections.max.idle.ms", LONG, 540_000, "Connections not used for this long are closed; -1: never."),
-    K("send.buffer.bytes", INT, -1, "The socket's send buffer; -1: the operating system decides (Kafka: 131072).",
+    K("connections.max.idle.ms", LONG, 540_000, "Connections that are idle for this long are closed; -1: never."),
+    K("send.buffer.bytes", INT, -1, "Send buffer of the socket; -1: the operating system decides (Kafka: 131072).",
       AtLeast(-1)),
     K("receive.buffer.bytes", INT, -1,
-      "The socket's receive buffer; -1: the operating system decides (Kafka: 32768 to 65536).", AtLeast(-1)),
-    K("security.protocol", STRING, "PLAINTEXT", "How brokers are spoken to; the others come later.",
+      "Receive buffer of the socket; -1: the operating system decides (Kafka: 32768 to 65536).", AtLeast(-1)),
+    K("security.protocol", STRING, "PLAINTEXT", "Protocol of connections; TLS and SASL are not supported yet.",
       OneOf(("PLAINTEXT",), ignore_case=True)),
-    K("metric.reporters", LIST, (), "Reporters of metrics.", importance=LOW, warning=NOT_HERE),
-    K("metrics.sample.window.ms", LONG, 30_000, "Window of samples.", AtLeast(0), LOW, warning=NOT_HERE),
-    K("metrics.num.samples", INT, 2, "Samples kept.", AtLeast(1), LOW, warning=NOT_HERE),
-    K("metrics.recording.level", STRING, "INFO", "Level of metrics.", OneOf(("INFO", "DEBUG", "TRACE")), LOW,
+    K("metric.reporters", LIST, (), "Metrics reporters.", importance=LOW, warning=NOT_HERE),
+    K("metrics.sample.window.ms", LONG, 30_000, "Window of a metrics sample.", AtLeast(0), LOW, warning=NOT_HERE),
+    K("metrics.num.samples", INT, 2, "Number of metrics samples.", AtLeast(1), LOW, warning=NOT_HERE),
+    K("metrics.recording.level", STRING, "INFO", "Recording level of metrics.", OneOf(("INFO", "DEBUG", "TRACE")), LOW,
       warning=NOT_HERE),
     K("enable.metrics.push", BOOLEAN, True, "Push metrics to the cluster.", importance=LOW, warning=NOT_YET),
-    K("config.providers", LIST, (), "Providers of values.", importance=LOW, warning=NOT_HERE),
-    K("auto.include.jmx.reporter", BOOLEAN, True, "JMX.", importance=LOW, warning=NOT_HERE),
+    K("config.providers", LIST, (), "Providers of configuration values.", importance=LOW, warning=NOT_HERE),
+    K("auto.include.jmx.reporter", BOOLEAN, True, "Include the JMX reporter.", importance=LOW, warning=NOT_HERE),
 )
 # fmt: on
 
-FOREIGN = {"ssl.": "TLS comes later", "sasl.": "SASL comes later", "security.": "it comes later"}
+FOREIGN = {
+    "ssl.": "TLS is not supported yet",
+    "sasl.": "SASL is not supported yet",
+    "security.": "not supported yet",
+}
 
-# Another name of a setting: from the value given to what is set in its place.
+# An alias of a setting: a function from its value to the settings that replace it.
 Alias = Callable[[Any], Mapping[str, Any]]
 
 
@@ -101,9 +107,10 @@ def renamed(name: str) -> Alias:
 
 
 class ClientConfig(Mapping[str, Any]):
-    """The parsed settings of one client, by Kafka's names; every name of its table is there.
+    """The parsed settings of one client by Kafka's names, with a value for every key of the table.
 
-    `originals` is what was given, under today's names and not parsed: what `configure()` of a user's class gets.
+    `originals` are the settings of the user with current names, not parsed; `configure()` of a
+    user's class gets them. Immutable.
     """
 
     def __init__(
@@ -115,7 +122,7 @@ class ClientConfig(Mapping[str, Any]):
     ) -> None:
         self.table = table
         self.originals = _collect(config, keywords or {}, aliases or {})
-        self._given: set[str] = set()
+        self._explicit: set[str] = set()
         warnings: list[str] = []
         objects: dict[str, Any] = {}
         texts: dict[str, str] = {}
@@ -123,14 +130,14 @@ class ClientConfig(Mapping[str, Any]):
             key = table.get(name)
             if value is None and key is not None:
                 continue
-            self._given.add(name)
+            self._explicit.add(name)
             if key is not None and _is_object(key, value):
                 objects[name] = tuple(value) if name in OBJECT_LISTS and isinstance(value, (list, tuple)) else value
             else:
                 texts[name] = _text(name, value)
         self._values = table.parse(texts, warnings=warnings) | objects
         for line in warnings:
-            log.warning("%s", line)
+            logger.warning("%s", line)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -141,42 +148,42 @@ class ClientConfig(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def given(self, name: str) -> bool:
-        """Whether the user has set it, rather than left it at its default."""
-        return name in self._given
+    def is_explicit(self, name: str) -> bool:
+        """Whether the user has set it."""
+        return name in self._explicit
 
     def replaced(self, name: str, value: Any) -> ClientConfig:
         """A copy with one parsed value changed."""
         other = object.__new__(ClientConfig)
-        other.table, other.originals, other._given = self.table, self.originals, self._given
+        other.table, other.originals, other._explicit = self.table, self.originals, self._explicit
         other._values = {**self._values, name: value}
         return other
 
     def seconds(self, name: str) -> float:
-        """A setting in milliseconds, as seconds."""
-        return min(float(self._values[name]) / 1000, FOR_EVER)
+        """The value in seconds of a setting in milliseconds."""
+        return min(float(self._values[name]) / 1000, LONGEST_TIMEOUT)
 
 
 def _collect(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any], aliases: Mapping[str, Alias]
 ) -> dict[str, Any]:
-    """What was given, with older names replaced; today's name wins over an older one."""
+    """The settings of the user with aliases replaced; a current name wins over its alias."""
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
             "bootstrap.servers",
-            f"settings are a mapping by their names, or keywords (bootstrap_servers=…), not a {type(config).__name__}",
+            f"settings must be a mapping or keywords (bootstrap_servers=…), not a {type(config).__name__}",
         )
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in (config or {}).items():
         if not isinstance(name, str):
-            raise ConfigError(str(name), "names of settings are text")
-        given[name] = value
-    given |= {name.replace("_", "."): value for name, value in keywords.items()}
-    result = {name: value for name, value in given.items() if name not in aliases}
-    for name, value in given.items():
+            raise ConfigError(str(name), "the name of a setting must be text")
+        settings[name] = value
+    settings |= {name.replace("_", "."): value for name, value in keywords.items()}
+    result = {name: value for name, value in settings.items() if name not in aliases}
+    for name, value in settings.items():
         if name in aliases and value is not None:
-            for today, converted in aliases[name](value).items():
-                result.setdefault(today, converted)
+            for current_name, converted in aliases[name](value).items():
+                result.setdefault(current_name, converted)
     return result
 
 
@@ -209,8 +216,9 @@ def _text(name: str, value: Any) -> str:
 
 
 def parse_servers(servers: tuple[str, ...] | None) -> list[tuple[str, int]]:
-    """`host:port`, `[v6]:port`, with or without `PLAINTEXT://` in front; ConfigError for anything else."""
-    found: list[tuple[str, int]] = []
+    """Parse `host:port` or `[v6]:port`, each with an optional `PLAINTEXT://`. Raises
+    ConfigError."""
+    addresses: list[tuple[str, int]] = []
     for item in servers or ():
         if not item:
             continue
@@ -218,8 +226,8 @@ def parse_servers(servers: tuple[str, ...] | None) -> list[tuple[str, int]]:
         host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
         if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise ConfigError("bootstrap.servers", f"'{item}' is not allowed, it must be host:port")
-        if (host, int(port)) not in found:
-            found.append((host, int(port)))
-    if not found:
-        raise ConfigError("bootstrap.servers", "it must be given: host:port of one broker or more")
-    return found
+        if (host, int(port)) not in addresses:
+            addresses.append((host, int(port)))
+    if not addresses:
+        raise ConfigError("bootstrap.servers", "is required: host:port of at least one broker")
+    return addresses

@@ -1,14 +1,15 @@
-"""One TCP connection to a broker: versions agreed on, requests sent without waiting for the answers before them.
+"""A TCP connection to a broker: negotiates versions and pipelines requests.
 
-A broker answers the requests of a connection in their order, so the oldest request in flight belongs to the next
-answer; the correlation id is only checked. An answer that does not come in time, one that cannot be decoded and one
-with another's id all end the connection: what was in flight fails with `Disconnected` (or `KafkaTimeout` for the one
-that was late), and whether those requests were carried out is not known.
+A broker responds to the requests of a connection in order, so the next response belongs to the
+oldest request in flight; the correlation id is only verified. A response that is late, cannot be
+decoded or has a wrong correlation id closes the connection: the late request fails with
+`KafkaTimeout`, all others with `Disconnected`. The broker may or may not have processed them.
 
-The length of a response is not trusted before its correlation id was checked. Even then memory grows with the bytes
-received: a peer that does not speak Kafka's protocol, or lies, gets no more than `FIRST_BODY` for a few bytes.
+The length of a response is trusted only after its correlation id was verified. Even then memory
+grows with the received bytes: a peer that does not speak Kafka's protocol causes an allocation of
+at most `FIRST_BODY`.
 
-Everything here runs on the loop that the connection was opened on.
+All methods must run on the loop that opened the connection.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ from kavka.protocol.primitives import ProtocolError, TopMessage, skip_tags
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
 WRITE_LIMIT = 16 * 1024 * 1024
-# A large answer is received in pieces of this size, not as the network brings it: with each, the loop's thread asks for
-# the interpreter's lock twice, which the program's thread may be busy with.
+# Large responses are received in pieces of this size. Each read takes the interpreter's lock twice,
+# and the application's thread may hold it.
 PIECE = 512 * 1024
-# The largest response that is accepted, by request. A fetch may return as much as fetch.max.bytes can be set to.
+# The largest accepted response, by request. A fetch may return as much as fetch.max.bytes allows.
 MAX_RESPONSE = 256 * 1024 * 1024
 _MAX_RESPONSES = {int(ApiKey.API_VERSIONS): 1024 * 1024, int(ApiKey.FETCH): 0x7FFFFFFF}
-# The memory that a response gets at once: more than the default of fetch.max.bytes. Beyond it, memory doubles whenever
-# it is full.
+# The first allocation for a large response: more than the default of fetch.max.bytes. The buffer of
+# a larger response doubles whenever it is full.
 FIRST_BODY = 64 * 1024 * 1024
-# Pieces of a request from this size on are handed to the transport as they are, smaller ones joined first.
+# Pieces of a request of at least this size are passed to the transport unchanged; smaller pieces
+# are joined first.
 LARGE_PIECE = 4096
 
 _LINUX = sys.platform == "linux"
@@ -56,13 +58,14 @@ _unpack_code = Struct(">h").unpack_from
 
 
 Decode: TypeAlias = Callable[[Any, int], tuple[Any, int]]
-# Decoder of the response, whether the request's header has tagged fields, whether the response's has.
+# Decoder of the response; whether the headers of request and response have tagged fields.
 Codec: TypeAlias = tuple[Decode, bool, bool]
 
 
-class Answer(Protocol):
-    """Where the answer to a request goes. An asyncio.Future is one; a hot path may give an object of its own, whose
-    methods are then called from inside the read, with no turn of the loop in between."""
+class ResponseHandler(Protocol):
+    """Receives the response to a request. An asyncio.Future is a handler. A hot path may pass a
+    custom object, whose methods are called while the data is read, without a loop iteration in
+    between."""
 
     def done(self) -> bool: ...
 
@@ -76,32 +79,35 @@ class _InFlight(NamedTuple):
     api_key: int
     decode: Decode
     tagged_header: bool
-    answer: Answer
+    handler: ResponseHandler
     deadline: float
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by `Connection.open`, usable until `closed`.
+    """Created by `Connection.open`, usable until `closed`. Owns the socket, the requests in flight
+    and their deadlines.
 
-    Frames that fit the receive buffer are copied out of it; a larger one is received straight into memory of its own,
-    so that the records of a fetch are views of memory that nobody writes to again.
+    Frames that fit the receive buffer are copied out of it. A larger frame is received directly
+    into a separate buffer that is not written to again, so that the records of a fetch can be views
+    of it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, client_id: str, name: str) -> None:
         self.name = name
         self.versions: dict[int, tuple[int, int]] = {}
-        """Per API the lowest and the highest version that both sides know."""
+        """By API key: the lowest and the highest version that both sides support."""
         self.broker_versions: dict[int, tuple[int, int]] = {}
-        """Per API what the broker said, whether known here or not."""
+        """By API key: the versions that the broker supports, including APIs this client lacks."""
         self.features: dict[str, int] = {}
-        """Finalized features of the cluster, by name the highest level (`transaction.version`)."""
+        """Finalized features of the cluster: by name, the highest level (`transaction.version`)."""
         self.features_epoch = -1
         self.supported_features: dict[str, tuple[int, int]] = {}
         self.finalized_features: dict[str, tuple[int, int]] = {}
         self.closed = False
         self.throttled_until = 0.0
         self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
-        """Makes the memory of a large answer; who only reads records from it need not have it filled with zeroes."""
+        """Allocates the buffer of a large response. A reader of records passes one that skips
+        zeroing the memory."""
         self.writable = True
         self.last_used = monotonic()
         self.on_close: Callable[[Connection], None] | None = None
@@ -141,9 +147,9 @@ class Connection(asyncio.BufferedProtocol):
         receive_buffer: int = -1,
         addresses: Addresses | None = None,
     ) -> Connection:
-        """Connect and agree on versions. Every address of the name is tried, each for at most `timeout` seconds;
-        `addresses` remembers which of them failed. Raises Disconnected, or KafkaTimeout when all of them took longer
-        than that."""
+        """Connect and negotiate versions. Tries every address of the name, each for at most
+        `timeout` seconds; `addresses` remembers which of them failed. Raises Disconnected, or
+        KafkaTimeout if all addresses timed out."""
         addresses = addresses or Addresses()
         loop = asyncio.get_running_loop()
         name = f"{host}:{port}"
@@ -151,9 +157,9 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout):
                 candidates = await addresses.resolve(host, port)
         except TimeoutError:
-            raise KafkaTimeout(f"no connection to {name}: its address was not found within {timeout:g} s") from None
+            raise KafkaTimeout(f"no connection to {name}: the name was not resolved within {timeout:g} s") from None
         except (OSError, UnicodeError) as error:
-            # The second for a name that no host can have.
+            # UnicodeError: an invalid host name.
             raise Disconnected(f"no connection to {name}: {error}") from None
         failures: list[KafkaTimeout | Disconnected] = []
         for address in candidates:
@@ -194,9 +200,9 @@ class Connection(asyncio.BufferedProtocol):
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                # Ends the connection to a host that vanished, where no request is pending.
+                # Detects a lost host while no request is pending.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                # Before connecting: the window that TCP agrees on follows from them.
+                # Before connecting: TCP derives its window from the buffer sizes.
                 if send_buffer >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
                 if receive_buffer >= 0:
@@ -207,29 +213,30 @@ class Connection(asyncio.BufferedProtocol):
             sock.close()
             raise
         assert self._transport is not None
-        # What a client has in flight is limited by other means; this is for a broker that does not read at all.
+        # Clients limit their requests in flight elsewhere; this limit is for a broker that does not
+        # read at all.
         self._transport.set_write_buffer_limits(high=WRITE_LIMIT)
 
     async def _negotiate(self, timeout: float) -> None:
         version = ApiVersionsRequest.MAX_VERSION
         while True:
             request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
-            answer: asyncio.Future[ApiVersionsResponse] = self._loop.create_future()
-            self._send(request, version, answer, timeout, _decode_api_versions(version))
-            response = await answer
+            future: asyncio.Future[ApiVersionsResponse] = self._loop.create_future()
+            self._send(request, version, future, timeout, _decode_api_versions(version))
+            response = await future
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 break
             highest = next((k.max_version for k in response.api_keys if k.api_key == ApiKey.API_VERSIONS), 0)
             if highest >= version:
-                raise UnsupportedVersion(f"{self.name} refuses every version of ApiVersions")
+                raise UnsupportedVersion(f"{self.name} rejects every version of ApiVersions")
             version = highest
         if response.error_code:
-            raise error_of(response.error_code, f"{self.name} refused to say which requests it knows")
+            raise error_of(response.error_code, f"{self.name} did not return its supported versions")
         for api in response.api_keys:
             self.broker_versions[api.api_key] = api.min_version, api.max_version
-            known = APIS.get(api.api_key)
-            if known is not None:
-                low, high = max(known.min_version, api.min_version), min(known.max_version, api.max_version)
+            ours = APIS.get(api.api_key)
+            if ours is not None:
+                low, high = max(ours.min_version, api.min_version), min(ours.max_version, api.max_version)
                 if low <= high:
                     self.versions[api.api_key] = low, high
         self.features_epoch = response.finalized_features_epoch
@@ -240,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
             self.features[feature.name] = feature.max_version_level
 
     def close(self, error: BaseException | None = None) -> None:
-        """End it now. What is in flight fails with `error`, or with Disconnected."""
+        """Close at once. Requests in flight fail with `error`, or with Disconnected."""
         if self._error is None:
             self._error = error
         self._fail_all(error)
@@ -250,17 +257,18 @@ class Connection(asyncio.BufferedProtocol):
     # --- sending
 
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
-        """The version to use: the highest both know, at most `max_version`. Raises UnsupportedVersion."""
+        """The highest version that both sides support, at most `max_version`. Raises
+        UnsupportedVersion."""
         agreed = self.versions.get(api_key)
         if agreed is None or (max_version is not None and max_version < agreed[0]):
             theirs = self.broker_versions.get(api_key)
             name = APIS[api_key].name if api_key in APIS else f"request {api_key}"
-            said = f"it knows versions {theirs[0]} to {theirs[1]}" if theirs else "it does not know it at all"
-            raise UnsupportedVersion(f"{self.name} cannot be asked for {name}: {said}")
+            supported = f"it supports versions {theirs[0]} to {theirs[1]}" if theirs else "it does not support it"
+            raise UnsupportedVersion(f"{name} cannot be sent to {self.name}: {supported}")
         return agreed[1] if max_version is None or max_version > agreed[1] else max_version
 
     def supports(self, api_key: int, version: int = 0) -> bool:
-        """Whether the broker takes that version of the request, or a later one."""
+        """Whether the broker supports this version of the request or a later one."""
         agreed = self.versions.get(api_key)
         return agreed is not None and agreed[1] >= version
 
@@ -271,24 +279,25 @@ class Connection(asyncio.BufferedProtocol):
     def send(
         self, request: TopMessage, *, timeout: float, max_version: int | None = None, version: int | None = None
     ) -> asyncio.Future[Any]:
-        """Send and return at once; the future gets the response object. Its bytes fields of type records are views of
-        the frame, which stays alive as long as they do.
+        """Send and return at once; the future gets the response object. Its fields of type records
+        are views of the frame, which they keep alive.
 
-        The version is the highest that both know and `max_version` allows, unless given.
+        `version` defaults to the highest that both sides support and `max_version` allows.
         """
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         if version is None:
             assert request.API_KEY is not None
             version = self.version_of(request.API_KEY, max_version)
-        self.send_to(request, version, answer, timeout)
-        return answer
+        self.send_to(request, version, future, timeout)
+        return future
 
-    def send_to(self, request: TopMessage, version: int, answer: Answer, timeout: float) -> int:
-        """As `send`, the answer going to `answer`. Returns the bytes sent."""
-        return self._send(request, version, answer, timeout)
+    def send_to(self, request: TopMessage, version: int, handler: ResponseHandler, timeout: float) -> int:
+        """Like `send`, with a custom handler. Returns the number of bytes sent."""
+        return self._send(request, version, handler, timeout)
 
     def send_one_way(self, request: TopMessage, version: int) -> int:
-        """For a request that has no answer: Produce with acks=0. Returns the bytes sent."""
+        """Send a request that has no response: Produce with acks=0. Returns the number of bytes
+        sent."""
         return self._write(request, version)
 
     def _make_codec(self, api_key: int, version: int) -> Codec:
@@ -302,14 +311,16 @@ class Connection(asyncio.BufferedProtocol):
         return codec
 
     def _send(
-        self, request: TopMessage, version: int, answer: Answer, timeout: float, decode: Decode | None = None
+        self, request: TopMessage, version: int, handler: ResponseHandler, timeout: float, decode: Decode | None = None
     ) -> int:
         size = self._write(request, version)
         api_key = request.API_KEY
         assert api_key is not None
         codec = self._codecs[api_key, version]
         deadline = self.last_used + timeout
-        self._in_flight.append(_InFlight(self._correlation_id, api_key, decode or codec[0], codec[2], answer, deadline))
+        self._in_flight.append(
+            _InFlight(self._correlation_id, api_key, decode or codec[0], codec[2], handler, deadline)
+        )
         if self._timer is None or deadline < self._timer_at:
             self._set_timer(deadline)
         return size
@@ -356,7 +367,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._wake_for(left)
                 if not left:
                     frame, self._body = self._body, None
-                    self._answered(memoryview(frame))
+                    self._complete_oldest(memoryview(frame))
                 elif self._body_filled == len(self._body):
                     larger = self.new_buffer(min(2 * len(self._body), self._body_size))
                     larger[: self._body_filled] = self._body
@@ -365,10 +376,10 @@ class Connection(asyncio.BufferedProtocol):
             self._filled += size
             self._split()
         except ProtocolError as error:
-            self.close(Disconnected(f"{self.name} sent what cannot be read: {error}"))
+            self.close(Disconnected(f"{self.name} sent an invalid response: {error}"))
 
     def _split(self) -> None:
-        """Hands on every whole frame of the buffer, and makes room for the rest of one that is not whole."""
+        """Process every complete frame in the buffer; keep the start of an incomplete one."""
         view, end, start = self._view, self._filled, 0
         while end - start >= 4:
             (size,) = _unpack_size(view, start)
@@ -383,7 +394,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._wake_for(size - have)
                     return
                 break
-            self._answered(memoryview(bytes(view[start + 4 : after])))
+            self._complete_oldest(memoryview(bytes(view[start + 4 : after])))
             start = after
             if self.closed:
                 return
@@ -393,9 +404,9 @@ class Connection(asyncio.BufferedProtocol):
             self._filled = rest
 
     def _check_start(self, data: memoryview, size: int) -> None:
-        """Check the length and, where it is there, the correlation id of a response that is not complete."""
+        """Check the length and, if received, the correlation id of an incomplete response."""
         if not self._in_flight:
-            raise ProtocolError(f"a response to no request{foreign_protocol(data)}")
+            raise ProtocolError(f"a response without a request{foreign_protocol(data)}")
         pending = self._in_flight[0]
         if not 4 <= size <= _MAX_RESPONSES.get(pending.api_key, MAX_RESPONSE):
             raise ProtocolError(f"a response of {size} bytes{foreign_protocol(data)}")
@@ -403,21 +414,22 @@ class Connection(asyncio.BufferedProtocol):
             _check_correlation_id(data, 4, pending)
 
     def _wake_for(self, left: int) -> None:
-        """So many bytes of a large answer are still to come: the loop need not wake up for a few of them. The kernel
-        wakes it up earlier where the connection ends, or where the socket's buffer is full."""
+        """Let the kernel wake the loop only for large pieces, while `left` bytes of a large
+        response are missing. The kernel wakes it earlier if the connection ends or the socket's
+        buffer is full."""
         wake_at = max(1, min(left, PIECE))
         if wake_at != self._wake_at and self._socket is not None and _LINUX:
             self._wake_at = wake_at
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
 
-    def _answered(self, frame: memoryview) -> None:
+    def _complete_oldest(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise ProtocolError("a response to no request")
+            raise ProtocolError("a response without a request")
         entry = self._in_flight[0]
         _check_correlation_id(frame, 0, entry)
         self._in_flight.popleft()
-        answer = entry.answer
+        handler = entry.handler
         try:
             response, _ = entry.decode(frame, skip_tags(frame, 4) if entry.tagged_header else 4)
         except ProtocolError:
@@ -426,15 +438,15 @@ class Connection(asyncio.BufferedProtocol):
         throttle = getattr(response, "throttle_time_ms", 0)
         if throttle > 0:
             self.throttled_until = max(self.throttled_until, monotonic() + throttle / 1000)
-        if not answer.done():
-            answer.set_result(response)
+        if not handler.done():
+            handler.set_result(response)
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None and exc is not None:
-            self._error = Disconnected(f"the connection to {self.name} broke{self._when()}: {exc}")
+            self._error = Disconnected(f"the connection to {self.name} was lost{self._when()}: {exc}")
         self._fail_all(None)
         self._transport = None
 
@@ -444,7 +456,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.writable = True
 
-    # --- the end of requests without an answer
+    # --- failures and timeouts
 
     def _disconnected(self) -> BaseException:
         return self._error or Disconnected(f"{self.name} closed the connection{self._when()}")
@@ -461,8 +473,8 @@ class Connection(asyncio.BufferedProtocol):
             self._timer = None
         entries, self._in_flight = self._in_flight, deque()
         for entry in entries:
-            if not entry.answer.done():
-                entry.answer.set_exception(error or self._disconnected())
+            if not entry.handler.done():
+                entry.handler.set_exception(error or self._disconnected())
         if first and self.on_close is not None:
             self.on_close(self)
 
@@ -470,9 +482,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_later(max(0.0, at - monotonic()), self._look_at_the_time)
+        self._timer = self._loop.call_later(max(0.0, at - monotonic()), self._check_deadlines)
 
-    def _look_at_the_time(self) -> None:
+    def _check_deadlines(self) -> None:
         self._timer = None
         if not self._in_flight:
             return
@@ -482,19 +494,19 @@ class Connection(asyncio.BufferedProtocol):
             self._set_timer(min(entry.deadline for entry in self._in_flight))
             return
         name = APIS[late.api_key].name
-        if not late.answer.done():
-            late.answer.set_exception(KafkaTimeout(f"{self.name} did not answer {name} in time"))
-        self.close(Disconnected(f"the connection to {self.name} was ended: no answer to {name} in time"))
+        if not late.handler.done():
+            late.handler.set_exception(KafkaTimeout(f"{self.name} did not respond to {name} in time"))
+        self.close(Disconnected(f"the connection to {self.name} was closed: no response to {name} in time"))
 
 
 def _check_correlation_id(data: memoryview, at: int, pending: _InFlight) -> None:
     (correlation_id,) = _unpack_size(data, at)
     if correlation_id != pending.correlation_id:
-        raise ProtocolError(f"a response to request {correlation_id} in place of {pending.correlation_id}")
+        raise ProtocolError(f"a response to request {correlation_id} instead of {pending.correlation_id}")
 
 
 def _gather(pieces: list[Any]) -> list[Any]:
-    """The pieces with runs of small ones joined."""
+    """Join runs of small pieces."""
     out: list[Any] = []
     small: list[Any] = []
     for piece in pieces:
@@ -511,7 +523,7 @@ def _gather(pieces: list[Any]) -> list[Any]:
 
 
 def _decode_api_versions(version: int) -> Decode:
-    """A broker that does not know the version says so in version 0, whatever was asked."""
+    """A broker that does not support the version responds in version 0."""
 
     def decode(frame: Any, pos: int) -> tuple[Any, int]:
         if len(frame) < pos + 2:

@@ -1,4 +1,4 @@
-"""The connections to the brokers of a cluster: made when they are needed, made again after a wait when they broke."""
+"""The connections to the brokers of a cluster. They open on demand and reopen with backoff."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable
 
 from kavka.client.addresses import Addresses
-from kavka.client.backoff import Backoff
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
 from kavka.client.errors import ClientClosed, Disconnected, IllegalState, KafkaTimeout
 from kavka.client.metadata import Node
+from kavka.common.backoff import Backoff
 from kavka.common.errors import KafkaError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAIN = ""
-"""The usual connection to a broker; see `Connections.connection`."""
+"""The default channel; see `Connections.connection`."""
 
 
 class _Link:
-    """What is known about reaching one broker over one channel."""
+    """The connection to a broker on one channel, and its connect failures."""
 
     __slots__ = ("connection", "error", "failures", "node_id", "opening", "retry_at")
 
@@ -32,12 +32,13 @@ class _Link:
         self.opening: asyncio.Task[Connection] | None = None
         self.failures = 0
         self.error: KafkaError | None = None
-        """Why the last attempt failed."""
+        """The error of the last attempt, None after a success."""
         self.retry_at = 0.0
 
 
 class Connections:
-    """The base of `Cluster`: it knows brokers by `nodes`, and who learns of new ones is the cluster's business."""
+    """The base of `Cluster`. Owns one link per broker and channel; the cluster updates `nodes`.
+    All methods but `connections` run on the cluster's loop."""
 
     _loop: asyncio.AbstractEventLoop
 
@@ -59,7 +60,7 @@ class Connections:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that everything belongs to, once started."""
+        """The loop that ran `start`."""
         return self._loop
 
     def request_update(self) -> int:
@@ -76,10 +77,11 @@ class Connections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def connection(self, node_id: int, channel: str = MAIN, *, timeout: float | None = None) -> Connection:
-        """An open connection to a broker, made now if need be, after the wait that failures before impose.
+        """An open connection to a broker. Opens one if necessary, after the backoff for earlier
+        failures.
 
-        Channels are separate connections to one broker: a broker answers in order, so a fetch that waits for data
-        would hold up a heartbeat behind it. Raises Disconnected or KafkaTimeout.
+        Channels are separate connections to the same broker: a broker responds in order, so a
+        heartbeat would wait behind a long poll. Raises Disconnected or KafkaTimeout.
         """
         link = self._link(node_id, channel)
         if link.connection is not None:
@@ -94,17 +96,18 @@ class Connections:
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if opening.cancelled() and (caller is None or not caller.cancelling()):
-                # Not the caller is called off, the client was closed.
+                # The client was closed; the caller was not cancelled.
                 raise ClientClosed("the client is closed") from None
             raise
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
             broker = f"broker {node_id}" if node_id >= 0 else "a bootstrap server"
-            raise KafkaTimeout(f"no connection to {broker} within {timeout:g} s{because(link.error)}") from None
+            raise KafkaTimeout(f"no connection to {broker} within {timeout:g} s{cause_of(link.error)}") from None
 
     def ready_connection(self, node_id: int, channel: str = MAIN) -> Connection | None:
-        """The open connection, or None; in that case one is being made (see `on_connected`)."""
+        """The open connection; if there is none, start to open one and return None (see
+        `on_connected`)."""
         link = self._link(node_id, channel)
         if link.connection is None and link.opening is None:
             self._open(node_id, channel, link)
@@ -116,18 +119,20 @@ class Connections:
         return link is not None and link.connection is None and link.failures > 0
 
     def connect_error(self) -> KafkaError | None:
-        """Why no broker can be reached: the last failure to connect, None while there is a connection."""
+        """The last failure to connect; None while any connection is open."""
         failed = [link for link in self._links.values() if link.error is not None]
         if not failed or self.connections():
             return None
         return max(failed, key=lambda link: link.retry_at).error
 
     def on_connected(self, callback: Callable[[int], None]) -> None:
-        """`callback(node_id)` is called on the loop whenever a connection is open or an attempt failed."""
+        """`callback(node_id)` is called on the loop whenever a connection opens or closes, or an
+        attempt fails."""
         self._connected.append(callback)
 
     def connections(self) -> list[Connection]:
-        """Those that are open. From any thread: `list` copies the links in one step, while the loop may change them."""
+        """The open connections. May be called from any thread: `list` copies the links
+        atomically."""
         links = list(self._links.values())
         return [connection for link in links if (connection := link.connection) is not None]
 
@@ -142,14 +147,14 @@ class Connections:
         link = self._links.get((node_id, channel))
         if link is None:
             if node_id not in self.nodes:
-                raise Disconnected(f"there is no broker {node_id} in the metadata")
+                raise Disconnected(f"broker {node_id} is not in the metadata")
             link = self._links[node_id, channel] = _Link(node_id)
         return link
 
     def _open(self, node_id: int, channel: str, link: _Link) -> None:
         task = asyncio.create_task(self._connect(node_id, channel, link), name=f"kavka-connect-{node_id}")
         link.opening = task
-        # Nobody may be waiting; the failure is in the link.
+        # Mark the exception as retrieved: the link has the error, and there may be no waiter.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _connect(self, node_id: int, channel: str, link: _Link) -> Connection:
@@ -159,7 +164,7 @@ class Connections:
                 await asyncio.sleep(wait)
             node = self.nodes.get(node_id)
             if node is None:
-                raise Disconnected(f"broker {node_id} is not in the metadata any more")
+                raise Disconnected(f"broker {node_id} is no longer in the metadata")
             connection = await Connection.open(
                 node.host,
                 node.port,
@@ -173,17 +178,17 @@ class Connections:
             link.failures += 1
             link.error = error
             link.retry_at = self._now() + self._reconnect.delay(link.failures)
-            log.debug("Broker %s: %s", node_id, error)
+            logger.debug("Broker %s: %s", node_id, error)
             if node_id >= 0:
                 self.request_update()
             raise
         finally:
             link.opening = None
             if not self.closed:
-                self._loop.call_soon(self._tell_connected, node_id)
+                self._loop.call_soon(self._notify_connected, node_id)
         if self.closed or self._links.get((node_id, channel)) is not link or self._moved(node_id, connection):
             connection.close()
-            raise Disconnected(f"broker {node_id} is not at {connection.name} any more")
+            raise Disconnected(f"broker {node_id} is not at {connection.name} any longer")
         link.failures = 0
         link.error = None
         link.connection = connection
@@ -194,7 +199,7 @@ class Connections:
             raise Disconnected(f"{connection.name} closed the connection")
         return connection
 
-    def _tell_connected(self, node_id: int) -> None:
+    def _notify_connected(self, node_id: int) -> None:
         for callback in self._connected:
             callback(node_id)
 
@@ -204,24 +209,26 @@ class Connections:
             return
         link.retry_at = self._now() + self._reconnect.delay(1)
         if self._now() - connection.last_used < self._idle or self._idle < 0:
-            # Not one that was closed for being idle: the broker may be gone, and its partitions have other leaders.
+            # The connection was not closed as idle: the broker may have failed, and its partitions
+            # may have new leaders.
             self.request_update()
-        self._loop.call_soon(self._tell_connected, link.node_id)
+        self._loop.call_soon(self._notify_connected, link.node_id)
 
     def _now(self) -> float:
         return time.monotonic()
 
     def _drop_moved(self) -> None:
-        """Forget connections to brokers that are gone, at another address, or were only there to begin with."""
+        """Close connections to bootstrap servers, to removed brokers, and to brokers that have a
+        new address."""
         addresses = {f"{node.host}:{node.port}": node.id for node in self.nodes.values()}
         for (node_id, channel), link in list(self._links.items()):
             node = self.nodes.get(node_id)
             connection = link.connection
-            known = addresses.get(connection.name) if node_id < 0 and connection is not None else None
-            if known is not None and (known, channel) not in self._links:
-                # The broker that was there to begin with has an id now.
-                self._links[known, channel] = self._links.pop((node_id, channel))
-                link.node_id = known
+            broker_id = addresses.get(connection.name) if node_id < 0 and connection is not None else None
+            if broker_id is not None and (broker_id, channel) not in self._links:
+                # The broker id of this bootstrap server is known now.
+                self._links[broker_id, channel] = self._links.pop((node_id, channel))
+                link.node_id = broker_id
                 continue
             if node is None or (connection is not None and self._moved(node_id, connection)):
                 del self._links[node_id, channel]
@@ -230,12 +237,13 @@ class Connections:
                     self._close_when_quiet(connection)
 
     def _moved(self, node_id: int, connection: Connection) -> bool:
-        """Whether the broker is at another address than the connection leads to."""
+        """Whether the broker's address differs from the connection's."""
         node = self.nodes.get(node_id)
         return node is not None and connection.name != f"{node.host}:{node.port}"
 
     def _close_when_quiet(self, connection: Connection) -> None:
-        """What is in flight is still answered; the broker behind it may be the same under another name."""
+        """Close the connection after its requests in flight; the same broker may still respond to
+        them."""
         if connection.in_flight and not self.closed:
             self._loop.call_later(0.1, self._close_when_quiet, connection)
         else:
@@ -249,6 +257,6 @@ class Connections:
                 connection.close()
 
 
-def because(error: KafkaError | None) -> str:
-    """The cause, to append to the message of a timeout."""
+def cause_of(error: KafkaError | None) -> str:
+    """The cause of a timeout, to append to its message."""
     return "" if error is None else f": {error}"

@@ -1,4 +1,4 @@
-"""Every setting of the consumer."""
+"""The settings of the consumer."""
 
 from __future__ import annotations
 
@@ -42,39 +42,41 @@ def _rules(values: Mapping[str, Any]) -> Iterator[tuple[str, Validator]]:
 # fmt: off
 CONSUMER_CONFIGS = ConfigTable("consumer", (
     *COMMON,
-    K("key.deserializer", CLASS, None, "Makes keys from bytes; not set: bytes.", importance=HIGH),
-    K("value.deserializer", CLASS, None, "Makes values from bytes; not set: bytes.", importance=HIGH),
-    K("group.id", STRING, None, "The group that this consumer shares the partitions of its topics with.", NotEmpty(),
+    K("key.deserializer", CLASS, None, "Deserializer of keys; without one, keys are bytes.", importance=HIGH),
+    K("value.deserializer", CLASS, None, "Deserializer of values; without one, values are bytes.", importance=HIGH),
+    K("group.id", STRING, None, "Consumer group. Its members share the partitions of their topics.", NotEmpty(),
       HIGH),
-    K("group.instance.id", STRING, None, "A name that stays over restarts: a member that returns in time causes no "
-      "rebalance.", NotEmpty()),
-    K("group.protocol", STRING, "classic", "classic: the members assign; consumer: the broker does.",
+    K("group.instance.id", STRING, None, "Id of a static member: it may restart within the session timeout "
+      "without a rebalance.", NotEmpty()),
+    K("group.protocol", STRING, "classic", "classic: a member assigns partitions; consumer: the broker does.",
       OneOf(("classic", "consumer"), ignore_case=True), HIGH),
-    K("group.remote.assignor", STRING, None, "With group.protocol=consumer, the broker's assignor to use."),
-    K("session.timeout.ms", INT, 45_000, "A member not heard of for this long is thrown out.", AtLeast(1), HIGH),
-    K("heartbeat.interval.ms", INT, 3_000, "How often a member is heard of.", AtLeast(1), HIGH),
-    K("max.poll.interval.ms", INT, 300_000, "A member that does not poll for this long leaves its group.", AtLeast(1)),
-    K("max.poll.records", INT, 500, "The most records that one poll returns.", AtLeast(1)),
+    K("group.remote.assignor", STRING, None, "Assignor of the broker, for group.protocol=consumer."),
+    K("session.timeout.ms", INT, 45_000, "A member that sends no heartbeat for this long is removed from the group.",
+      AtLeast(1), HIGH),
+    K("heartbeat.interval.ms", INT, 3_000, "Interval of heartbeats.", AtLeast(1), HIGH),
+    K("max.poll.interval.ms", INT, 300_000, "A member that does not poll for this long leaves the group.", AtLeast(1)),
+    K("max.poll.records", INT, 500, "Largest number of records per poll.", AtLeast(1)),
     K("partition.assignment.strategy", LIST, ("range", "cooperative-sticky"),
-      "How a classic group's leader assigns partitions, the preferred first."),
-    K("enable.auto.commit", BOOLEAN, True, "Commit what was polled in the background."),
-    K("auto.commit.interval.ms", INT, 5_000, "How often that is done.", AtLeast(0), LOW),
-    K("auto.offset.reset", STRING, "latest", "Where to begin without a committed offset, or with one out of range.",
+      "Assignors of a classic group in the order of preference."),
+    K("enable.auto.commit", BOOLEAN, True, "Commit consumed positions periodically."),
+    K("auto.commit.interval.ms", INT, 5_000, "Interval of automatic commits.", AtLeast(0), LOW),
+    K("auto.offset.reset", STRING, "latest",
+      "Start position if there is no committed offset, or if the offset is out of range.",
       OFFSET_RESET),
-    K("isolation.level", STRING, "read_uncommitted", "read_committed: only what committed transactions wrote.",
+    K("isolation.level", STRING, "read_uncommitted", "read_committed: skip records of open and aborted transactions.",
       OneOf(("read_uncommitted", "read_committed"))),
-    K("fetch.min.bytes", INT, 1, "A fetch waits until there are so many bytes.", AtLeast(0), HIGH),
-    K("fetch.max.wait.ms", INT, 500, "But no longer than this.", AtLeast(0), LOW),
-    K("fetch.max.bytes", INT, 52_428_800, "The most bytes of one fetch.", AtLeast(0)),
-    K("max.partition.fetch.bytes", INT, 1_048_576, "The most bytes of one partition in one fetch; where it is not set, "
-      "it grows to 2 MB while the program waits for records.", AtLeast(0), HIGH),
-    K("check.crcs", BOOLEAN, True, "Check the CRC of what was fetched.", importance=LOW),
-    K("client.rack", STRING, "", "Where this client is: it fetches from a replica in the same rack."),
-    K("allow.auto.create.topics", BOOLEAN, True, "Subscribing to a topic that is not there may create it."),
-    K("exclude.internal.topics", BOOLEAN, True, "A pattern does not match the cluster's own topics."),
-    K("default.api.timeout.ms", INT, 60_000, "How long a call may take when it gives no timeout of its own.",
+    K("fetch.min.bytes", INT, 1, "A fetch waits until this many bytes are available.", AtLeast(0), HIGH),
+    K("fetch.max.wait.ms", INT, 500, "Longest time that a fetch waits for fetch.min.bytes.", AtLeast(0), LOW),
+    K("fetch.max.bytes", INT, 52_428_800, "Largest size of a fetch response.", AtLeast(0)),
+    K("max.partition.fetch.bytes", INT, 1_048_576, "Largest size per partition of a fetch response. If it is not set, "
+      "it grows up to 2 MB while the application waits for records.", AtLeast(0), HIGH),
+    K("check.crcs", BOOLEAN, True, "Verify the CRC of fetched batches.", importance=LOW),
+    K("client.rack", STRING, "", "Rack of this client; it fetches from a replica in the same rack."),
+    K("allow.auto.create.topics", BOOLEAN, True, "Allow the broker to create a subscribed topic that does not exist."),
+    K("exclude.internal.topics", BOOLEAN, True, "Exclude internal topics from subscriptions by pattern."),
+    K("default.api.timeout.ms", INT, 60_000, "Timeout of calls that pass no timeout.",
       AtLeast(0)),
-    K("interceptor.classes", LIST, (), "Objects that see records before the program does, and commits.",
+    K("interceptor.classes", LIST, (), "Interceptors of polled records and commits.",
       importance=LOW),
 ), checks=(_rules,), foreign=FOREIGN)
 # fmt: on

@@ -1,4 +1,4 @@
-"""Closing an asyncio client that the program dropped."""
+"""Closes an asyncio client that the application dropped without `close`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# The loop refers to its tasks weakly.
+# The loop holds only weak references to its tasks.
 _tasks: set[asyncio.Task[None]] = set()
 
 
 def close_on_loop(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """For a finalizer, which may run in any thread: close the client while its loop runs. Does not wait."""
+    """Close the client on its loop, if that still runs, and do not wait. Called by finalizers,
+    which may run in any thread."""
     with contextlib.suppress(RuntimeError):
-        # A loop that has ended raises: nothing of the client runs any more.
+        # A closed loop raises. The client has no running task then.
         loop.call_soon_threadsafe(_start, close)
 
 

@@ -1,7 +1,6 @@
-"""What clients raise, beside `KafkaError` with a code that came from a broker.
+"""Errors that clients raise, besides `KafkaError` with an error code from a broker.
 
-All of them are KafkaErrors, so `except KafkaError` is enough for a program that does not care which; those that
-Python has a class of its own for are that too.
+All of them are subclasses of KafkaError, and of the built-in exception that fits, if there is one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 
 
 class _Local(KafkaError):
-    """One that was found on this side; `str()` is the message alone."""
+    """An error that the client detected. `str()` is the message without an error code."""
 
     CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -28,49 +27,51 @@ class _Local(KafkaError):
 
 
 class KafkaTimeout(_Local, TimeoutError):
-    """Something did not happen within the time that a setting or an argument gives it."""
+    """An operation took longer than a setting or an argument allows."""
 
     CODE = ErrorCode.REQUEST_TIMED_OUT
 
 
 class Disconnected(_Local, ConnectionError):
-    """A connection could not be made, or broke before the answer came: whether the request was done is not known."""
+    """A connection could not be opened, or closed before the response arrived. The broker may or
+    may not have processed the request."""
 
     CODE = ErrorCode.NETWORK_EXCEPTION
 
 
 class UnsupportedVersion(_Local):
-    """The broker does not know the request, or no version of it that can carry what is asked for."""
+    """The broker does not support the request, or no version of it that has the required fields."""
 
     CODE = ErrorCode.UNSUPPORTED_VERSION
 
 
 class BufferExhausted(KafkaTimeout):
-    """No room in `buffer.memory`, for as long as `max.block.ms` and `buffer.full.policy` allow."""
+    """`buffer.memory` stayed full for as long as `max.block.ms` and `buffer.full.policy` allow."""
 
 
 class Purged(_Local):
-    """The record was thrown away by `purge()`, or to make room under `buffer.full.policy=clear`."""
+    """The record was discarded by `purge()`, or to free memory with `buffer.full.policy=clear`."""
 
 
 class SerializationError(_Local, ValueError):
-    """A key, a value or a header could not be turned into bytes, or bytes into one of them."""
+    """A key, a value or a header could not be serialized or deserialized."""
 
 
 class ClientClosed(_Local, RuntimeError):
-    """The client was closed before, or while, this was asked of it."""
+    """The client was closed before or during the call."""
 
 
 class IllegalState(_Local, RuntimeError):
-    """The call does not fit what the client is doing: a commit outside a transaction, a second thread in a consumer."""
+    """The client's state does not allow the call, for example a commit outside a transaction."""
 
 
 def error_of(code: int, message: str | None = None) -> KafkaError:
-    """The exception for a code in an answer; a code that is not known here is UNKNOWN_SERVER_ERROR."""
+    """The exception for an error code of a response; an unknown code becomes
+    UNKNOWN_SERVER_ERROR."""
     try:
         return KafkaError(ErrorCode(code), message)
     except ValueError:
-        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message or f"the broker answered with error code {code}")
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message or f"the broker returned error code {code}")
 
 
 def check(code: int, message: str | None = None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# TLS records begin with their type and the major version 3. A TLS server rejects a plain request with an alert.
+# TLS records begin with their type and the major version 3. A TLS server rejects a plain request
+# with an alert.
 _STARTS = (
     (b"HTTP", "an HTTP port"),
     (b"<!DO", "an HTTP port"),
@@ -15,7 +16,7 @@ _STARTS = (
 
 
 def foreign_protocol(data: bytes | bytearray | memoryview) -> str:
-    """A hint to append to an error message; empty where the bytes are like nothing known."""
+    """A hint to append to an error message; empty if the bytes match no known protocol."""
     start = bytes(data[:4])
     for prefix, port in _STARTS:
         if start.startswith(prefix):

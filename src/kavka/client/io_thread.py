@@ -1,4 +1,5 @@
-"""The thread that runs the loop of a blocking client, and what becomes of a client that nobody closes."""
+"""The thread that runs the event loop of a blocking client, and closes a client that the
+application does not close."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from kavka.client.errors import ClientClosed, KafkaTimeout
 T = TypeVar("T")
 
 EXIT_TIMEOUT = 5.0
-"""Seconds that clients left open have at the end of the interpreter, all of them together."""
+"""Seconds in total to close all open clients when the interpreter exits."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -30,16 +31,18 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class IoThread:
-    """One per blocking client. A daemon: a program that ends without `close()` does not hang on it.
+    """Owns the event loop and the thread of one blocking client. It is a daemon thread, so that an
+    application that ends without `close()` does not hang.
 
-    `close(timeout)` is the coroutine that closes the client. Where it is passed, a client that is dropped (`abandon`)
-    is closed in the background, and one that is still open when the interpreter ends is closed within `EXIT_TIMEOUT`.
-    Nothing here may refer to the blocking client itself: it could not be collected then.
+    `close(timeout)` is the coroutine that closes the client. If it is passed, a client that is
+    dropped (`abandon`) is closed in the background, and a client that is open when the interpreter
+    exits is closed within `EXIT_TIMEOUT`. This object must not refer to the blocking client, which
+    could not be garbage collected then.
 
-    A call is queued under the lock, and after `stop` none is: the loop sees every call that was queued, and ends each
-    before it closes.
+    Calls are queued under the lock, and none after `stop`. The loop therefore runs or cancels every
+    queued call before it closes.
 
-    A forked child has the object but not the thread; using it there raises instead of waiting for ever.
+    A forked child has the object but not the thread; using it there raises an error.
     """
 
     def __init__(self, name: str, close: Callable[[float | None], Coroutine[Any, Any, object]] | None = None) -> None:
@@ -72,12 +75,12 @@ class IoThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is in this thread, where waiting for it would be for ever."""
+        """Whether the caller runs in this thread, where a blocking call would deadlock."""
         return threading.current_thread() is self._thread
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that made it."""
+        """Whether this process is a forked child of the process that created the thread."""
         return self._pid != os.getpid()
 
     @property
@@ -92,9 +95,9 @@ class IoThread:
             self.loop.call_soon_threadsafe(callback, *args)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the loop; the future may be waited for from any other thread."""
+        """Start a coroutine on the loop; any other thread may wait for the future."""
         try:
-            # In a forked child the lock may be held by a thread that is not there.
+            # In a forked child, a thread that does not exist there may hold the lock.
             self.check()
             with self._lock:
                 self.check()
@@ -104,10 +107,11 @@ class IoThread:
             raise
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for what it gives. On timeout, or Ctrl-C, it is cancelled."""
+        """Run a coroutine on the loop and wait for its result. On a timeout or Ctrl-C the coroutine
+        is cancelled."""
         if self.is_current:
             work.close()
-            raise RuntimeError("a blocking call from a callback: it would wait for the thread that it runs in")
+            raise RuntimeError("a blocking call in a callback would wait for its own thread")
         future = self.submit(work)
         try:
             return future.result(timeout)
@@ -125,7 +129,7 @@ class IoThread:
             raise
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Cancel what still runs, end the thread and wait for its end. May be called more than once."""
+        """Cancel all tasks, stop the thread and wait for its end. May be called more than once."""
         if self._closed:
             return
         if self.forked:
@@ -142,13 +146,13 @@ class IoThread:
         if self._closed:
             raise ClientClosed("the client is closed")
         if self.forked:
-            raise ClientClosed("the client was made before a fork; make one in each process")
+            raise ClientClosed("the client was created before a fork; create a client in each process")
 
-    # --- clients that nobody closes
+    # --- clients that the application does not close
 
     def abandon(self, timeout: float | None = None) -> None:
-        """The client was dropped, or the interpreter ends: close it in the background, then end the thread. Does not
-        wait, so that a finalizer may call it."""
+        """Close a client that was dropped, or is open at exit, in the background; then stop the
+        thread. Does not wait, so that a finalizer may call it."""
         if self._close is None or self._closing or not self.alive:
             return
         self._closing = True
@@ -167,9 +171,9 @@ class IoThread:
 
 
 async def _end_all_tasks() -> None:
-    """Cancel every task of the loop, and those that begin meanwhile."""
+    """Cancel every task of the loop, including tasks that start in the meantime."""
     own = asyncio.current_task()
-    # Every task gets to its first step: one that is cancelled before it never runs its `finally`.
+    # Let every task start: a task that is cancelled before never runs its `finally`.
     await asyncio.sleep(0)
     while tasks := asyncio.all_tasks() - {own}:
         for task in tasks:
@@ -178,14 +182,14 @@ async def _end_all_tasks() -> None:
 
 
 def warn_unclosed(client: object, name: str) -> None:
-    """For the finalizer of a client: it was dropped without `close()`. Comes last: it raises where warnings are
-    errors."""
+    """Warn that a client was dropped without `close()`. A finalizer calls this last, since it
+    raises if warnings are errors."""
     text = f"unclosed {type(client).__name__} {name}: call close(), or use `with`"
     warnings.warn(text, ResourceWarning, stacklevel=3, source=client)
 
 
 _open: set[IoThread] = set()
-"""Threads of clients that are to be closed at the end of the interpreter."""
+"""Threads of clients to close when the interpreter exits."""
 
 
 def _close_at_exit() -> None:
@@ -193,15 +197,15 @@ def _close_at_exit() -> None:
     left_open = [thread.name for thread in threads if not thread._closing]
     deadline = monotonic() + EXIT_TIMEOUT
     for thread in threads:
-        # A part of the time is left for closing the connections.
+        # The rest of the time is for closing the connections.
         thread.abandon(EXIT_TIMEOUT * 0.8)
     for thread in threads:
         thread.join(max(0.0, deadline - monotonic()))
     for thread in threads:
-        # What did not end in time is cancelled; the client says in its log what was lost.
+        # Cancel clients that exceed the time; they log the records that were not sent.
         thread.stop(timeout=0.5)
     for name in left_open:
-        # Raises where warnings are errors.
+        # This raises if warnings are errors.
         text = f"client {name} is still open at exit: call close(), or use `with`"
         warnings.warn(text, ResourceWarning, stacklevel=1)
 

@@ -1,4 +1,5 @@
-"""What a client knows of the cluster: immutable pieces, replaced as a whole, so that any thread may read them."""
+"""A client's view of the cluster: immutable objects, replaced as a whole, so that any thread may
+read them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ NO_LEADER = -1
 
 
 class Node(NamedTuple):
-    """A broker. Those of `bootstrap.servers`, whose ids are not known yet, have negative ids."""
+    """A broker. A bootstrap server has a negative id until its broker id is known."""
 
     id: int
     host: str
@@ -38,7 +39,8 @@ class PartitionMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """`partitions` are in order of their ids, without gaps. `available` are the ids of those that have a leader."""
+    """A topic. `partitions` are in the order of their ids, without gaps; `available` are the ids of
+    the partitions that have a leader."""
 
     name: str
     topic_id: UUID
@@ -56,17 +58,17 @@ def error_code(code: int) -> ErrorCode:
 
 
 def topic_metadata(topic: MetadataResponseTopic, before: TopicMetadata | None = None) -> TopicMetadata:
-    """One topic of an answer. A leader that an older metadata names with a higher epoch is kept: the answer came from a
-    broker that has not heard of it yet. Not so when the topic was deleted and created again."""
+    """Convert a topic of a Metadata response. A partition in `before` with a higher leader epoch is
+    kept, since the response came from a broker that is behind, unless the topic was recreated."""
     name = topic.name or ""
-    known: dict[int, PartitionMetadata] = {}
+    previous: dict[int, PartitionMetadata] = {}
     if before is not None and before.topic_id == topic.topic_id:
-        known = {p.partition: p for p in before.partitions}
+        previous = {p.partition: p for p in before.partitions}
     partitions = []
-    for answer in sorted(topic.partitions, key=lambda p: p.partition_index):
-        found = _partition(name, answer)
-        old = known.get(found.partition)
-        partitions.append(old if old is not None and old.leader_epoch > found.leader_epoch >= 0 else found)
+    for response in sorted(topic.partitions, key=lambda p: p.partition_index):
+        new = _partition(name, response)
+        old = previous.get(new.partition)
+        partitions.append(old if old is not None and old.leader_epoch > new.leader_epoch >= 0 else new)
     operations = topic.topic_authorized_operations
     return TopicMetadata(
         name,
@@ -79,7 +81,7 @@ def topic_metadata(topic: MetadataResponseTopic, before: TopicMetadata | None = 
 
 
 def with_leader(topic: TopicMetadata, partition: int, leader: int, leader_epoch: int) -> TopicMetadata:
-    """The topic with a new leader that a broker's answer named, if that is news; else the same object."""
+    """The topic with a new leader; the same object if the leader epoch is not newer."""
     if not 0 <= partition < len(topic.partitions) or topic.partitions[partition].leader_epoch >= leader_epoch:
         return topic
     partitions = list(topic.partitions)
@@ -96,16 +98,16 @@ def with_leader(topic: TopicMetadata, partition: int, leader: int, leader_epoch:
     )
 
 
-def _partition(topic: str, answer: MetadataResponsePartition) -> PartitionMetadata:
+def _partition(topic: str, response: MetadataResponsePartition) -> PartitionMetadata:
     return PartitionMetadata(
         topic,
-        answer.partition_index,
-        answer.leader_id,
-        answer.leader_epoch,
-        tuple(answer.replica_nodes),
-        tuple(answer.isr_nodes),
-        tuple(answer.offline_replicas),
-        error_code(answer.error_code),
+        response.partition_index,
+        response.leader_id,
+        response.leader_epoch,
+        tuple(response.replica_nodes),
+        tuple(response.isr_nodes),
+        tuple(response.offline_replicas),
+        error_code(response.error_code),
     )
 
 

@@ -1,4 +1,4 @@
-"""Every setting of the producer, and the names that older producers had for them."""
+"""The settings of the producer, and their aliases in older producers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from kavka.records.compression import CODEC_NAMES
 K = ConfigKey
 
 MAX_IN_FLIGHT_IDEMPOTENT = 5
-"""A broker remembers that many batches of a producer: with more in flight it could not tell a repeated one."""
+"""A broker remembers this many batches per producer. With more in flight it could not detect
+duplicates."""
 
 GZIP_LEVEL = Satisfies("-1, or between 1 and 9", lambda level: level == -1 or 1 <= level <= 9)
 
@@ -50,65 +51,66 @@ def _rules(values: Mapping[str, Any]) -> Iterator[tuple[str, Validator]]:
 # fmt: off
 PRODUCER_CONFIGS = ConfigTable("producer", (
     *COMMON,
-    K("key.serializer", CLASS, None, "Turns keys into bytes; not set: by the key's type.", importance=HIGH),
-    K("value.serializer", CLASS, None, "Turns values into bytes; not set: by the value's type.", importance=HIGH),
+    K("key.serializer", CLASS, None, "Serializer of keys; without one, the key's type decides.", importance=HIGH),
+    K("value.serializer", CLASS, None, "Serializer of values; without one, the value's type decides.", importance=HIGH),
     K("acks", STRING, "all",
-      "What a record must have been through to count as sent: all in-sync replicas, 1: the leader's log, 0: nothing.",
+      "Acknowledgement to wait for: all (all in-sync replicas), 1 (the leader), 0 (none).",
       OneOf(("all", "-1", "0", "1")), LOW),
     K("batch.size", INT, 16_384,
-      "Records of a partition are sent together in batches; one of this many bytes is sent at once.", AtLeast(0)),
+      "Size of a batch of records of one partition; a batch of this size is sent at once.", AtLeast(0)),
     K("batch.max.bytes", INT, 1_048_576,
-      "Our own: while a partition's earlier batches wait for the broker, a batch may grow to this size (never above "
-      "max.request.size). No more than batch.size means that batches do not grow.", AtLeast(0), LOW),
-    K("batch.num.messages", INT, INT_MAX, "The most records in a batch.", AtLeast(1), LOW),
-    K("linger.ms", LONG, 5, "How long a batch that is not full waits for more records.", AtLeast(0)),
+      "Kavka only: while earlier batches of a partition are in flight, a batch may grow to this size (at most "
+      "max.request.size). With a value up to batch.size, batches do not grow.", AtLeast(0), LOW),
+    K("batch.num.messages", INT, INT_MAX, "Largest number of records in a batch.", AtLeast(1), LOW),
+    K("linger.ms", LONG, 5, "Time that a batch waits for more records.", AtLeast(0)),
     K("buffer.memory", LONG, 33_554_432,
-      "The most memory for batches that wait to be sent or for their outcome, in bytes.", AtLeast(0), HIGH),
-    K("queue.buffering.max.messages", INT, INT_MAX, "The most records that wait to be sent.", AtLeast(1), LOW),
+      "Memory for batches that are queued or in flight, in bytes.", AtLeast(0), HIGH),
+    K("queue.buffering.max.messages", INT, INT_MAX, "Largest number of queued records.", AtLeast(1), LOW),
     K("buffer.full.policy", STRING, "block",
-      "Our own: when the buffer is full, send waits up to max.block.ms (block), fails at once (fail), or throws "
-      "away what waits and was never sent (clear).", OneOf(("block", "fail", "clear")), LOW),
-    K("max.block.ms", LONG, 60_000, "How long send may wait for metadata and for room in the buffer.", AtLeast(0)),
-    K("max.request.size", INT, 1_048_576, "The largest request, and so the largest record, before compression.",
+      "Kavka only: when the buffer is full, send waits up to max.block.ms (block), fails at once (fail), or discards "
+      "queued records that were never sent (clear).", OneOf(("block", "fail", "clear")), LOW),
+    K("max.block.ms", LONG, 60_000, "Longest time that send waits for metadata and buffer memory.", AtLeast(0)),
+    K("max.request.size", INT, 1_048_576, "Largest size of a request, and thus of a record, before compression.",
       AtLeast(0)),
-    K("compression.type", STRING, "none", "How batches are compressed.", OneOf(CODEC_NAMES), HIGH),
-    K("compression.gzip.level", INT, -1, "Level of gzip, 1 (fast) to 9 (small), -1 for the default.", GZIP_LEVEL),
+    K("compression.type", STRING, "none", "Compression of batches.", OneOf(CODEC_NAMES), HIGH),
+    K("compression.gzip.level", INT, -1, "Level of gzip, 1 (fast) to 9 (small); -1: default.", GZIP_LEVEL),
     K("compression.lz4.level", INT, 9, "Level of lz4.", Between(1, 17)),
     K("compression.zstd.level", INT, 3, "Level of zstd.", Between(-131_072, 22)),
-    K("compressed.topics", LIST, (), "With compression.type, only these topics are compressed; none given: all.",
+    K("compressed.topics", LIST, (), "Topics to compress with compression.type; empty: all topics.",
       importance=LOW),
-    K("partitioner.class", CLASS, None, "Chooses the partition of a record that names none; not set: by key, sticky "
-      "without one."),
-    K("partitioner.ignore.keys", BOOLEAN, False, "Choose partitions as if records had no keys."),
+    K("partitioner.class", CLASS, None, "Partitioner of records without a partition; by default the key's hash, "
+      "or sticky without a key."),
+    K("partitioner.ignore.keys", BOOLEAN, False, "Ignore keys when choosing partitions."),
     K("partitioner.adaptive.partitioning.enable", BOOLEAN, True,
-      "Give more records without keys to partitions whose brokers are faster.", importance=LOW, warning=NOT_YET),
-    K("partitioner.availability.timeout.ms", LONG, 0, "Leave out partitions that could not be sent to for this long.",
-      AtLeast(0), LOW, warning=NOT_YET),
-    K("interceptor.classes", LIST, (), "Objects that see records before they are serialised, and their outcome.",
+      "Send more records without a key to faster brokers.", importance=LOW, warning=NOT_YET),
+    K("partitioner.availability.timeout.ms", LONG, 0,
+      "Skip partitions whose broker has accepted no batch for this long.", AtLeast(0), LOW, warning=NOT_YET),
+    K("interceptor.classes", LIST, (), "Interceptors of records before serialization, and of acknowledgements.",
       importance=LOW),
-    K("retries", INT, INT_MAX, "How often a batch is sent again after an error that may pass; delivery.timeout.ms "
-      "is the better limit.", Between(0, INT_MAX), HIGH),
-    K("delivery.timeout.ms", INT, 120_000, "How long a record may take from send to its outcome.", AtLeast(0)),
-    K("max.in.flight.requests.per.connection", INT, 5, "Requests that one broker may have without having answered.",
+    K("retries", INT, INT_MAX, "Number of retries of a batch after a retriable error; prefer "
+      "delivery.timeout.ms as the limit.", Between(0, INT_MAX), HIGH),
+    K("delivery.timeout.ms", INT, 120_000, "Time limit from send to the acknowledgement of a record.", AtLeast(0)),
+    K("max.in.flight.requests.per.connection", INT, 5, "Largest number of requests in flight per broker.",
       AtLeast(1), LOW),
-    K("enable.idempotence", BOOLEAN, True, "Number the records so that none is stored twice or out of order.",
+    K("enable.idempotence", BOOLEAN, True, "Number records so that a retry neither duplicates nor reorders them.",
       importance=LOW),
-    K("transactional.id", STRING, None, "The name under which this producer's transactions go on after a restart.",
+    K("transactional.id", STRING, None, "Identity of a transactional producer across restarts.",
       NotEmpty(), LOW),
-    K("transaction.timeout.ms", INT, 60_000, "A transaction open for longer is ended by the coordinator.", AtLeast(1),
-      LOW),
-    K("transaction.two.phase.commit.enable", BOOLEAN, False, "Take part in two-phase commits.", importance=LOW,
+    K("transaction.timeout.ms", INT, 60_000, "The coordinator aborts a transaction that is open for longer.",
+      AtLeast(1), LOW),
+    K("transaction.two.phase.commit.enable", BOOLEAN, False, "Allow two-phase commit.", importance=LOW,
       warning=NOT_YET),
-    K("metadata.max.idle.ms", LONG, 300_000, "A topic not sent to for this long is left out of metadata.",
+    K("metadata.max.idle.ms", LONG, 300_000, "Metadata of a topic that is unused for this long is dropped.",
       AtLeast(5_000), LOW),
-    K("producer.type", STRING, "async", "sync: send returns only when the broker has answered, and raises.",
+    K("producer.type", STRING, "async", "sync: send waits for the acknowledgement and raises on failure.",
       OneOf(("async", "sync")), LOW),
 ), checks=(_rules,), foreign=FOREIGN)
 # fmt: on
 
 
 def _compression(value: Any) -> Mapping[str, Any]:
-    """`compression.codec` was a name or the codec's number; in some texts the setting is called compression.topic."""
+    """`compression.codec` is a codec's name or number, or topics to compress; some documents call
+    it compression.topic."""
     text = str(value)
     if text.isdigit() and int(text) < len(CODEC_NAMES):
         return {"compression.type": CODEC_NAMES[int(text)]}
@@ -118,11 +120,11 @@ def _compression(value: Any) -> Mapping[str, Any]:
 
 
 def _enqueue_timeout(value: Any) -> Mapping[str, Any]:
-    """0: fail at once; negative: wait for ever."""
+    """0: fail at once; negative: wait forever."""
     try:
         wait = int(value)
     except (TypeError, ValueError):
-        raise ConfigError("queue.enqueue.timeout.ms", f"'{value}' is not allowed, it must be a whole number") from None
+        raise ConfigError("queue.enqueue.timeout.ms", f"'{value}' is not allowed, it must be an integer") from None
     return {"max.block.ms": LONG_MAX if wait < 0 else wait}
 
 
@@ -143,23 +145,24 @@ PRODUCER_ALIASES: dict[str, Alias] = {
 
 
 def producer_config(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> ClientConfig:
-    """The producer's settings, with what follows from one another.
+    """Parse the producer's settings and apply the rules of idempotence.
 
-    As in Kafka: idempotence asks for acks=all, retries and no more than five requests in flight. Where the user has
-    set one of these otherwise but not idempotence, it is off; where both were set, that is an error.
+    As in Kafka, idempotence requires acks=all, retries, and at most five requests in flight. If the
+    user has set one of these otherwise, idempotence is disabled, unless it was enabled explicitly:
+    then the conflict raises ConfigError.
     """
-    found = ClientConfig(PRODUCER_CONFIGS, config, keywords, PRODUCER_ALIASES)
-    if found["enable.idempotence"]:
-        wanted = found.given("enable.idempotence") or found["transactional.id"] is not None
+    parsed = ClientConfig(PRODUCER_CONFIGS, config, keywords, PRODUCER_ALIASES)
+    if parsed["enable.idempotence"]:
+        is_required = parsed.is_explicit("enable.idempotence") or parsed["transactional.id"] is not None
         for name, validator in (
             ("acks", Satisfies("all or -1 with enable.idempotence", lambda acks: acks in ("all", "-1"))),
             ("retries", AtLeast(1, "enable.idempotence")),
             ("max.in.flight.requests.per.connection", AtMost(MAX_IN_FLIGHT_IDEMPOTENT, "enable.idempotence")),
         ):
-            if validator.accepts(found[name]):
+            if validator.accepts(parsed[name]):
                 continue
-            if wanted:
-                PRODUCER_CONFIGS[name].check(found[name], validator)
-            if found["enable.idempotence"]:
-                found = found.replaced("enable.idempotence", False)
-    return found
+            if is_required:
+                PRODUCER_CONFIGS[name].check(parsed[name], validator)
+            if parsed["enable.idempotence"]:
+                parsed = parsed.replaced("enable.idempotence", False)
+    return parsed

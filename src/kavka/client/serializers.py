@@ -1,9 +1,9 @@
-"""From Python's values to bytes and back, byte for byte as Kafka's own serializers do.
+"""Serializers and deserializers with the same bytes as those of Kafka.
 
-A serializer is any of: an object with `serialize(topic, value)` or `serialize(topic, value, headers)`, or a function of
-the value alone. A deserializer: `deserialize(topic, data)` or `deserialize(topic, data, headers)`, or a function of the
-bytes. None stays None: a null key, or a tombstone. Settings take such an object, its class, or Java's name of one of
-Kafka's.
+A serializer is an object with `serialize(topic, value)` or `serialize(topic, value, headers)`, or a
+function of the value. A deserializer has `deserialize(topic, data)` or `deserialize(topic, data,
+headers)`, or is a function of the bytes. None stays None: a null key, or a tombstone. Settings take
+such an object, its class, or the Java name of a serializer of Kafka.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from struct import Struct
 from struct import error as StructError
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from kavka.client import classes
@@ -23,27 +23,32 @@ from kavka.common.config import ConfigError
 Data: TypeAlias = bytes | bytearray | memoryview
 
 
-class Serializer(Protocol):
-    def serialize(self, topic: str, value: Any) -> Data | None: ...
+Input = TypeVar("Input", contravariant=True)
+Output = TypeVar("Output", covariant=True)
+Number = TypeVar("Number", int, float, bool)
 
 
-class Deserializer(Protocol):
-    def deserialize(self, topic: str, data: bytes | None) -> Any: ...
+class Serializer(Protocol[Input]):
+    def serialize(self, topic: str, value: Input, /) -> Data | None: ...
+
+
+class Deserializer(Protocol[Output]):
+    def deserialize(self, topic: str, data: bytes | None, /) -> Output: ...
 
 
 class BytesSerializer:
     def serialize(self, topic: str, value: Data | None) -> Data | None:
         if value is None or isinstance(value, (bytes, bytearray, memoryview)):
             return value
-        raise SerializationError(f"bytes are wanted, not {type(value).__name__}")
+        raise SerializationError(f"the value must be bytes, not {type(value).__name__}")
 
     def deserialize(self, topic: str, data: bytes | None) -> bytes | None:
         return None if data is None else bytes(data)
 
 
 class StringSerializer:
-    """UTF-8, or what `key.serializer.encoding`, `value.serializer.encoding` or `serializer.encoding` says (and the same
-    with `deserializer`)."""
+    """Text in UTF-8, or in the encoding that `key.serializer.encoding`, `value.serializer.encoding`
+    or `serializer.encoding` sets (for deserializers likewise)."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self.encoding = encoding
@@ -64,20 +69,20 @@ class StringSerializer:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise SerializationError(f"text is wanted, not {type(value).__name__}")
+            raise SerializationError(f"the value must be text, not {type(value).__name__}")
         return value.encode(self.encoding)
 
     def deserialize(self, topic: str, data: bytes | None) -> str | None:
         return None if data is None else bytes(data).decode(self.encoding)
 
 
-class _Number:
-    """A number of fixed size, big-endian."""
+class _Number(Generic[Number]):
+    """A big-endian number of fixed size."""
 
     LAYOUT = Struct(">q")
-    NAME = "a whole number of 64 bits"
+    NAME = "an integer of 64 bits"
 
-    def serialize(self, topic: str, value: Any) -> bytes | None:
+    def serialize(self, topic: str, value: Number | None) -> bytes | None:
         if value is None:
             return None
         try:
@@ -85,35 +90,36 @@ class _Number:
         except (StructError, OverflowError):
             raise SerializationError(f"{value!r} is not {self.NAME}") from None
 
-    def deserialize(self, topic: str, data: bytes | None) -> Any:
+    def deserialize(self, topic: str, data: bytes | None) -> Number | None:
         if data is None:
             return None
         if len(data) != self.LAYOUT.size:
             raise SerializationError(f"{self.NAME} takes {self.LAYOUT.size} bytes, not {len(data)}")
-        return self.LAYOUT.unpack(data)[0]
+        number: Number = self.LAYOUT.unpack(data)[0]
+        return number
 
 
-class ShortSerializer(_Number):
-    LAYOUT, NAME = Struct(">h"), "a whole number of 16 bits"
+class ShortSerializer(_Number[int]):
+    LAYOUT, NAME = Struct(">h"), "an integer of 16 bits"
 
 
-class IntegerSerializer(_Number):
-    LAYOUT, NAME = Struct(">i"), "a whole number of 32 bits"
+class IntegerSerializer(_Number[int]):
+    LAYOUT, NAME = Struct(">i"), "an integer of 32 bits"
 
 
-class LongSerializer(_Number):
-    LAYOUT, NAME = Struct(">q"), "a whole number of 64 bits"
+class LongSerializer(_Number[int]):
+    LAYOUT, NAME = Struct(">q"), "an integer of 64 bits"
 
 
-class FloatSerializer(_Number):
+class FloatSerializer(_Number[float]):
     LAYOUT, NAME = Struct(">f"), "a float of 32 bits"
 
 
-class DoubleSerializer(_Number):
+class DoubleSerializer(_Number[float]):
     LAYOUT, NAME = Struct(">d"), "a float of 64 bits"
 
 
-class BooleanSerializer(_Number):
+class BooleanSerializer(_Number[bool]):
     LAYOUT, NAME = Struct(">?"), "true or false"
 
     def serialize(self, topic: str, value: bool | None) -> bytes | None:
@@ -128,11 +134,11 @@ class BooleanSerializer(_Number):
 
 
 class UUIDSerializer:
-    """As text of 36 characters, which is what Kafka's does."""
+    """A UUID as text of 36 characters, as in Kafka."""
 
     def serialize(self, topic: str, value: UUID | None) -> bytes | None:
         if value is not None and not isinstance(value, UUID):
-            raise SerializationError(f"a UUID is wanted, not {type(value).__name__}")
+            raise SerializationError(f"the value must be a UUID, not {type(value).__name__}")
         return None if value is None else str(value).encode()
 
     def deserialize(self, topic: str, data: bytes | None) -> UUID | None:
@@ -147,15 +153,15 @@ class UUIDSerializer:
 class VoidSerializer:
     def serialize(self, topic: str, value: None) -> None:
         if value is not None:
-            raise SerializationError(f"nothing is wanted, not {value!r}")
+            raise SerializationError(f"the value must be None, not {value!r}")
 
     def deserialize(self, topic: str, data: bytes | None) -> None:
         if data is not None:
-            raise SerializationError("there should be no data")
+            raise SerializationError("the data must be null")
 
 
 class JsonSerializer:
-    """Anything that `json` takes, compact, in UTF-8."""
+    """Any value that `json` can encode, as compact JSON in UTF-8."""
 
     def __init__(self, **options: Any) -> None:
         self._options = {"separators": (",", ":"), "ensure_ascii": False, **options}
@@ -168,8 +174,8 @@ class JsonSerializer:
 
 
 class AutoSerializer:
-    """The default: by the value's type. Text as UTF-8, whole numbers as LongSerializer, floats as DoubleSerializer,
-    UUIDs as text, lists and mappings as JSON; bytes as they are."""
+    """The default, which depends on the value's type: text as UTF-8, integers as LongSerializer,
+    floats as DoubleSerializer, UUIDs as text, lists and mappings as JSON, bytes unchanged."""
 
     def serialize(self, topic: str, value: Any) -> Data | None:
         if value is None or isinstance(value, (bytes, bytearray, memoryview)):
@@ -186,8 +192,21 @@ class AutoSerializer:
             return str(value).encode()
         if isinstance(value, (dict, list, tuple)):
             return _JSON.serialize(topic, value)
-        raise SerializationError(f"there is no serializer for {type(value).__name__}; set one, or give bytes")
+        raise SerializationError(f"there is no serializer for {type(value).__name__}; set a serializer, or pass bytes")
 
+
+# Each class converts in both directions, and has both of Kafka's names.
+BooleanDeserializer = BooleanSerializer
+BytesDeserializer = BytesSerializer
+DoubleDeserializer = DoubleSerializer
+FloatDeserializer = FloatSerializer
+IntegerDeserializer = IntegerSerializer
+JsonDeserializer = JsonSerializer
+LongDeserializer = LongSerializer
+ShortDeserializer = ShortSerializer
+StringDeserializer = StringSerializer
+UUIDDeserializer = UUIDSerializer
+VoidDeserializer = VoidSerializer
 
 _LONG, _DOUBLE, _JSON = LongSerializer(), DoubleSerializer(), JsonSerializer()
 
@@ -220,35 +239,37 @@ DESERIALIZERS = {f"{java}Deserializer": f"{_HERE}:{ours}" for java, ours in _NAM
     "AvroDeserializer": "kavka.client.serializers_extra:AvroSerializer",
     "ProtobufDeserializer": "kavka.client.serializers_extra:ProtobufSerializer",
 }
-"""Each class here does both directions, so either name finds it."""
+"""Each class here serializes and deserializes, so both names map to it."""
 
 Convert: TypeAlias = Callable[[str, Any, Any], Any]
-"""(topic, value, headers) to the converted value."""
+"""A function from (topic, value, headers) to the converted value."""
 
 
 def make_serializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[Any, Convert | None]:
-    """The object behind `key.serializer` or `value.serializer`, and its function; None where none is set:
-    then `AutoSerializer` is for what is not bytes."""
+    """Return the object that `key.serializer` or `value.serializer` names, and its function. Both
+    are None if it is not set: then `AutoSerializer` serializes values that are not bytes."""
     if value is None:
         return None, None
-    found = classes.make(name, value, SERIALIZERS, "a serializer", configs, name.startswith("key"))
-    return found, _convert(name, found, "serialize")
+    serializer = classes.make(name, value, SERIALIZERS, "a serializer", configs, name.startswith("key"))
+    return serializer, _convert(name, serializer, "serialize")
 
 
 def make_deserializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[Any, Convert | None]:
-    """The object behind `key.deserializer` or `value.deserializer`, and its function; None where bytes stay bytes."""
+    """Return the object that `key.deserializer` or `value.deserializer` names, and its function,
+    which is None if bytes stay bytes."""
     if value is None:
         return None, None
-    found = classes.make(name, value, DESERIALIZERS, "a deserializer", configs, name.startswith("key"))
-    return found, None if isinstance(found, BytesSerializer) else _convert(name, found, "deserialize")
+    deserializer = classes.make(name, value, DESERIALIZERS, "a deserializer", configs, name.startswith("key"))
+    is_identity = isinstance(deserializer, BytesSerializer)
+    return deserializer, None if is_identity else _convert(name, deserializer, "deserialize")
 
 
-def _convert(name: str, found: Any, method: str) -> Convert:
-    function = getattr(found, method, None)
+def _convert(name: str, serializer: Any, method: str) -> Convert:
+    function = getattr(serializer, method, None)
     if function is None:
-        if not callable(found):
-            raise ConfigError(name, f"a {type(found).__name__} has no method {method} and cannot be called")
-        return lambda topic, value, headers: None if value is None else found(value)
+        if not callable(serializer):
+            raise ConfigError(name, f"{type(serializer).__name__} has no method {method} and cannot be called")
+        return lambda topic, value, headers: None if value is None else serializer(value)
     try:
         takes_headers = len(inspect.signature(function).parameters) > 2
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Avro and Protobuf, for those who have `fastavro` or `protobuf` installed (`pip install kavka[serializers]`)."""
+"""Avro and Protobuf. They require `fastavro` or `protobuf` (`pip install kavka[serializers]`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from kavka.client import avro_bounds
 from kavka.client.errors import SerializationError
 from kavka.common.config import INT, AtLeast, ConfigError, ConfigKey
 
-_DEPTH = ConfigKey(
-    "avro.max.depth", INT, avro_bounds.MAX_DEPTH, "How many levels Avro data may have inside of each other.", AtLeast(1)
-)
+_DEPTH = ConfigKey("avro.max.depth", INT, avro_bounds.MAX_DEPTH, "Largest depth of nested Avro data.", AtLeast(1))
 
 
 def _parsed(name: str, schema: Any) -> Any:
@@ -29,15 +27,15 @@ def _parsed(name: str, schema: Any) -> Any:
         avro_bounds.check_schema(schema, avro_bounds.MAX_DEPTH)
         return fastavro.parse_schema(schema)
     except Exception as error:
-        raise ConfigError(name, f"this is no Avro schema: {str(error) or type(error).__name__}") from error
+        raise ConfigError(name, f"this is not an Avro schema: {str(error) or type(error).__name__}") from error
 
 
 class AvroSerializer:
-    """Records of one Avro schema, as plain binary without a schema in front. The reader needs the same schema, or gives
-    its own and the writer's: `AvroSerializer(reader, writer_schema=writer)`.
+    """Records of one Avro schema, as plain binary data without a schema. A reader uses the same
+    schema, or its schema and the writer's: `AvroSerializer(reader, writer_schema=writer)`.
 
-    By settings: `avro.schema` (a mapping, or JSON) for both directions, `avro.writer.schema`. Nothing with more than
-    `max_depth` (`avro.max.depth`) levels inside of each other is read or written, whatever the schema allows.
+    Settings: `avro.schema` (a mapping, or JSON) for both directions, `avro.writer.schema`. Data
+    with more than `max_depth` (`avro.max.depth`) nested levels is neither read nor written.
     """
 
     def __init__(
@@ -51,7 +49,7 @@ class AvroSerializer:
         part = "key" if is_key else "value"
         schema = configs.get(f"{part}.avro.schema", configs.get("avro.schema"))
         if self._schema is None and schema is None:
-            raise ConfigError("avro.schema", "it must be given for AvroSerializer")
+            raise ConfigError("avro.schema", "is required by AvroSerializer")
         if schema is not None:
             self._schema = self._writer = _parsed("avro.schema", schema)
         if (writer := configs.get("avro.writer.schema")) is not None:
@@ -92,7 +90,7 @@ class AvroSerializer:
 
 
 class ProtobufSerializer:
-    """Messages of one Protobuf class; by settings: `protobuf.message` (the generated class)."""
+    """Messages of one Protobuf class. Setting: `protobuf.message` (the generated class)."""
 
     def __init__(self, message: Any = None) -> None:
         self._message = message
@@ -107,14 +105,18 @@ class ProtobufSerializer:
         try:
             return bytes(value.SerializeToString())
         except Exception as error:
-            raise SerializationError(f"not a Protobuf message that can be written: {error}") from error
+            raise SerializationError(f"the value is not a Protobuf message that can be serialized: {error}") from error
 
     def deserialize(self, topic: str, data: bytes | None) -> Any:
         if data is None:
             return None
         if self._message is None:
-            raise ConfigError("protobuf.message", "it must be given for ProtobufDeserializer")
+            raise ConfigError("protobuf.message", "is required by ProtobufDeserializer")
         try:
             return self._message.FromString(bytes(data))
         except Exception as error:
-            raise SerializationError(f"not a {self._message.__name__}: {error}") from error
+            raise SerializationError(f"the data is not a {self._message.__name__}: {error}") from error
+
+
+AvroDeserializer = AvroSerializer
+ProtobufDeserializer = ProtobufSerializer

@@ -1,14 +1,27 @@
-"""Small types that producer, consumer and admin share."""
+"""Small types that producer, consumer and admin client share."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kavka.common.types import TopicPartition as TopicPartition
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    K = TypeVarWithDefault("K", default=Any)
+    V = TypeVarWithDefault("V", default=Any)
+else:
+    # Before Python 3.13 a TypeVar takes no default at run time.
+    K = TypeVar("K")
+    V = TypeVar("V")
+
 
 class OffsetAndMetadata(NamedTuple):
-    """What is committed for a partition: the offset of the next record to read, and a note of the committer's."""
+    """A committed position of a partition: the offset of the next record to read, and metadata of
+    the application."""
 
     offset: int
     metadata: str = ""
@@ -16,7 +29,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record's place and its time, in milliseconds."""
+    """The offset and the timestamp (in milliseconds) of a record."""
 
     offset: int
     timestamp: int
@@ -24,20 +37,21 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class PreparedTransaction(NamedTuple):
-    """A transaction that waits for its end, which anybody may send who has this: `Producer.prepare_transaction` gives
-    it, `Admin.end_transactions` takes it, in whatever process. The producer id and epoch name this one transaction of
-    the transactional id, and no later one, if the producer had no transaction before it."""
+    """The handle of a prepared transaction: `Producer.prepare_transaction` returns it, and
+    `Admin.end_transactions` in any process commits or aborts the transaction with it. The producer
+    id and epoch identify this transaction and no later one of the transactional id, if it is the
+    producer's first."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     second_protocol: bool = False
-    """Whether the epoch rises with the transaction's end (transaction.version 2)."""
+    """Whether ending the transaction bumps the epoch (transaction.version 2)."""
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """Who commits offsets in a transaction; a consumer's `group_metadata()` gives it. A group's id alone also works,
-    but then a member that was thrown out of the group is not kept from committing."""
+    """The identity that commits offsets in a transaction; `Consumer.group_metadata()` returns it. A
+    group id alone also works, but does not fence a member that was removed from the group."""
 
     group_id: str
     generation_id: int = -1

@@ -1,4 +1,4 @@
-"""The clock that every layer takes as an argument, so that tests can turn it by hand."""
+"""The clock that every layer takes as an argument, so that tests can use a fake clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970: what goes into records and file ages."""
+        """Wall-clock time in milliseconds since the epoch, for record timestamps and file ages."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back: what timeouts are measured with."""
+        """Monotonic time in seconds, for timeouts."""
         ...
 
 

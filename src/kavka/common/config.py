@@ -1,8 +1,9 @@
-"""The machinery of configuration tables: one row per name, and everything else is derived from the rows.
+"""Configuration tables: one row per setting.
 
-Parsing, bounds, `DescribeConfigs`, what may change while running and the reference in the docs all read the same
-`ConfigKey`. The rows are in `topic_config.py` and `broker_config.py`. Values are text outside (files, requests, the
-metadata tree) and parsed inside: int, float, bool, str, or a tuple of str for a list; None where nothing is set.
+Parsing, validation, `DescribeConfigs`, dynamic updates and the reference in the docs all derive
+from the same `ConfigKey`. The rows are in `topic_config.py`, `group_config.py`, `broker_config*.py`
+and the clients' `*_config.py`. Values are text in files, requests and znodes; a parsed value is an
+int, float, bool, str, a tuple of str for a list, or None when not set.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ DOUBLE_MAX = 1.7976931348623157e308
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 
-# Said of a setting whose part of the broker comes with a later version.
+# The warning about a setting of a feature that is not implemented.
 LATER = "has no effect yet"
 
 
 class ConfigType(IntEnum):
-    """The numbers are those of DescribeConfigs' `config_type`."""
+    """The type of a setting, numbered as `config_type` of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -46,7 +47,7 @@ class Importance(Enum):
 
 
 class Dynamic(Enum):
-    """How a broker's value can change while it runs; the text is the one in Kafka's reference."""
+    """Whether and for which brokers a setting can change at run time, in Kafka's words."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -67,7 +68,8 @@ READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic.READ_ONLY, Dynamic.PER_BROKER, Dyn
 
 
 class ConfigError(ValueError):
-    """A value that is not allowed. `str()` is one line that names the key and says what is allowed."""
+    """A value that is not allowed. `str()` is one line with the setting's name and the allowed
+    values."""
 
     def __init__(self, name: str, message: str) -> None:
         self.name = name
@@ -78,7 +80,7 @@ class ConfigError(ValueError):
 class Validator(Protocol):
     @property
     def allowed(self) -> str:
-        """What is allowed, to follow 'it must be'."""
+        """The allowed values, worded to follow 'it must be'."""
         ...
 
     def accepts(self, value: Any) -> bool: ...
@@ -86,7 +88,7 @@ class Validator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """`source` names the setting that the bound comes from, if it does."""
+    """`source` names the setting that provides the bound, if any."""
 
     minimum: float
     source: str = ""
@@ -142,7 +144,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class EachOneOf:
-    """For a list: every item is one of these."""
+    """Every item of a list is one of `values`."""
 
     values: tuple[str, ...]
     may_be_empty: bool = False
@@ -159,7 +161,7 @@ class EachOneOf:
 class NotEmpty:
     @property
     def allowed(self) -> str:
-        return "given, not empty"
+        return "set, and not empty"
 
     def accepts(self, value: Any) -> bool:
         return len(value) > 0
@@ -167,7 +169,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Satisfies:
-    """Any other rule, with its own words for what is allowed."""
+    """Any other rule."""
 
     allowed: str
     accepts: Callable[[Any], bool]
@@ -175,7 +177,7 @@ class Satisfies:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """The broker's setting that a setting falls back to; its number times `factor` is in the right unit."""
+    """The broker setting that is the default of another setting. `factor` converts the unit."""
 
     name: str
     factor: int = 1
@@ -190,9 +192,10 @@ class Synonym:
 class ConfigKey:
     """One setting.
 
-    `synonyms` are the broker settings behind it, the first that is set wins (for a topic's setting: those it falls
-    back to; for a broker's: the coarser units of the same quantity). `warning` follows the name in the line that is
-    shown when somebody sets it: 'has no effect yet'. `internal` settings are taken but not described or documented.
+    `synonyms` are the broker settings that provide the default; the first that is set wins. For a
+    broker setting they are coarser units of the same quantity. `warning` follows the name in the
+    line that is logged when a user sets it, for example 'has no effect yet'. `internal` settings
+    are accepted, but not described or documented.
     """
 
     name: str
@@ -216,25 +219,26 @@ class ConfigKey:
 
     @property
     def allowed(self) -> str:
-        """What a value may be, in words, for errors and docs."""
+        """The allowed values in words, for errors and docs."""
         if self.validator is not None:
             return self.validator.allowed
         return _TYPE_WORDS[self.type]
 
     def parse(self, text: str) -> Any:
-        """Text to value, checked; raises ConfigError."""
+        """The value of a text. Raises ConfigError if it is not allowed."""
         value = self._convert(text.strip() if self.type is not ConfigType.PASSWORD else text)
         self.check(value)
         return value
 
     def check(self, value: Any, validator: Validator | None = None) -> None:
-        """The bounds alone (the row's own, or those of a rule between settings), for a value that is parsed already."""
+        """Validate a parsed value. `validator` replaces the row's validator for a rule between
+        settings."""
         validator = validator or self.validator
         if value is not None and validator is not None and not validator.accepts(value):
             raise ConfigError(self.name, f"{self._shown(value)} is not allowed, it must be {validator.allowed}")
 
     def format(self, value: Any) -> str | None:
-        """Value to text, as Kafka writes it in an answer."""
+        """The text of a value, as Kafka writes it in a response."""
         match value:
             case None:
                 return None
@@ -282,14 +286,14 @@ _INTEGER_BOUNDS = {
 }
 _TYPE_WORDS = {
     ConfigType.BOOLEAN: "true or false",
-    ConfigType.STRING: "a text",
+    ConfigType.STRING: "text",
     ConfigType.INT: "a whole number of 32 bits",
     ConfigType.SHORT: "a whole number of 16 bits",
     ConfigType.LONG: "a whole number of 64 bits",
     ConfigType.DOUBLE: "a number",
-    ConfigType.LIST: "a list separated by commas",
+    ConfigType.LIST: "a comma-separated list",
     ConfigType.CLASS: "the name of a class",
-    ConfigType.PASSWORD: "a text",
+    ConfigType.PASSWORD: "text",
 }
 
 
@@ -302,7 +306,8 @@ def _double(text: str) -> float | None:
 
 
 def _format_double(number: float) -> str:
-    """As Java writes it: from 10^7 and below 10^-3 with an exponent, always with a decimal point."""
+    """The text of Java's Double.toString: an exponent from 10^7 and below 10^-3, always a decimal
+    point."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     from decimal import Decimal
@@ -311,15 +316,15 @@ def _format_double(number: float) -> str:
     return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
-# The rules between settings of one table: from all parsed values, which setting must obey what.
+# Rules between the settings of a table: a validator for each affected setting.
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[tuple[str, Validator]]]
 
 
 class ConfigTable:
-    """The rows of one kind of resource, by name, in the order they were given.
+    """The rows of one kind of resource by name, in declaration order. Immutable.
 
-    `base_name` finds the row behind a name with a prefix (`listener.name.x.ssl.protocol`); `foreign` says of names that
-    begin so why they are not in the table.
+    `base_name` returns the row's name for a name with a prefix (`listener.name.x.ssl.protocol`).
+    `foreign` maps prefixes of unsupported names to the reason.
     """
 
     __slots__ = ("_base_name", "_foreign", "checks", "keys", "kind")
@@ -339,7 +344,7 @@ class ConfigTable:
         self._foreign = foreign or {}
         for key in keys:
             if key.name in self.keys:
-                raise ValueError(f"{key.name} is in the table of {kind} configs twice")
+                raise ValueError(f"{key.name} is twice in the table of {kind} configs")
             key.check(key.default)
             self.keys[key.name] = key
 
@@ -368,7 +373,8 @@ class ConfigTable:
         return {key.name: key.default for key in self.keys.values()}
 
     def parse_one(self, name: str, text: str) -> Any:
-        """One value; a name that is not in the table is an error here (an alteration must not be lost silently)."""
+        """Parse one value. Raises ConfigError for an unknown name as well: a change must not be
+        ignored silently."""
         key = self.get(name)
         if key is None:
             raise ConfigError(name, f"there is no such {self.kind} config{self.hint(name)}")
@@ -382,11 +388,12 @@ class ConfigTable:
         strict: bool = False,
         warnings: list[str] | None = None,
     ) -> dict[str, Any]:
-        """All of `values`, parsed, checked one by one and against each other; ConfigError at the first wrong one.
+        """Parse and validate `values`, including the rules between settings. Raises ConfigError
+        for the first invalid value.
 
-        With `defaults` the result has every name of the table, else only those given. Unknown names are an error if
-        `strict`, else they are left out; a line about each, and about each setting that has no effect, is added to
-        `warnings`.
+        With `defaults` the result has every name of the table, otherwise only the names in
+        `values`. An unknown name is an error if `strict`; otherwise it is left out. `warnings`
+        collects a line per unknown name and per setting without effect.
         """
         parsed = self.defaults() if defaults else {}
         for name, text in values.items():
@@ -402,13 +409,13 @@ class ConfigTable:
         return parsed
 
     def cross_check(self, values: Mapping[str, Any]) -> None:
-        """The rules between settings, for a full set of parsed values."""
+        """Apply the rules between settings to a full set of parsed values."""
         for rules in self.checks:
             for name, validator in rules(values):
                 self.keys[name].check(values[name], validator)
 
     def hint(self, name: str) -> str:
-        """Why the name is not there, or '; did you mean x?' when a known one is close, else nothing."""
+        """Why an unknown name is not supported, or '; did you mean x?', or an empty string."""
         for prefix, reason in self._foreign.items():
             if name.startswith(prefix):
                 return f" ({reason})"

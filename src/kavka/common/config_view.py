@@ -1,9 +1,9 @@
-"""What a setting's value is right now, and where it comes from.
+"""The current value of every setting, and its source.
 
-A broker's settings lie in layers, the upper covering the lower: set for this broker while it runs, set for all brokers
-while they run, in its file, built in. The own settings of a topic or a group lie on top of all of them. `BrokerConfigs`
-is one state of the layers; it never changes, an alteration makes a new one. `describe_*` give the entries of a
-DescribeConfigs answer.
+A broker's settings have four layers, highest precedence first: dynamic for this broker, dynamic for
+all brokers, the properties file, the defaults. Settings of a topic or a group override all layers.
+`BrokerConfigs` is an immutable snapshot of the layers. `describe_*` return the entries of a
+DescribeConfigs response.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kavka.common.topic_config import TOPIC_CONFIGS
 
 
 class ConfigSource(IntEnum):
-    """The numbers are those of DescribeConfigs' `config_source`."""
+    """The source of a value, numbered as `config_source` of DescribeConfigs."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -33,6 +33,8 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SynonymEntry:
+    """A layer that sets a setting or one of its synonyms."""
+
     name: str
     value: str | None
     source: ConfigSource
@@ -40,7 +42,8 @@ class SynonymEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting in an answer. `value` is None for a secret and for what is not set; `type` is 0 when not known."""
+    """One setting in a DescribeConfigs response. `value` is None for a secret and for a setting
+    that is not set; `type` is 0 for an unknown name."""
 
     name: str
     value: str | None
@@ -53,10 +56,11 @@ class ConfigEntry:
 
 
 class BrokerConfigs:
-    """The layers of one broker, and the parsed values that result (`values` has every name of the table).
+    """The layers of one broker's settings and the resulting parsed values. Immutable.
 
-    `static` is the text in the file; `defaults` replaces built-in values (a single node has other ones).
-    Raises ConfigError when a value in any layer is wrong.
+    `static` is the text of the properties file; `defaults` overrides defaults of the table (a
+    single node has others). `values` has every name of the table. The constructor raises
+    ConfigError if a value in any layer is invalid.
     """
 
     __slots__ = ("_topic_defaults", "defaults", "dynamic_broker", "dynamic_default", "static", "values")
@@ -79,12 +83,12 @@ class BrokerConfigs:
                 if (key := BROKER_CONFIGS.get(name)) is not None:
                     self.values[name] = key.parse(text)
         BROKER_CONFIGS.cross_check(self.values)
-        self._topic_defaults = {key.name: self.own_default(key) for key in TOPIC_CONFIGS}
+        self._topic_defaults = {key.name: self.default_of(key) for key in TOPIC_CONFIGS}
 
     def with_dynamic(
         self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
     ) -> BrokerConfigs:
-        """The same with one or both of the dynamic layers replaced."""
+        """A copy with one or both of the dynamic layers replaced."""
         return BrokerConfigs(
             self.static,
             defaults=self.defaults,
@@ -96,23 +100,24 @@ class BrokerConfigs:
         return name in self.static or name in self.dynamic_default or name in self.dynamic_broker
 
     def topic_values(self, overrides: Mapping[str, str]) -> dict[str, Any]:
-        """A topic's parsed settings, every name of the table: its own, else the broker's. What a log is run with.
+        """Every setting of a topic, parsed: the topic's override or the broker's default.
 
-        Unknown names are ignored: `check_topic` refused them when they were set, unless another version set them.
+        Unknown names are ignored. `check_topic` rejects them when they are set, so only another
+        version can have stored them.
         """
-        own = {name: key.parse(text) for name, text in overrides.items() if (key := TOPIC_CONFIGS.get(name))}
-        values = {**self._topic_defaults, **own}
-        self._apply_timestamp_difference(values, own)
+        parsed = {name: key.parse(text) for name, text in overrides.items() if (key := TOPIC_CONFIGS.get(name))}
+        values = {**self._topic_defaults, **parsed}
+        self._apply_timestamp_difference(values, parsed)
         return values
 
     def check_topic(self, overrides: Mapping[str, str]) -> None:
-        """Whether a topic may have these settings of its own. Raises ConfigError, for an unknown name too."""
+        """Raise ConfigError if a topic may not have these overrides, or a name is unknown."""
         for name, text in overrides.items():
             TOPIC_CONFIGS.parse_one(name, text)
         TOPIC_CONFIGS.cross_check(self.topic_values(overrides))
 
     def check_group(self, overrides: Mapping[str, str]) -> None:
-        """Whether a group may have these settings of its own. Raises ConfigError, for an unknown name too."""
+        """Raise ConfigError if a group may not have these overrides, or a name is unknown."""
         for name, text in overrides.items():
             value = SINGLE_GROUP_CONFIGS.parse_one(name, text)
             low, high = bounds(name)
@@ -124,54 +129,56 @@ class BrokerConfigs:
             SINGLE_GROUP_CONFIGS[SESSION_TIMEOUT].check(values[SESSION_TIMEOUT], longer)
 
     def group_values(self, overrides: Mapping[str, str]) -> dict[str, int]:
-        """What a group is run with, every name of the table: its own, else the broker's.
+        """Every setting of a group, parsed: the group's override or the broker's default.
 
-        Values of its own that were set when the broker's bounds were wider count as the bound that they are beyond.
+        An override outside the broker's bounds, which were changed since, is clamped to them.
         """
-        values: dict[str, int] = {key.name: self.own_default(key) for key in SINGLE_GROUP_CONFIGS}
+        values: dict[str, int] = {key.name: self.default_of(key) for key in SINGLE_GROUP_CONFIGS}
         for name, text in overrides.items():
             if (key := SINGLE_GROUP_CONFIGS.get(name)) is not None:
                 low, high = bounds(name)
                 values[name] = min(max(key.parse(text), self.values[low]), self.values[high])
         return values
 
-    def own_default(self, key: ConfigKey) -> Any:
-        """What a topic or a group has that does not set `key` itself."""
+    def default_of(self, key: ConfigKey) -> Any:
+        """The value of a topic or group setting without an override."""
         for synonym in key.synonyms:
             if (value := self.values[synonym.name]) is not None:
                 return synonym.convert(value)
         return key.default
 
-    def _apply_timestamp_difference(self, values: dict[str, Any], own: Mapping[str, Any]) -> None:
-        """The deprecated difference stands for before and after, where those are not set beside it or above it."""
+    def _apply_timestamp_difference(self, values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+        """Let the deprecated difference replace `before` and `after`, unless these are set at the
+        same level or above."""
         difference = values["message.timestamp.difference.max.ms"]
         if difference == LONG_MAX:
             return
-        topic_level = "message.timestamp.difference.max.ms" in own
+        is_topic_level = "message.timestamp.difference.max.ms" in overrides
         for direction in ("before", "after"):
             name = f"message.timestamp.{direction}.max.ms"
-            if name not in own and (topic_level or not self.is_set(f"log.{name}")):
+            if name not in overrides and (is_topic_level or not self.is_set(f"log.{name}")):
                 values[name] = difference
 
 
 def check_dynamic(changes: Mapping[str, str], *, per_broker: bool) -> None:
-    """Whether a running broker can take these values (`per_broker`: only this one; else all). Raises ConfigError.
+    """Raise ConfigError if a dynamic update may not set these values, for a single broker
+    (`per_broker`) or for all.
 
-    Unknown names pass, as in Kafka: they may belong to somebody's plug-in.
+    Unknown names are accepted, as in Kafka: they may belong to a plug-in.
     """
     for name, text in changes.items():
         key = BROKER_CONFIGS.get(name)
         if key is None:
             continue
         if key.dynamic is Dynamic.READ_ONLY:
-            raise ConfigError(name, "cannot be changed while the broker runs; set it in the broker's file")
+            raise ConfigError(name, "cannot be changed at run time; set it in the broker's properties file")
         if key.dynamic is Dynamic.PER_BROKER and not per_broker:
-            raise ConfigError(name, "cannot be set for all brokers, only for one of them")
+            raise ConfigError(name, "cannot be set for all brokers, only per broker")
         key.parse(text)
 
 
 def describe_broker(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
-    """Every setting of this broker (or those in `names`, if there are any)."""
+    """Every setting of this broker, or the settings in `names` if it is not empty."""
     listed = {key.name: None for key in BROKER_CONFIGS if not key.internal}
     for layer in (configs.static, configs.dynamic_default, configs.dynamic_broker):
         listed.update(dict.fromkeys(layer))
@@ -179,7 +186,7 @@ def describe_broker(configs: BrokerConfigs, names: Iterable[str] | None = None) 
 
 
 def describe_broker_defaults(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
-    """What is set for all brokers while they run: the answer for the broker with the empty name."""
+    """The dynamic settings of all brokers: the response for the broker with the empty name."""
     entries = []
     for name in _chosen(configs.dynamic_default, names):
         key = BROKER_CONFIGS.get(name)
@@ -191,18 +198,20 @@ def describe_broker_defaults(configs: BrokerConfigs, names: Iterable[str] | None
 def describe_topic(
     configs: BrokerConfigs, overrides: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Every setting of a topic whose own settings are `overrides` (or those in `names`, if there are any)."""
-    return _describe_own(TOPIC_CONFIGS, ConfigSource.TOPIC, configs, overrides, names)
+    """Every setting of a topic with these overrides, or the settings in `names` if it is not
+    empty."""
+    return _describe_overrides(TOPIC_CONFIGS, ConfigSource.TOPIC, configs, overrides, names)
 
 
 def describe_group(
     configs: BrokerConfigs, overrides: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Every setting of a group whose own settings are `overrides` (or those in `names`, if there are any)."""
-    return _describe_own(SINGLE_GROUP_CONFIGS, ConfigSource.GROUP, configs, overrides, names)
+    """Every setting of a group with these overrides, or the settings in `names` if it is not
+    empty."""
+    return _describe_overrides(SINGLE_GROUP_CONFIGS, ConfigSource.GROUP, configs, overrides, names)
 
 
-def _describe_own(
+def _describe_overrides(
     table: ConfigTable,
     source: ConfigSource,
     configs: BrokerConfigs,
@@ -210,12 +219,12 @@ def _describe_own(
     names: Iterable[str] | None,
 ) -> list[ConfigEntry]:
     listed = {key.name: None for key in table if not key.internal} | dict.fromkeys(overrides)
-    return [_own_entry(table, source, configs, overrides, name) for name in _chosen(listed, names)]
+    return [_override_entry(table, source, configs, overrides, name) for name in _chosen(listed, names)]
 
 
 def _chosen(listed: Mapping[str, Any], names: Iterable[str] | None) -> list[str]:
-    wanted = set(names or ())
-    return [name for name in listed if not wanted or name in wanted]
+    requested = set(names or ())
+    return [name for name in listed if not requested or name in requested]
 
 
 def _broker_entry(configs: BrokerConfigs, name: str, value: Any, only: ConfigSource | None = None) -> ConfigEntry:
@@ -223,7 +232,7 @@ def _broker_entry(configs: BrokerConfigs, name: str, value: Any, only: ConfigSou
     synonyms = _broker_synonyms(configs, name)
     if only is not None:
         synonyms = tuple(entry for entry in synonyms if entry.source is only)
-    # Whether a name that is not in the table holds a secret is not known, so its value is kept back.
+    # A name that is not in the table may hold a secret, so its value is hidden.
     is_sensitive = key is None or key.is_sensitive
     return ConfigEntry(
         name=name,
@@ -237,7 +246,7 @@ def _broker_entry(configs: BrokerConfigs, name: str, value: Any, only: ConfigSou
     )
 
 
-def _own_entry(
+def _override_entry(
     table: ConfigTable, source: ConfigSource, configs: BrokerConfigs, overrides: Mapping[str, str], name: str
 ) -> ConfigEntry:
     key = table.get(name)
@@ -245,7 +254,7 @@ def _own_entry(
     synonyms: tuple[SynonymEntry, ...] = ()
     value = None
     if key is not None:
-        value = key.format(key.parse(overrides[name]) if name in overrides else configs.own_default(key))
+        value = key.format(key.parse(overrides[name]) if name in overrides else configs.default_of(key))
         if key.synonyms:
             synonyms = _broker_synonyms(configs, key.synonyms[0].name)
     if name in overrides:
@@ -263,14 +272,14 @@ def _own_entry(
 
 
 def _broker_synonyms(configs: BrokerConfigs, name: str) -> tuple[SynonymEntry, ...]:
-    """Where the value of `name` is set, uppermost first.
+    """The layers that set `name` or a synonym, highest precedence first.
 
-    As Kafka does, what comes before the first mention of the name itself is dropped: so `log.retention.ms` shows
-    nothing while only `log.retention.hours` is set.
+    As in Kafka, entries before the first entry of the name itself are dropped: `log.retention.ms`
+    has no synonyms while only `log.retention.hours` is set.
     """
     key = BROKER_CONFIGS.get(name)
     is_sensitive = key is None or key.is_sensitive
-    found: list[SynonymEntry] = []
+    entries: list[SynonymEntry] = []
     for layer, source in (
         (configs.dynamic_broker, ConfigSource.DYNAMIC_BROKER),
         (configs.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -278,14 +287,14 @@ def _broker_synonyms(configs: BrokerConfigs, name: str) -> tuple[SynonymEntry, .
     ):
         for synonym in _chain(name):
             if synonym in layer:
-                found.append(SynonymEntry(synonym, None if is_sensitive else layer[synonym], source))
+                entries.append(SynonymEntry(synonym, None if is_sensitive else layer[synonym], source))
     for synonym in _chain(name):
         if (default := configs.defaults.get(synonym)) is not None:
             text = None if is_sensitive else BROKER_CONFIGS[synonym].format(default)
-            found.append(SynonymEntry(synonym, text, ConfigSource.DEFAULT))
-    while found and found[0].name != name:
-        del found[0]
-    return tuple(found)
+            entries.append(SynonymEntry(synonym, text, ConfigSource.DEFAULT))
+    while entries and entries[0].name != name:
+        del entries[0]
+    return tuple(entries)
 
 
 _CHAINS = {
@@ -296,6 +305,7 @@ _CHAINS = {
 
 
 def _chain(name: str) -> tuple[str, ...]:
-    """The names that stand for one quantity, the finest unit first; for one listener's own setting, the general one."""
+    """The names of one quantity, the finest unit first; for a setting of a single listener, that
+    name and the general name."""
     base = base_name(name)
     return (name, base) if base != name else _CHAINS.get(name, (name,))

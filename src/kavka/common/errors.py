@@ -1,7 +1,7 @@
-"""Kafka's error codes, and the one exception type that carries them.
+"""Kafka's error codes, and the exception that carries them.
 
-Every layer raises `KafkaError` with a code from this table; a request handler turns it into the
-`error_code` of its answer, a client back into an exception. Nothing else maps codes to meanings.
+Every layer raises `KafkaError` with one of these codes. A request handler writes the code into the
+`error_code` of its response, and a client turns it back into an exception.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 
 
 def known_code(number: int) -> ErrorCode:
-    """The code with this number; one that a newer peer sent and that is not known here is UNKNOWN_SERVER_ERROR."""
+    """The code with this number, or UNKNOWN_SERVER_ERROR for a code of a newer peer."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -194,7 +194,7 @@ def known_code(number: int) -> ErrorCode:
 
 
 class KafkaError(Exception):
-    """A failure that has a code in Kafka's protocol. `str()` is one line fit to be shown to a user."""
+    """A failure with a code of Kafka's protocol. `str()` is one line that a user can read."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         self.code = code

@@ -1,11 +1,11 @@
-"""Counters, gauges and histograms, read by Prometheus.
+"""Counters, gauges and histograms, exported to Prometheus.
 
-One `Registry` belongs to one broker and is handed down; there is no global one. A family is made once
-(`registry.counter(...)`), its children are looked up once per label set (`family.labels("orders")`) and
-kept by whoever counts, so that the hot path is `child.value += n`: no lock, no lookup, no call.
+Every broker has its own `Registry`; there is no global registry. Create a family once
+(`registry.counter(...)`), look up its child once per label set (`family.labels("orders")`) and
+store the child, so that the hot path is `child.value += n`: no lock, no lookup, no call.
 
-Only the thread that owns a child adds to it (for nearly all of them the event loop). A scrape reads
-children without a lock; it may see one addition more or less, never a torn number.
+Only the thread that owns a child, usually the event loop, adds to it. A scrape reads children
+without a lock. It may miss the latest addition, but never reads a torn number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -27,7 +27,7 @@ BYTES_BUCKETS = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4
 
 
 class Counter:
-    """Only grows: `value += n`."""
+    """A number that only grows: `value += n`."""
 
     __slots__ = ("value",)
 
@@ -36,7 +36,7 @@ class Counter:
 
 
 class Gauge:
-    """Goes up and down: assign or add to `value`."""
+    """A number that rises and falls: assign or add to `value`."""
 
     __slots__ = ("value",)
 
@@ -45,7 +45,8 @@ class Gauge:
 
 
 class Histogram:
-    """`counts[i]` is the number of observations above `bounds[i-1]` and up to `bounds[i]`; the last is the rest."""
+    """Counts of observations by bucket. `counts[i]` counts values above `bounds[i-1]` and up to
+    `bounds[i]`; the last count has no upper bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -67,7 +68,8 @@ C = TypeVar("C", Counter, Gauge, Histogram)
 
 
 class Family(Generic[C]):
-    """All children of one metric name; `labels()` gives the same child for the same values every time."""
+    """Owns the children of one metric name. `labels()` returns the same child for the same
+    values."""
 
     __slots__ = ("_children", "_make", "help", "kind", "label_names", "name")
 
@@ -88,18 +90,20 @@ class Family(Generic[C]):
         return child
 
     def remove(self, *values: str) -> None:
-        """Forget a child, when what it counts is gone (a deleted topic). It is no error if there is none."""
+        """Remove a child, for example of a deleted topic. An unknown child is not an error."""
         self._children.pop(values, None)
 
     def children(self) -> list[tuple[tuple[str, ...], C]]:
         return list(self._children.items())
 
 
-# What a gauge's callable gives: one number, or (label values, number) pairs when the gauge has labels.
+# Returns a number, or (label values, number) pairs for a gauge with labels.
 GaugeReader = Callable[[], "float | Iterable[tuple[Sequence[str], float]]"]
 
 
 class Registry:
+    """Owns the metric families of one broker, by name."""
+
     __slots__ = ("_families", "_readers")
 
     def __init__(self) -> None:
@@ -113,7 +117,8 @@ class Registry:
     def gauge(
         self, name: str, help: str, label_names: Sequence[str] = (), read: GaugeReader | None = None
     ) -> Family[Gauge]:
-        """With `read` the values are asked for when scraped, in the thread that scrapes; children are then ignored."""
+        """With `read` a scrape calls it in the scraping thread for the values; children are then
+        ignored."""
         family = self._family("gauge", name, help, label_names, Gauge)
         if read is not None:
             self._readers[name] = read
@@ -124,7 +129,7 @@ class Registry:
     ) -> Family[Histogram]:
         bounds = tuple(float(b) for b in buckets)
         if not bounds or list(bounds) != sorted(set(bounds)):
-            raise ValueError(f"{name}: the buckets must rise")
+            raise ValueError(f"{name}: the buckets must be strictly increasing")
         return self._family("histogram", name, help, label_names, lambda: Histogram(bounds))
 
     def _family(self, kind: str, name: str, help: str, label_names: Sequence[str], make: Callable[[], C]) -> Family[C]:
@@ -132,7 +137,7 @@ class Registry:
         if family is None:
             family = self._families[name] = Family(kind, name, help, tuple(label_names), make)
         elif family.kind != kind or family.label_names != tuple(label_names):
-            raise ValueError(f"{name} exists already as a {family.kind} with the labels {family.label_names}")
+            raise ValueError(f"{name} already exists as a {family.kind} with the labels {family.label_names}")
         return family
 
     def collect(self) -> Iterator[Metric]:
@@ -165,14 +170,14 @@ class Registry:
             result = read()
             return [((), result)] if isinstance(result, (int, float)) else list(result)
         except Exception:
-            log.exception("The gauge %s could not be read", family.name)
+            logger.exception("Failed to read the gauge %s", family.name)
             return []
 
     def render(self) -> bytes:
-        """The text that `/metrics` answers with."""
+        """The body of a `/metrics` response."""
         from prometheus_client import CollectorRegistry, generate_latest
 
-        # No auto_describe: registering would otherwise collect once more, only to learn the names.
+        # Without auto_describe, registering does not collect all metrics just for their names.
         collectors = CollectorRegistry(auto_describe=False)
         collectors.register(self)
         return bytes(generate_latest(collectors))

@@ -1,4 +1,4 @@
-"""Stands in for the `cython` module where a file that can be compiled runs as plain Python, without Cython."""
+"""Replaces the `cython` module when a compilable module runs as plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's properties format: `name=value` lines, as in every configuration file of Kafka."""
+"""Java's properties format: `name=value` lines, as in Kafka's configuration files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _BLANKS = " \t\f"
 
 
 class PropertiesError(ValueError):
-    """A line that cannot be read; `str()` names its number."""
+    """A malformed line; `str()` contains its number."""
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """All pairs of a file; of a name that is there twice the last counts.
+    """All pairs of a file. The last value of a repeated name wins.
 
-    A line ends a pair unless it ends in an odd number of backslashes. `=`, `:` or a blank ends the name; `#` and `!`
-    at the start make a comment; a backslash takes the special meaning from the next character.
+    A line that ends in an odd number of backslashes continues on the next line. `=`, `:` or a blank
+    ends the name. `#` or `!` starts a comment line. A backslash escapes the next character.
     """
     pairs: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -50,7 +50,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[int, int]:
-    """Where the name ends and where the value begins."""
+    """The end of the name and the start of the value."""
     end = 0
     while end < len(line) and line[end] not in "=:" and line[end] not in _BLANKS:
         end += 2 if line[end] == "\\" else 1

@@ -1,8 +1,7 @@
-"""Regular expressions that clients send: matched in time that grows with the text, never with what a pattern provokes.
+"""Regular expressions that clients send, matched with RE2 in time linear in the text.
 
-Python's own `re` goes back and forth, and a pattern of a few characters can keep it busy for years; the one event
-loop of a broker must not run what a client writes there. RE2 is what Kafka uses too (in its Java form), so the syntax
-is the same. A pattern matches a text as a whole.
+Python's `re` backtracks: a short pattern can block the event loop for years. Kafka uses RE2 as well
+(RE2/J), so the syntax is the same. A pattern must match the whole text.
 """
 
 from __future__ import annotations
@@ -16,15 +15,18 @@ MAX_MEMORY = 1 << 20
 
 
 class BadPattern(ValueError):
-    """It is not a pattern, or would cost too much. `str()` says in one line what is wrong."""
+    """An invalid pattern, or one that is too expensive. `str()` is one line with the reason."""
 
 
 class Pattern:
+    """A compiled regular expression. `size` is the number of instructions of its program, which
+    bounds the cost of a match per character."""
+
     __slots__ = ("_compiled", "size")
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
-            raise BadPattern(f"a pattern of {len(text)} characters, more than {MAX_LENGTH} are not taken")
+            raise BadPattern(f"the pattern has {len(text)} characters, more than the maximum of {MAX_LENGTH}")
         import re2
 
         options = re2.Options()
@@ -33,7 +35,6 @@ class Pattern:
         try:
             self._compiled: Any = re2.compile(text, options)
             self.size: int = self._compiled.programsize
-            """Instructions of the compiled program: the cost of a match per character, at worst."""
         except (re2.error, UnicodeError) as error:
             cause = error.args[0] if error.args else ""
             raise BadPattern(cause.decode(errors="replace") if isinstance(cause, bytes) else str(error)) from None

@@ -1,4 +1,4 @@
-"""Times and durations as people write them (ISO 8601), in milliseconds."""
+"""ISO 8601 times and durations, in milliseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DURATION = re.compile(
 
 
 def milliseconds_of(text: str) -> int:
-    """YYYY-MM-DDThh:mm:ss.sss with or without a zone; without one it is UTC."""
+    """Milliseconds since the epoch of YYYY-MM-DDThh:mm:ss.sss, in UTC unless it has a zone."""
     if "T" not in text:
         raise ValueError("Error parsing timestamp. It does not contain a 'T' according to ISO8601 format")
     try:
@@ -22,15 +22,15 @@ def milliseconds_of(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """PnDTnHnMnS."""
+    """Milliseconds of a duration PnDTnHnMnS."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.group(2, 4, 5, 6)) or match.group(3) in ("T", "t"):
-        raise ValueError(f"'{text}' is not a duration: PnDTnHnMnS is expected, as P1DT12H or PT30M")
+        raise ValueError(f"'{text}' is not a duration: PnDTnHnMnS is expected, such as P1DT12H or PT30M")
     days, hours, minutes, seconds = (float(piece or 0) for piece in match.group(2, 4, 5, 6))
     total = round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
     return -total if match.group(1) == "-" else total
 
 
 def text_of(milliseconds: int) -> str:
-    """The same moment as text, in UTC, with a Z at the end."""
+    """The time in UTC as text, with a Z at the end."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

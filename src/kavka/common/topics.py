@@ -1,4 +1,4 @@
-"""[pure] Which topics are the brokers' own, and which names a topic may have."""
+"""[pure] The names of the internal topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types with names: what an int or a pair means where it crosses a border between layers."""
+"""Named types for the ints and pairs that cross layers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_LEADER_EPOCH = -1
 
 
 class TopicPartition(NamedTuple):
-    """A partition's name; as text it is the name of its folder on disk."""
+    """Identifies a partition. `str()` is the name of its directory on disk."""
 
     topic: str
     partition: int
@@ -32,18 +32,18 @@ class TopicPartition(NamedTuple):
 
 
 def uuid_text(value: UUID) -> str:
-    """As Kafka writes ids: base64 for addresses, without padding, 22 characters."""
+    """The text of an id as Kafka writes it: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def uuid_from_text(text: str) -> UUID:
-    """ValueError if it is none."""
+    """Raises ValueError if the text is not an id."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The numbers of the partitions of each topic, in the order given."""
-    found: dict[str, list[int]] = {}
+    """The partition numbers by topic, in the order of `partitions`."""
+    numbers: dict[str, list[int]] = {}
     for topic, partition in partitions:
-        found.setdefault(topic, []).append(partition)
-    return found
+        numbers.setdefault(topic, []).append(partition)
+    return numbers

@@ -1,8 +1,8 @@
-"""[pure] Which web page and which network a request comes from: rules that the HTTP listeners share.
+"""[pure] Checks of the origin of HTTP requests, shared by the HTTP listeners.
 
-A page of another site can make a browser send requests to a server that only this machine or network reaches. The
-browser says so with Origin and Sec-Fetch-Site. A page whose own host name points to the server (DNS rebinding) counts
-as the same site for the browser: only the name in Host tells it apart.
+A page of another site can make a browser send requests to a server on localhost or in a private
+network. The browser then sends Origin and Sec-Fetch-Site. After DNS rebinding the browser considers
+the page same-origin, and only the Host header reveals the other name.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 
 
 def host_name(host: str) -> str:
-    """Of a Host header: without the port, without the brackets of IPv6. "" where it is malformed, such as
-    `[::1].evil.example`."""
+    """The name in a Host header, without the port and the brackets of IPv6. "" for a malformed
+    header such as `[::1].evil.example`."""
     match = _HOST.fullmatch(host.lower())
     return (match[1] or match[2] or "") if match is not None else ""
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an IP address, which no DNS server can point elsewhere."""
+    """Whether `name` is an IP address, which DNS rebinding cannot use."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -30,8 +30,8 @@ def is_address(name: str) -> bool:
 
 
 def is_foreign(origin: str | None, site: str | None, host: str) -> bool:
-    """Whether the headers Origin or Sec-Fetch-Site say that a page of another origin than `host` sends the request.
-    Programs that are no browsers send neither."""
+    """Whether Origin or Sec-Fetch-Site show that a page of another origin than `host` sent the
+    request. Clients other than browsers send neither header."""
     if site is not None and site.lower() not in ("same-origin", "none"):
         return True
     if origin is None:
@@ -40,7 +40,8 @@ def is_foreign(origin: str | None, site: str | None, host: str) -> bool:
 
 
 def network_of(address: str) -> str:
-    """What counts as the address of a peer. An IPv6 address counts as its /64 network: a machine can have all of it."""
+    """The address of a peer for rate limits. An IPv6 address is reduced to its /64 network, since
+    one machine can use all of its addresses."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

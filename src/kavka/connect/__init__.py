@@ -1,8 +1,8 @@
-"""Connect: what a connector of one's own is made of.
+"""Connect: the API for custom connectors.
 
     from kavka.connect import Context, Option, Source
 
-`docs/connect.md` has how workers run connectors and which there are.
+`docs/connect.md` describes workers and the built-in connectors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Alerts: the rules of a cluster, those that are raised now, and who is told.
+"""Alerts: the rules of a cluster, the raised alerts, and the messages to webhooks.
 
-A rule's finding is pending until it has lasted `for_s`; then it is raised: an event in the store, a line on every page,
-a message to the rule's webhook; another message when it is over. Events that were raised before a restart are raised
-still, and nobody is told twice.
+A finding of a rule is pending until it has lasted `for_s`. Then the alert is raised: an event in
+the store, a line on every page, and a message to the rule's webhook. A second message reports its
+end. Raised alerts survive a restart and are not sent again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 from kavka.console.cluster import ActiveAlert, ClusterHandle
 from kavka.console.rules import DEFAULTS, KINDS, Kind, Rule, findings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WEBHOOK_TIMEOUT_S = 10.0
 WEBHOOK_TRIES, WEBHOOK_WAIT_S = 3, 5.0
-MAX_WAITING = 1000
+MAX_QUEUED = 1000
 
 Key = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An alert that was raised; `ended` is None while it is."""
+    """A raised alert; `ended` is None until it ends."""
 
     id: int
     rule: int
@@ -42,32 +42,32 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The last message to a webhook."""
+class LastMessage:
+    """The last message to a webhook, and its outcome."""
 
     at: float
     outcome: str
 
 
 class Alerts:
-    """Of one cluster. All of it belongs to the loop."""
+    """Owns the rules and the raised alerts of one cluster. Only the event loop may call it."""
 
     def __init__(self, cluster: ClusterHandle) -> None:
         self.cluster = cluster
         self.rules: dict[int, Rule] = {}
-        self.told: dict[int, Told] = {}
+        self.last_messages: dict[int, LastMessage] = {}
         self._pending: dict[Key, float] = {}
         self._raised: dict[Key, Event] = {}
-        self._messages: asyncio.Queue[tuple[Rule, dict[str, object]]] = asyncio.Queue(MAX_WAITING)
+        self._messages: asyncio.Queue[tuple[Rule, dict[str, object]]] = asyncio.Queue(MAX_QUEUED)
         self._sender: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
         store, name = self.cluster.store, self.cluster.name
 
         def read(db: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-            made = f"rules-made/{name}"
-            if not db.execute("SELECT 1 FROM setting WHERE name = ?", (made,)).fetchone():
-                db.execute("INSERT INTO setting VALUES (?, '1')", (made,))
+            created = f"rules-made/{name}"
+            if not db.execute("SELECT 1 FROM setting WHERE name = ?", (created,)).fetchone():
+                db.execute("INSERT INTO setting VALUES (?, '1')", (created,))
                 for rule in DEFAULTS:
                     _insert(db, name, rule)
             rules = db.execute(
@@ -80,14 +80,14 @@ class Alerts:
             return rules, events
 
         rules, events = await store.run(read)
-        known = {kind.value for kind in Kind}
+        kinds = {kind.value for kind in Kind}
         self.rules = {
             row[0]: Rule(row[0], Kind(row[1]), row[2], row[3], row[4], row[5], bool(row[6]))
             for row in rules
-            if row[1] in known
+            if row[1] in kinds
         }
         self._raised = {(row[1], row[2]): Event(*row) for row in events}
-        self._show()
+        self._publish()
         self._sender = asyncio.create_task(self._send())
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class Alerts:
     # --- rules
 
     async def put(self, rule: Rule) -> Rule:
-        """A new one (id 0), or a change of one."""
+        """Add a rule (id 0), or replace one."""
         name = self.cluster.name
 
         def work(db: sqlite3.Connection) -> int:
@@ -112,16 +112,16 @@ class Alerts:
             return rule.id
 
         number = await self.cluster.store.run(work)
-        kept = Rule(number, rule.kind, rule.subject, rule.threshold, rule.for_s, rule.webhook, rule.enabled)
-        self.rules[number] = kept
-        await self.judge()
-        return kept
+        stored = Rule(number, rule.kind, rule.subject, rule.threshold, rule.for_s, rule.webhook, rule.enabled)
+        self.rules[number] = stored
+        await self.evaluate()
+        return stored
 
     async def remove(self, rule: int) -> None:
         await self.cluster.store.run(lambda db: db.execute("DELETE FROM rule WHERE id = ?", (rule,)))
         self.rules.pop(rule, None)
-        self.told.pop(rule, None)
-        await self.judge()
+        self.last_messages.pop(rule, None)
+        await self.evaluate()
 
     async def events(self, limit: int) -> list[Event]:
         rows = await self.cluster.store.run(
@@ -132,33 +132,33 @@ class Alerts:
         )
         return [Event(*row) for row in rows]
 
-    # --- judging
+    # --- evaluation
 
-    async def judge(self) -> None:
-        """After a sample, or a change of rules."""
+    async def evaluate(self) -> None:
+        """Evaluate the rules after a sample or a change of rules."""
         now = time.time()
-        wrong: dict[Key, str] = {}
+        violations: dict[Key, str] = {}
         unknown: set[int] = set()
         for rule in self.rules.values():
             if not rule.enabled:
                 continue
-            found = findings(rule, self.cluster.sample, self.cluster.error)
-            if found is None:
+            subjects = findings(rule, self.cluster.sample, self.cluster.error)
+            if subjects is None:
                 unknown.add(rule.id)
                 continue
-            wrong.update({(rule.id, subject): text for subject, text in found.items()})
-        self._pending = {key: began for key, began in self._pending.items() if key in wrong or key[0] in unknown}
-        for key, text in wrong.items():
+            violations.update({(rule.id, subject): text for subject, text in subjects.items()})
+        self._pending = {key: began for key, began in self._pending.items() if key in violations or key[0] in unknown}
+        for key, text in violations.items():
             began = self._pending.setdefault(key, now)
             if key not in self._raised and now - began >= self.rules[key[0]].for_s:
                 await self._raise(key, text, now)
         for key, event in list(self._raised.items()):
-            if key in wrong:
-                if wrong[key] != event.text:
-                    self._raised[key] = Event(event.id, event.rule, event.subject, wrong[key], event.began, None)
+            if key in violations:
+                if violations[key] != event.text:
+                    self._raised[key] = Event(event.id, event.rule, event.subject, violations[key], event.began, None)
             elif key[0] not in unknown:
                 await self._end(key, event, now)
-        self._show()
+        self._publish()
 
     async def _raise(self, key: Key, text: str, now: float) -> None:
         row = (self.cluster.name, key[0], key[1], text, now)
@@ -167,10 +167,10 @@ class Alerts:
         try:
             number = await self.cluster.store.run(lambda db: db.execute(insert, row).lastrowid)
         except sqlite3.Error as error:
-            # A full disk may be what the alert is about.
-            log.error("an alert could not be written down (%s): %s", error, text)
+            # The alert may be about a full disk.
+            logger.error("Cannot store an alert (%s): %s", error, text)
         self._raised[key] = Event(number or 0, key[0], key[1], text, now, None)
-        self._tell(self.rules[key[0]], "raised", key[1], text, now)
+        self._enqueue(self.rules[key[0]], "raised", key[1], text, now)
 
     async def _end(self, key: Key, event: Event, now: float) -> None:
         row = (now, event.text, event.id)
@@ -179,23 +179,23 @@ class Alerts:
                 lambda db: db.execute("UPDATE event SET ended = ?, text = ? WHERE id = ?", row)
             )
         except sqlite3.Error as error:
-            log.error("the end of an alert could not be written down (%s): %s", error, event.text)
+            logger.error("Cannot store the end of an alert (%s): %s", error, event.text)
         del self._raised[key]
         rule = self.rules.get(key[0])
         if rule is not None:
-            self._tell(rule, "ended", key[1], event.text, now)
+            self._enqueue(rule, "ended", key[1], event.text, now)
 
-    def _show(self) -> None:
-        found = []
+    def _publish(self) -> None:
+        active = []
         for (number, subject), event in self._raised.items():
             rule = self.rules.get(number)
             severe = KINDS[rule.kind].severe if rule else False
-            found.append(ActiveAlert(number, subject, event.text, event.began, severe))
-        self.cluster.alerts = tuple(sorted(found, key=lambda alert: (not alert.severe, alert.began)))
+            active.append(ActiveAlert(number, subject, event.text, event.began, severe))
+        self.cluster.alerts = tuple(sorted(active, key=lambda alert: (not alert.severe, alert.began)))
 
     # --- webhooks
 
-    def _tell(self, rule: Rule, state: str, subject: str, text: str, at: float) -> None:
+    def _enqueue(self, rule: Rule, state: str, subject: str, text: str, at: float) -> None:
         if not rule.webhook:
             return
         message: dict[str, object] = {
@@ -210,7 +210,7 @@ class Alerts:
         try:
             self._messages.put_nowait((rule, message))
         except asyncio.QueueFull:
-            log.warning("an alert could not be sent, too many wait: %s", text)
+            logger.warning("An alert is not sent, the queue is full: %s", text)
 
     async def _send(self) -> None:
         while True:
@@ -223,9 +223,9 @@ class Alerts:
                 if outcome == "sent":
                     break
             else:
-                log.warning("an alert could not be sent to the webhook of rule %d: %s", rule.id, outcome)
+                logger.warning("Cannot send an alert to the webhook of rule %d: %s", rule.id, outcome)
             if rule.id in self.rules:
-                self.told[rule.id] = Told(time.time(), outcome)
+                self.last_messages[rule.id] = LastMessage(time.time(), outcome)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -234,7 +234,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def post(address: str, message: dict[str, object]) -> str:
-    """`sent`, or why not."""
+    """Send a message to a webhook; returns `sent` or the error."""
     request = urllib.request.Request(
         address,
         json.dumps(message).encode(),
@@ -242,8 +242,8 @@ def post(address: str, message: dict[str, object]) -> str:
         method="POST",
     )
     try:
-        with urllib.request.build_opener(_NoRedirects).open(request, timeout=WEBHOOK_TIMEOUT_S) as answer:
-            return "sent" if 200 <= answer.status < 300 else f"it answered {answer.status}"
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=WEBHOOK_TIMEOUT_S) as response:
+            return "sent" if 200 <= response.status < 300 else f"it answered {response.status}"
     except urllib.error.HTTPError as error:
         return f"it answered {error.code}"
     except (OSError, ValueError) as error:
@@ -255,8 +255,8 @@ def _row(rule: Rule) -> tuple[object, ...]:
 
 
 def _insert(db: sqlite3.Connection, cluster: str, rule: Rule) -> int:
-    found = db.execute(
+    number = db.execute(
         "INSERT INTO rule (cluster, kind, subject, threshold, for_s, webhook, enabled) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (cluster, *_row(rule)),
     ).lastrowid
-    return found or 0
+    return number or 0

@@ -1,4 +1,4 @@
-"""The application: what is served where, and the order of start and stop."""
+"""The Starlette application: its routes, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Console, Context
 from kavka.console.errors import Refused, explained
 from kavka.console.guard import Guard, authenticate, check_token, cookie_name
-from kavka.console.jsons import JsonAnswer
+from kavka.console.jsons import JsonResponse
 from kavka.console.live import EventStream, samples
 from kavka.console.openapi import description
 from kavka.console.pages.topic_moves import clear_done_throttles, load_throttled
@@ -40,19 +40,19 @@ from kavka.console.settings import ConsoleSettings
 from kavka.console.store import AuditLine, Store
 from kavka.console.views import HERE, PAGES, Page, View
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 audit_log = logging.getLogger("kavka.console.audit")
 
 MAX_BODY = 8 * 1024 * 1024
 MAX_LOGIN_BODY = 64 * 1024
-"""Of what anybody may send; every other body is read after its sender is known."""
+"""The limit for unauthenticated requests; other bodies are read after authentication."""
 MAX_FIELDS = 2000
 NOBODY = User("", Role.VIEW)
 A_YEAR = "public, max-age=31536000, immutable"
 
 
 def create_app(settings: ConsoleSettings) -> Starlette:
-    """Raises SettingsError, UsersError, OSError where it cannot be."""
+    """Create the application. Raises SettingsError, UsersError or OSError."""
     settings.check()
     users = UsersFile(settings.users) if settings.users is not None else None
     if users is not None and not users.users():
@@ -67,10 +67,10 @@ def create_app(settings: ConsoleSettings) -> Starlette:
             handle = console.clusters[cluster.name] = ClusterHandle(cluster, store)
             console.alerts[cluster.name] = Alerts(handle)
 
-        async def judge(handle: ClusterHandle) -> None:
-            await console.alerts[handle.name].judge()
+        async def evaluate(handle: ClusterHandle) -> None:
+            await console.alerts[handle.name].evaluate()
 
-        sampler = Sampler(list(console.clusters.values()), [judge, clear_done_throttles])
+        sampler = Sampler(list(console.clusters.values()), [evaluate, clear_done_throttles])
         try:
             for handle in console.clusters.values():
                 await handle.start()
@@ -103,20 +103,20 @@ def create_app(settings: ConsoleSettings) -> Starlette:
 
 
 class SmallBodies:
-    """A body that is larger than any form of ours is not read on."""
+    """Middleware that rejects bodies larger than any form of the console."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
-        most = MAX_LOGIN_BODY if scope.get("path") in ("/login", "/logout") else MAX_BODY
+        limit = MAX_LOGIN_BODY if scope.get("path") in ("/login", "/logout") else MAX_BODY
 
         async def counted() -> Any:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > most:
+            if received > limit:
                 raise Refused("this is too large", 413)
             return message
 
@@ -124,7 +124,7 @@ class SmallBodies:
 
 
 class Web:
-    """The handlers of requests."""
+    """The request handlers of one console."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -146,18 +146,19 @@ class Web:
         ]
 
     def _route(self, path: str, handler: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
-        async def answered(request: Request) -> Response:
+        async def handle(request: Request) -> Response:
             try:
                 return await handler(request)
             except Exception as error:
                 return await self.failed(request, error)
 
-        return Route(path, answered, methods=[method])
+        return Route(path, handle, methods=[method])
 
-    # --- who
+    # --- authentication
 
     async def context(self, request: Request) -> Context:
-        """Raises Refused (401) for nobody, (404) for a cluster that is none of ours."""
+        """Authenticate a request. Raises Refused: 401 without a user, 404 for an unknown
+        cluster."""
         user = await authenticate(request, self.console.auth, self.cookie)
         if user is None:
             raise Refused("log in first", 401)
@@ -191,7 +192,7 @@ class Web:
 
     async def openapi(self, request: Request) -> Response:
         await self.context(request)
-        return JsonAnswer(description())
+        return JsonResponse(description())
 
     def _show(self, page: Page) -> Any:
         async def show(request: Request) -> Response:
@@ -222,7 +223,8 @@ class Web:
 
     async def log_in(self, request: Request) -> Response:
         form = await self._form(request)
-        # One character more than a name may have: it is still wrong, and what is kept of it is short.
+        # One character more than a name may have: the name stays invalid, and the audit entry
+        # short.
         name, password = _first(form, "name")[: MAX_NAME + 1], _first(form, "password")
         address = request.client.host if request.client else ""
         try:
@@ -237,16 +239,16 @@ class Web:
         await self._audit(name, address, "", "log_in", {}, "done" if user else "wrong name or password")
         if user is None:
             return self._login_form(request, "that name and password do not belong together", 401, name)
-        answer = RedirectResponse(_local(_first(form, "next") or "/"), 303)
-        return self._with_cookie(request, answer, self.console.auth.begin(user))
+        response = RedirectResponse(_local(_first(form, "next") or "/"), 303)
+        return self._with_cookie(request, response, self.console.auth.begin(user))
 
     async def log_out(self, request: Request) -> Response:
         form = await self._form(request)
         check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)
         self.console.auth.end(request.cookies.get(self.cookie, ""))
-        answer = RedirectResponse("/login", 303)
-        answer.delete_cookie(self.cookie)
-        return answer
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(self.cookie)
+        return response
 
     # --- operations
 
@@ -255,58 +257,59 @@ class Web:
             context = await self.context(request)
             if operation.method == "GET":
                 context.require(operation.role)
-                given: Mapping[str, Any] = _lists(request.query_params.multi_items())
+                inputs: Mapping[str, Any] = _lists(request.query_params.multi_items())
             else:
-                given = await self._body(request)
-                check_token(request, self.console.auth, _first(given, "csrf"), self.cookie)
+                inputs = await self._body(request)
+                check_token(request, self.console.auth, _first(inputs, "csrf"), self.cookie)
             if context.of is not None:
                 context.of.look()
-            result = await self.perform(operation, context, request.path_params, given)
+            result = await self.perform(operation, context, request.path_params, inputs)
             if isinstance(result, Response):
                 return result
             if isinstance(result, Done) and _wants_page(request):
-                return self._go_on(request, context, result)
-            return JsonAnswer(result)
+                return self._redirect_after(request, context, result)
+            return JsonResponse(result)
 
         return serve
 
     async def perform(
-        self, operation: Operation, context: Context, path: Mapping[str, str], given: Mapping[str, Any]
+        self, operation: Operation, context: Context, path: Mapping[str, str], inputs: Mapping[str, Any]
     ) -> Any:
-        """Check the role and the input, do it, write it down. Raises what `failed` answers."""
+        """Check the role and the input, call the operation, write the audit log. `failed` handles
+        the errors."""
         if not operation.audited:
-            return await operation.function(context, **operation.arguments(path, given))
-        outcome, kept = "failed", {name: value for name, value in path.items() if name != "cluster"}
+            return await operation.function(context, **operation.arguments(path, inputs))
+        outcome, audited = "failed", {name: value for name, value in path.items() if name != "cluster"}
         try:
             context.require(operation.role)
-            arguments = operation.arguments(path, given)
-            kept = audited_arguments(operation, arguments)
+            arguments = operation.arguments(path, inputs)
+            audited = audited_arguments(operation, arguments)
             result = await operation.function(context, **arguments)
             outcome = "done"
             return result
         except Exception as error:
-            known = explained(error)
-            outcome = known[1] if known else f"failed: {type(error).__name__}"
+            explanation = explained(error)
+            outcome = explanation[1] if explanation else f"failed: {type(error).__name__}"
             raise
         finally:
             cluster = context.of.name if context.of else ""
-            await self._audit(context.user.name, context.address, cluster, operation.name, kept, outcome)
+            await self._audit(context.user.name, context.address, cluster, operation.name, audited, outcome)
 
     async def _audit(
         self, user: str, address: str, cluster: str, action: str, arguments: dict[str, Any], outcome: str
     ) -> None:
-        # At a login the name is whatever was sent: a line break would forge another entry.
+        # At a login the name is arbitrary input: a line break could forge another entry.
         name = user if user.isprintable() else repr(user)
         audit_log.info("%s at %s, cluster %s: %s %s: %s", name, address, cluster, action, arguments, outcome)
         line = AuditLine(time.time(), user[:64], address, cluster, action, arguments, outcome)
         try:
             await self.console.store.audit(line)
         except sqlite3.Error as error:
-            # What was done is done: it stays on record here, and the answer is about the change.
-            log.error("the audit log could not be written (%s): %s", error, line)
+            # The operation is complete: log the entry here, and respond about the operation.
+            logger.error("Cannot write the audit log (%s): %s", error, line)
 
-    def _go_on(self, request: Request, context: Context, done: Done) -> Response:
-        """Without script: the page after a form."""
+    def _redirect_after(self, request: Request, context: Context, done: Done) -> Response:
+        """The page after a form that was sent without the script."""
         location = _local(done.location or urlsplit(request.headers.get("referer", "/")).path)
         mark = "&" if "?" in location else "?"
         return RedirectResponse(f"{location}{mark}said={self.console.say(done.message)}", 303)
@@ -318,22 +321,22 @@ class Web:
         if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
             raise Refused("a form or JSON is expected", 415)
         async with request.form(max_fields=MAX_FIELDS, max_files=1) as form:
-            found = []
+            fields = []
             for name, value in form.multi_items():
                 text = (await value.read()).decode("utf-8", "replace") if isinstance(value, UploadFile) else value
-                found.append((name, text))
-        return _lists(found)
+                fields.append((name, text))
+        return _lists(fields)
 
     async def _body(self, request: Request) -> dict[str, Any]:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return await self._form(request)
         try:
-            found = json.loads(await request.body() or b"{}")
+            body = json.loads(await request.body() or b"{}")
         except (ValueError, RecursionError):
             raise Refused("this is not JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(body, dict):
             raise Refused("a JSON object is expected")
-        return found
+        return body
 
     # --- errors
 
@@ -343,14 +346,14 @@ class Web:
         if isinstance(error, HTTPException):
             status, line, field = error.status_code, _http_words(error), ""
         else:
-            known = explained(error)
+            explanation = explained(error)
             field = error.field if isinstance(error, Refused) else ""
-            if known is None:
-                log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-                known = 500, "the console made a mistake; its log says more"
-            status, line = known
+            if explanation is None:
+                logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+                explanation = 500, "the console made a mistake; its log says more"
+            status, line = explanation
         if not _wants_page(request):
-            return JsonAnswer({"error": line, "field": field}, status)
+            return JsonResponse({"error": line, "field": field}, status)
         if status == 401:
             return RedirectResponse(f"/login?next={quote(request.url.path, safe='/')}", 303)
         user = self.console.auth.session_user(request.cookies.get(self.cookie, "")) or NOBODY
@@ -361,13 +364,13 @@ class Web:
 
 
 class Static(StaticFiles):
-    """With the hash in their address, files are kept by browsers for good."""
+    """Static files. Browsers cache a file with a hash in its URL permanently."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        answer = await super().get_response(path, scope)
-        if answer.status_code == 200:
-            answer.headers["Cache-Control"] = A_YEAR if b"v=" in scope["query_string"] else "no-cache"
-        return answer
+        response = await super().get_response(path, scope)
+        if response.status_code == 200:
+            response.headers["Cache-Control"] = A_YEAR if b"v=" in scope["query_string"] else "no-cache"
+        return response
 
 
 def _wants_page(request: Request) -> bool:
@@ -379,10 +382,10 @@ def _http_words(error: HTTPException) -> str:
 
 
 def _lists(pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found
+        values.setdefault(name, []).append(value)
+    return values
 
 
 def _first(form: Mapping[str, Any], name: str) -> str:
@@ -393,6 +396,6 @@ def _first(form: Mapping[str, Any], name: str) -> str:
 
 
 def _local(path: str) -> str:
-    """An address of ours; anything else is the first page."""
+    """A path of this console; anything else becomes the first page."""
     plain = path.startswith("/") and not path.startswith("//") and path.isprintable() and "\\" not in path
     return path if plain and " " not in path else "/"

@@ -1,13 +1,12 @@
 """Limits on attempts to log in.
 
-An attempt is counted when it begins, before the password is hashed, and taken back when it succeeds. Checking and
-counting are one step on the event loop, so that attempts in parallel cannot all pass.
+An attempt is counted when it begins, before the password is hashed, and uncounted when it succeeds.
+Checking and counting are one step on the event loop, so that parallel attempts cannot all pass.
 
-| limit | of | attempts |
-|---|---|---|
-| back-off | an account from an address | a wait of 1 s after the first, doubled by each, up to 60 s |
-| address | all accounts from an address | BURST at once, then one each REFILL_S |
-| account | an account from all addresses | the same; addresses where the account has logged in before are exempt |
+| limit | of | attempts | |---|---|---| | back-off | an account from an address | a wait of 1 s
+after the first, doubled by each, up to 60 s | | address | all accounts from an address | BURST at
+once, then one each REFILL_S | | account | an account from all addresses | the same; addresses where
+the account has logged in before are exempt |
 
 The exemption keeps an attacker from locking a user out.
 """
@@ -24,11 +23,11 @@ from kavka.common.web import network_of
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 FORGET_S = 600.0
-"""A back-off starts anew after this long without an attempt."""
+"""A back-off is reset after this long without an attempt."""
 BURST = 30
 REFILL_S = 3.0
 MAX_ENTRIES = 10_000
-"""Of each table; the entry that was not used for the longest time is dropped."""
+"""Per table; the least recently used entry is dropped."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -54,13 +53,15 @@ class Bounded(OrderedDict[K, V], Generic[K, V]):
 
 @dataclass(slots=True)
 class BackOff:
+    """The failures of an account from an address, and the end of its back-off."""
+
     failures: int
     until: float
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Attempts that may still be made at the time `at`."""
+    """The number of attempts that are left at the time `at`."""
 
     left: float
     at: float
@@ -71,16 +72,18 @@ class Bucket:
 
 
 class Attempts:
+    """Owns the counters of login attempts. Only the event loop may call it."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._back_offs: Bounded[tuple[str, str], BackOff] = Bounded()
         self._buckets: Bounded[tuple[str, str], Bucket] = Bounded()
         self._proven: Bounded[tuple[str, str], None] = Bounded()
-        """(account, address) where the password was right."""
+        """Pairs (account, address) with a successful login."""
 
     def begin(self, account: str, address: str) -> None:
-        """Count an attempt; raises TooSoon, and counts nothing, where one more is not allowed. `account` is bounded by
-        the caller; "" for a name that no account can have."""
+        """Count an attempt. Raises TooSoon, and counts nothing, if the limit is reached. The caller
+        bounds the length of `account`, and passes "" for an invalid name."""
         now = self._clock()
         network = network_of(address)
         pair = account, network
@@ -101,14 +104,14 @@ class Attempts:
         self._back_offs.touch(pair, BackOff(failures + 1, now + wait))
 
     def succeeded(self, account: str, address: str) -> None:
-        """The attempt was right: it and the failures before it are forgotten."""
+        """The attempt succeeded: reset it and the failures before it."""
         pair = account, network_of(address)
         self.cancelled(account, address)
         self._back_offs.pop(pair, None)
         self._proven.touch(pair, None)
 
     def cancelled(self, account: str, address: str) -> None:
-        """The attempt was not decided: it does not count against its buckets."""
+        """The attempt has no outcome: do not count it."""
         for key in self._keys((account, network_of(address))):
             bucket = self._buckets.get(key)
             if bucket is not None:

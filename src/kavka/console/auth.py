@@ -1,8 +1,8 @@
 """Users, roles, passwords and sessions.
 
-The file of users has one line for each: `name:role:scrypt$n$r$p$salt$hash`, salt and hash in hex. It is read again when
-it changes, so that a user can be added or removed while the console runs. Sessions live in memory: a restart ends
-them. A session belongs to one password: when the file has another for its user, the session is over.
+The users file has a line per user: `name:role:scrypt$n$r$p$salt$hash`, salt and hash in hex. It is
+read again when it changes, so that users can be added or removed at run time. Sessions are in
+memory only: a restart ends them. A session also ends when the password of its user changes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SESSION_IDLE_S = 8 * 3600.0
 SESSION_MAX_S = 24 * 3600.0
 MAX_SESSIONS = 10_000
 MAX_USER_SESSIONS = 1000
-"""Of one user, whose oldest session makes room: many logins of a user end no session of another."""
+"""Per user; a further login ends the oldest session of the same user."""
 MAX_PENDING = 16
-"""Passwords that wait to be hashed. One at a time is: scrypt takes memory and a core."""
+"""Queued password hashes. One hash runs at a time: scrypt needs memory and a core."""
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**14, 8, 1
 MAX_PASSWORD = 1024
@@ -37,7 +37,7 @@ NAME = re.compile(rf"[A-Za-z0-9._@-]{{1,{MAX_NAME}}}")
 
 
 class Role(IntEnum):
-    """What a user may do; each may do what those before it may."""
+    """The rights of a user; each role includes those before it."""
 
     VIEW = 1
     OPERATE = 2
@@ -57,19 +57,19 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """`credential` is the fingerprint of the password that this user has shown; "" for one who needs none."""
+    """An authenticated user. `credential` is the fingerprint of the password, "" without login."""
 
     name: str
     role: Role
     credential: str = field(default="", compare=False, repr=False)
 
 
-# Whoever sits at the machine, where the console listens on localhost alone and has no file of users.
+# The user of a console that listens on localhost and has no users file.
 LOCAL_USER = User("local", Role.ADMIN)
 
 
 class UsersError(ValueError):
-    """The file of users cannot be used; `str()` is the line that says why."""
+    """An invalid users file; `str()` is one line with the reason."""
 
 
 # --- passwords
@@ -86,8 +86,8 @@ def verified(password: str, stored: str) -> bool:
         kind, n, r, p, salt, digest = stored.split("$")
         if kind != "scrypt":
             return False
-        found = _scrypt(password, bytes.fromhex(salt), int(n), int(r), int(p))
-        return hmac.compare_digest(found, bytes.fromhex(digest))
+        computed = _scrypt(password, bytes.fromhex(salt), int(n), int(r), int(p))
+        return hmac.compare_digest(computed, bytes.fromhex(digest))
     except ValueError:
         return False
 
@@ -100,21 +100,23 @@ def _fingerprint(stored: str) -> str:
     return hashlib.sha256(stored.encode()).hexdigest()
 
 
-# What the password of a user that does not exist is compared with, so that it takes as long.
+# The hash that passwords of unknown users are compared with, so that they take the same time.
 _NOBODY = hashed(secrets.token_hex(16))
 
 
-# --- the file of users
+# --- the users file
 
 
 class UsersFile:
+    """The users file and its parsed content."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read_at: tuple[int, int, int] | None = None
         self._users: dict[str, tuple[User, str]] = {}
 
     def users(self) -> dict[str, tuple[User, str]]:
-        """By name: the user and the hash of the password. Raises UsersError."""
+        """The user and the password hash by name. Raises UsersError."""
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -128,7 +130,7 @@ class UsersFile:
         return self._users
 
     def _parse(self, text: str) -> dict[str, tuple[User, str]]:
-        found = {}
+        users = {}
         for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("#"):
                 continue
@@ -139,8 +141,8 @@ class UsersFile:
                 role = Role.by_word(pieces[1])
             except ValueError as error:
                 raise UsersError(f"{self.path}:{number}: {error}") from None
-            found[pieces[0]] = User(pieces[0], role, _fingerprint(pieces[2])), pieces[2]
-        return found
+            users[pieces[0]] = User(pieces[0], role, _fingerprint(pieces[2])), pieces[2]
+        return users
 
     def put(self, name: str, role: Role, password: str) -> None:
         if not NAME.fullmatch(name):
@@ -160,7 +162,7 @@ class UsersFile:
         self._write(users)
 
     def _write(self, users: dict[str, tuple[User, str]]) -> None:
-        """Replaced as a whole, readable by its owner alone."""
+        """Replace the file atomically, readable only by its owner."""
         folder = self.path.absolute().parent
         handle, name = tempfile.mkstemp(dir=folder, prefix=".users-")
         try:
@@ -180,6 +182,8 @@ class UsersFile:
 
 @dataclass(slots=True)
 class Session:
+    """A login. `began` and `used` are monotonic times."""
+
     name: str
     credential: str
     began: float
@@ -187,14 +191,15 @@ class Session:
 
 
 class Auth:
-    """Who somebody is. With no file of users everybody is `LOCAL_USER`: only for a console on localhost."""
+    """Owns the sessions and authenticates users. Without a users file every request is by
+    `LOCAL_USER`, which is only for a console on localhost."""
 
     def __init__(self, users: UsersFile | None) -> None:
         self.users = users
         self._secret = secrets.token_bytes(32)
         self._sessions: dict[str, Session] = {}
         self._attempts = Attempts()
-        self._known: dict[bytes, tuple[str, str]] = {}
+        self._verified_passwords: dict[bytes, tuple[str, str]] = {}
         self._checks: dict[bytes, asyncio.Future[User | None]] = {}
         self._hashing = ThreadPoolExecutor(1, "console-password")
         self._pending = 0
@@ -204,7 +209,7 @@ class Auth:
         return self.users is not None
 
     def is_current(self, user: User) -> bool:
-        """Whether the user is still there, with the same password."""
+        """Whether the user still exists with the same password."""
         return self.users is None or self._current(user.name, user.credential) is not None
 
     def _current(self, name: str, credential: str) -> User | None:
@@ -215,8 +220,9 @@ class Auth:
         return entry[0] if entry is not None and entry[0].credential == credential else None
 
     async def check(self, name: str, password: str, address: str) -> User | None:
-        """The user, if that is the password. Raises TooSoon where the limits on attempts are reached, and UsersError.
-        A name or a password that nobody can have is refused before it is stored or hashed anywhere."""
+        """The user, if the password is correct. Raises TooSoon if the limits on attempts are
+        reached, and UsersError. An invalid name or password is rejected before it is stored or
+        hashed."""
         if self.users is None:
             return None
         if not NAME.fullmatch(name) or len(password) > MAX_PASSWORD:
@@ -243,14 +249,14 @@ class Auth:
             self._pending -= 1
 
     async def check_basic(self, name: str, password: str, address: str) -> User | None:
-        """As `check`, for programs that send the password with every request: a right one is remembered, and equal
-        requests in parallel are one attempt."""
+        """As `check`, for programs that send the password with every request: a correct password is
+        cached, and equal parallel requests are one attempt."""
         if self.users is None:
             return None
         entry = self.users.users().get(name)
         text = f"{name}\0{password}\0{address}".encode("utf-8", "surrogatepass")
         key = hmac.digest(self._secret, text, "sha256")
-        if entry is not None and self._known.get(key) == (name, entry[1]):
+        if entry is not None and self._verified_passwords.get(key) == (name, entry[1]):
             return entry[0]
         check = self._checks.get(key)
         if check is None:
@@ -258,33 +264,34 @@ class Auth:
             check.add_done_callback(lambda done: self._checked(key, done))
         user = await asyncio.shield(check)
         if user is not None and entry is not None and _fingerprint(entry[1]) == user.credential:
-            if len(self._known) >= MAX_SESSIONS:
-                self._known.clear()
-            self._known[key] = name, entry[1]
+            if len(self._verified_passwords) >= MAX_SESSIONS:
+                self._verified_passwords.clear()
+            self._verified_passwords[key] = name, entry[1]
         return user
 
     def _checked(self, key: bytes, done: asyncio.Future[User | None]) -> None:
         del self._checks[key]
         if not done.cancelled():
-            # Also where nobody waits any more: an error that is not looked at would be logged.
+            # Retrieve the error even if no caller waits: asyncio would log it otherwise.
             done.exception()
 
     def close(self) -> None:
         self._hashing.shutdown(wait=False, cancel_futures=True)
 
-    # --- sessions: the cookie is a random token; what forms carry beside it is derived from it
+    # --- sessions: the cookie is a random token; CSRF tokens of forms are derived from it
 
     def new_token(self) -> str:
         return secrets.token_urlsafe(32)
 
     def csrf_of(self, token: str) -> str:
-        """Another one each time: pages are compressed, and what is always the same could be guessed by its length."""
+        """A new CSRF token for each page: in compressed pages a constant token could be guessed by
+        its length (BREACH)."""
         nonce = secrets.token_hex(8)
         return nonce + self._csrf(nonce, token)
 
-    def csrf_fits(self, token: str, given: str) -> bool:
-        wanted = self._csrf(given[:16], token)
-        return bool(token) and hmac.compare_digest(wanted.encode(), given[16:].encode("utf-8", "replace"))
+    def csrf_fits(self, token: str, received: str) -> bool:
+        expected = self._csrf(received[:16], token)
+        return bool(token) and hmac.compare_digest(expected.encode(), received[16:].encode("utf-8", "replace"))
 
     def _csrf(self, nonce: str, token: str) -> str:
         text = f"csrf {nonce} {token}".encode("utf-8", "replace")
@@ -292,9 +299,9 @@ class Auth:
 
     def begin(self, user: User) -> str:
         now = time.monotonic()
-        own = [token for token, session in self._sessions.items() if session.name == user.name]
-        if len(own) >= MAX_USER_SESSIONS:
-            del self._sessions[own[0]]
+        tokens = [token for token, session in self._sessions.items() if session.name == user.name]
+        if len(tokens) >= MAX_USER_SESSIONS:
+            del self._sessions[tokens[0]]
         if len(self._sessions) >= MAX_SESSIONS:
             self._sessions = {token: s for token, s in self._sessions.items() if self._alive(s, now)}
             while len(self._sessions) >= MAX_SESSIONS:

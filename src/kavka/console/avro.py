@@ -1,10 +1,11 @@
-"""Avro, read from data of unknown origin: no depth, count or length in it can make this run on, or out of memory.
+"""Reads Avro from untrusted data in bounded time and memory.
 
-Data alone with a schema that is given, and object containers, which bring their schema. Values are as JSON has them:
-bytes and fixed as hex, decimals and times as text.
+The data is a single value of a known schema, or an object container, which has its schema. Values
+are those of JSON: bytes and fixed as hex, decimals and times as text.
 
-Every value counts against the message's budget (`limits.py`). A parent counts its children before it reads them:
-a record its fields and their names, a list its items, a map its entries, a union its branch.
+Every value is charged to the message's budget (`limits.py`). A parent charges its children before
+it reads them: a record its fields and their names, a list its items, a map its entries, a union its
+branch.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ MAX_RECORDS = 100
 
 Read = Callable[["Source", int], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Wide enough for every decimal that is read here: nothing is rounded.
+# Precise enough for every accepted decimal: nothing is rounded.
 _EXACT = decimal.Context(prec=3 * MAX_DECIMAL, Emin=-(10**6), Emax=10**6, traps=[decimal.Inexact, decimal.Rounded])
 
 
 class BadSchema(ValueError):
-    """Not a schema; `str()` says why."""
+    """An invalid schema; `str()` is the reason."""
 
 
 class BadData(ValueError):
-    """The bytes are not of the schema; `str()` says why."""
+    """The bytes do not match the schema; `str()` is the reason."""
 
 
 class Source:
-    """Bytes, the position in them, and the budget of the message that they belong to."""
+    """Bytes, the position in them, and the budget of their message."""
 
     __slots__ = ("at", "budget", "data")
 
@@ -53,13 +54,13 @@ class Source:
         self.budget = Budget() if budget is None else budget
 
     def take(self, count: int) -> bytes:
-        """Bytes of a value."""
+        """Read the bytes of a value."""
         piece = self.take_block(count)
         self.budget.spend_characters(count)
         return piece
 
     def take_block(self, count: int) -> bytes:
-        """Bytes that values are read from, and that count then."""
+        """Read a block, without charging it: its values are charged when they are read."""
         end = self.at + count
         if count < 0 or end > len(self.data):
             raise BadData(f"{count} bytes where {len(self.data) - self.at} are left")
@@ -68,21 +69,21 @@ class Source:
         return piece
 
     def number(self) -> int:
-        """A zigzag number of at most ten bytes."""
-        found = shift = 0
+        """Read a zigzag number of at most ten bytes."""
+        number = shift = 0
         while True:
             if self.at >= len(self.data) or shift > 63:
                 raise BadData("a number that does not end")
             byte = self.data[self.at]
             self.at += 1
-            found |= (byte & 127) << shift
+            number |= (byte & 127) << shift
             if byte < 128:
-                return found >> 1 ^ -(found & 1)
+                return number >> 1 ^ -(number & 1)
             shift += 7
 
 
 class Schema:
-    """Compiled from JSON."""
+    """A schema, compiled to closures from JSON."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_SCHEMA:
@@ -106,7 +107,7 @@ class Schema:
         if depth > MAX_DEPTH:
             raise BadSchema("the schema is too deep")
         if isinstance(schema, list):
-            return _union([self._compile(one, space, depth + 1) for one in schema])
+            return _union([self._compile(branch, space, depth + 1) for branch in schema])
         if isinstance(schema, str):
             if schema in _PRIMITIVE:
                 return _PRIMITIVE[schema]
@@ -128,7 +129,8 @@ class Schema:
         if kind == "map":
             return _blocks(self._compile(schema["values"], space, depth + 1), keyed=True)
         inner = self._compile(kind, space, depth + 1)
-        # Only a named type has a logical type; wrappers around wrappers would cost time and count as no value.
+        # Only a named type has a logical type. Nested wrappers would cost time without being
+        # charged.
         return _logical(schema, inner) if isinstance(kind, str) else inner
 
     def _full(self, schema: dict[str, Any], space: str) -> tuple[str, str]:
@@ -144,10 +146,10 @@ class Schema:
         return read
 
     def _reference(self, full: str, short: str) -> Read:
-        known = full if full in self._named else short
-        if known not in self._named:
+        name = full if full in self._named else short
+        if name not in self._named:
             raise BadSchema(f"there is no type '{short[:60]}'")
-        return lambda source, depth: self._named[known](source, depth)
+        return lambda source, depth: self._named[name](source, depth)
 
     def _record(self, schema: dict[str, Any], space: str, depth: int) -> Read:
         fields: list[tuple[str, Read]] = []
@@ -168,7 +170,7 @@ class Schema:
 
 
 def read_alone(data: bytes, schema: Schema, at: int = 0, budget: Budget | None = None) -> Any:
-    """All of the bytes from `at` on as one value."""
+    """All bytes from `at` on as one value."""
     source = Source(data, at, budget)
     source.budget.spend_values()
     value = schema.read(source)
@@ -178,7 +180,7 @@ def read_alone(data: bytes, schema: Schema, at: int = 0, budget: Budget | None =
 
 
 def read_container(data: bytes, budget: Budget | None = None) -> tuple[list[Any], bool]:
-    """The first values of an object container, and whether these are all."""
+    """The first values of an object container, and whether they are all values."""
     source = Source(data, len(CONTAINER), budget)
     about = _blocks(_PRIMITIVE["bytes"], keyed=True)(source, 0)
     schema = Schema(about.get("avro.schema", b"").decode("utf-8", "replace"))
@@ -206,13 +208,13 @@ def _unpacked(codec: bytes, block: bytes, budget: Budget) -> bytes:
         raise BadData(f"compressed by {codec[:20].decode('ascii', 'replace')}, which is not opened here")
     unpacker = zlib.decompressobj(-15)
     try:
-        # One byte more than is left shows that the block exceeds the budget.
+        # One byte more than the budget shows that the block exceeds it.
         unpacked = unpacker.decompress(block, budget.unpacked + 1)
     except zlib.error as error:
         raise BadData(f"not deflate: {error}") from None
     budget.spend_unpacked(len(unpacked))
     if not unpacker.eof:
-        raise BadData("a compressed block that is cut off")
+        raise BadData("a compressed block is incomplete")
     return unpacked
 
 
@@ -263,7 +265,8 @@ def _union(branches: list[Read]) -> Read:
 
 
 def _blocks(item: Read, keyed: bool) -> Read:
-    """Lists and maps: blocks with a count in front (below zero with their size), the last of none."""
+    """Lists and maps: blocks that begin with a count (negative: followed by their size); a count of
+    0 is the end."""
 
     def read(source: Source, depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -289,7 +292,7 @@ def _blocks(item: Read, keyed: bool) -> Read:
 
 
 def _logical(schema: dict[str, Any], read: Read) -> Read:
-    """The value of a type with the meaning that `logicalType` adds; an unknown one adds none."""
+    """Apply the `logicalType` of a schema; an unknown one is ignored."""
     kind = schema.get("logicalType")
     if kind == "decimal":
         scale = int(schema.get("scale", 0))
@@ -301,7 +304,7 @@ def _logical(schema: dict[str, Any], read: Read) -> Read:
 
 
 def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
-    """Exact, whatever its size. A type that has no bytes has no decimals: Avro ignores the logical type there."""
+    """The exact decimal. Avro ignores this logical type for types other than bytes and fixed."""
     if not isinstance(unscaled, bytes):
         return unscaled
     if len(unscaled) > MAX_DECIMAL:
@@ -313,7 +316,7 @@ def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
 
 
 def _time(number: Any, text_of: Callable[[int], str]) -> Any:
-    """As text; the number itself where it is outside of the calendar (years 1 to 9999)."""
+    """The time as text, or the number if it is outside of the years 1 to 9999."""
     try:
         return text_of(number) if isinstance(number, int) else number
     except (OverflowError, ValueError):

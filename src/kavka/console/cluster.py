@@ -1,4 +1,4 @@
-"""A cluster that the console looks after: its admin client, the last sample of it, its rates."""
+"""A cluster of the console: its admin client, its last sample, its rates."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from kavka.console.settings import ClusterSettings
 from kavka.console.state import Group, Sample, Topic
 from kavka.console.store import Store
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# A page is content with a sample of this age; the sampler makes a newer one every two seconds while somebody looks.
+# The maximum age of a sample for a page. The sampler takes one every two seconds while a user views
+# the cluster.
 FRESH_S = 3.0
 GROUPS_FRESH_S = 6.0
-# A sample of a large cluster takes longer, and so it may be older: the sampler rests ten times as long as one takes.
+# A sample of a large cluster may be older: the sampler rests ten times as long as a sample takes.
 FRESH_FACTOR = 12.0
 SHORT_WAIT_S = 0.5
 SETTLE_S = 5.0
 RECENT_POINTS = 900
-"""Rates that are kept in memory: half an hour at a sample every two seconds."""
+"""The number of rates in memory: half an hour at a sample every two seconds."""
 
 CLIENT_DEFAULTS = {
     "client.id": "kavka-console",
@@ -42,8 +43,9 @@ CLIENT_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second, since the sample before. `out` is what groups have committed; its bytes are reckoned with the mean
-    size of what is in each topic, since no request of Kafka's tells them."""
+    """Rates per second since the previous sample. `out` is derived from committed offsets. Its
+    bytes are estimated from the mean message size of each topic, because Kafka does not report
+    them."""
 
     at: float
     messages_in: float
@@ -54,6 +56,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAlert:
+    """A raised alert as pages show it."""
+
     rule: int
     subject: str
     text: str
@@ -62,7 +66,8 @@ class ActiveAlert:
 
 
 class ClusterHandle:
-    """All of it belongs to the loop. `sample` is None until the cluster has answered once."""
+    """Owns the admin client, the samples and the rates of a cluster. Only the event loop may call
+    it. `sample` is None until the cluster has responded once."""
 
     def __init__(self, settings: ClusterSettings, store: Store) -> None:
         self.settings = settings
@@ -74,20 +79,20 @@ class ClusterHandle:
         self.error_since = 0.0
         self.rates: deque[Rates] = deque(maxlen=RECENT_POINTS)
         self.topic_rates: dict[str, tuple[float, float]] = {}
-        """By topic: messages and bytes per second that come in."""
+        """Incoming messages and bytes per second, by topic."""
         self.alerts: tuple[ActiveAlert, ...] = ()
-        """Those that are raised now; `alerts.py` sets them."""
+        """The raised alerts; `alerts.py` sets them."""
         self.throttled: set[str] = set()
-        """Topics whose moves were throttled from here, until the throttle is gone."""
-        self.looked_at = 0.0
-        """When somebody last looked (monotonic)."""
-        self.kept_at = 0.0
-        """When a point of history was last written."""
+        """Topics whose reassignment this console throttled, until it removes the throttle."""
+        self.viewed_at = 0.0
+        """When a user last viewed the cluster (monotonic time)."""
+        self.history_at = 0.0
+        """When the last point of history was written."""
         self._sampling: asyncio.Task[None] | None = None
         self._grouping: asyncio.Task[None] | None = None
         self._out = (0.0, 0.0)
         self._ends: dict[TopicPartition, int] = {}
-        """The last offsets, also of partitions that nobody leads now."""
+        """The last known end offsets, also of partitions without a leader."""
         self._stale = self._groups_stale = False
         self.groups_took = 0.0
         self._seen: set[int] | None = None
@@ -103,16 +108,18 @@ class ClusterHandle:
                 await asyncio.gather(task, return_exceptions=True)
         await self.admin.close()
 
-    # --- what is known
+    # --- state
 
     def look(self) -> None:
-        """Somebody looks at this cluster: samples are worth their while."""
-        self.looked_at = time.monotonic()
+        """Record that a user views this cluster, so that it is sampled often."""
+        self.viewed_at = time.monotonic()
 
     async def state(self, *, groups: bool = False) -> Sample:
-        """The cluster as of a few seconds ago, or now if that is too old. Raises Refused if it never answered.
+        """The last sample, or a new one if it is too old. Raises Refused if the cluster has never
+        responded.
 
-        When it does not answer any more, this is the last that is known, and `error` says why. `groups`: they too.
+        While the cluster does not respond, this is the last sample, and `error` has the reason.
+        `groups`: with current groups.
         """
         self.look()
         if self._stale:
@@ -133,22 +140,22 @@ class ClusterHandle:
 
     @staticmethod
     async def _wait_for(task: asyncio.Task[None], limit: float | None) -> None:
-        """With a limit: what is known already is better than a page that does not come."""
+        """Wait at most `limit`: an older sample is better than a page that does not load."""
         await asyncio.wait({task}, timeout=limit)
 
     async def topic(self, name: str, *, groups: bool = False) -> Topic:
-        """Raises Refused (404) where there is none."""
-        found = (await self.state(groups=groups)).topics.get(name)
-        if found is None:
+        """The topic. Raises Refused (404) if it does not exist."""
+        topic = (await self.state(groups=groups)).topics.get(name)
+        if topic is None:
             raise Refused(f"there is no topic '{name}'", 404)
-        return found
+        return topic
 
     def changed(self) -> None:
-        """An action has changed the cluster: the next who looks gets a new sample."""
+        """An action changed the cluster: the next call of `state` takes a new sample."""
         self._stale = self._groups_stale = True
 
     async def settle(self, condition: Callable[[Sample], bool]) -> None:
-        """After an action: until all brokers that may be asked have heard of it, or a few seconds have passed."""
+        """Wait after an action until the samples show its effect, or a few seconds have passed."""
         deadline = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline:
             self.changed()
@@ -158,14 +165,15 @@ class ClusterHandle:
             await asyncio.sleep(0.1)
 
     def on_sample(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Called after every sample, or failure of one; returns what ends that."""
+        """Call `listener` after every successful or failed sample. Returns a function that removes
+        it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    # --- samples: one at a time, shared by all who wait
+    # --- samples: one at a time, shared by all callers
 
     async def refresh(self) -> None:
-        """A sample that was begun before something changed may not show it: then another one follows."""
+        """Take a sample. If one was started before a change, wait for it and take another one."""
         if self._stale and self._sampling is not None and not self._sampling.done():
             await self._wait_for(self._sampling, None)
         await self._wait_for(self._begin_sample(), None)
@@ -186,35 +194,35 @@ class ClusterHandle:
     async def _sample(self) -> None:
         self._stale = False
         try:
-            found = await take_sample(self.admin)
+            sample = await take_sample(self.admin)
         except (KafkaError, TimeoutError) as error:
             if not self.error:
                 self.error_since = time.time()
             self.error = reason(error)
         except Exception as error:
-            log.exception("cluster %s could not be sampled", self.name)
+            logger.exception("Cannot sample cluster %s", self.name)
             if not self.error:
                 self.error_since = time.time()
             self.error = f"the answers could not be understood ({type(error).__name__})"
         else:
             self.error = ""
-            before, self.sample = self.sample, await self._with_memory(found)
-            self._ends = {tp: end for tp, end in self._ends.items() if tp.topic in found.topics} | found.ends
-            if before is not None:
-                self._note_rates(before, self.sample)
+            previous, self.sample = self.sample, await self._with_history(sample)
+            self._ends = {tp: end for tp, end in self._ends.items() if tp.topic in sample.topics} | sample.ends
+            if previous is not None:
+                self._record_rates(previous, self.sample)
         for listener in list(self._listeners):
             listener()
 
-    async def _with_memory(self, found: Sample) -> Sample:
+    async def _with_history(self, sample: Sample) -> Sample:
         if self._seen is None:
             self._seen = await self.store.seen_brokers(self.name)
-        new = found.nodes.keys() - self._seen
+        new = sample.nodes.keys() - self._seen
         if new:
             self._seen |= new
             await self.store.add_brokers(self.name, new)
         old = self.sample
         groups, groups_at = (old.groups, old.groups_at) if old is not None else ({}, 0.0)
-        return replace(found, groups=groups, groups_at=groups_at, seen_brokers=frozenset(self._seen))
+        return replace(sample, groups=groups, groups_at=groups_at, seen_brokers=frozenset(self._seen))
 
     async def forget_broker(self, broker: int) -> None:
         await self.store.forget_broker(self.name, broker)
@@ -231,24 +239,26 @@ class ClusterHandle:
         try:
             groups, problems = await take_groups(self.admin, sample, self._ends)
         except Exception:
-            log.exception("the groups of cluster %s could not be sampled", self.name)
+            logger.exception("Cannot sample the groups of cluster %s", self.name)
             return
         self.groups_took = 0.0 if problems else time.monotonic() - began
         before, at = self.sample, time.time()
         if before is None:
             return
         if problems:
-            # Of those whose coordinator could not be asked, what was known is better than nothing: alerts hang on it.
+            # Keep the last state of groups whose coordinator did not respond: alerts depend on it.
             for name, old in before.groups.items():
                 if name not in groups or groups[name].offsets is None:
                     groups[name] = old
-        self._note_out(before, groups, at)
-        known = [p for p in before.problems if "group" not in p]
-        self.sample = replace(before, groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*known, *problems])))
+        self._record_out(before, groups, at)
+        other_problems = [p for p in before.problems if "group" not in p]
+        self.sample = replace(
+            before, groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*other_problems, *problems]))
+        )
 
     # --- rates
 
-    def _note_rates(self, before: Sample, now: Sample) -> None:
+    def _record_rates(self, before: Sample, now: Sample) -> None:
         seconds = now.at - before.at
         if seconds <= 0:
             return
@@ -256,19 +266,20 @@ class ClusterHandle:
         rates = {}
         for name, topic in now.topics.items():
             old = before.topics.get(name)
-            known = old.partitions if old is not None and old.id == topic.id else ()
+            old_partitions = old.partitions if old is not None and old.id == topic.id else ()
             messages = size = 0
-            for p, q in zip_longest(topic.partitions, known):
+            for p, q in zip_longest(topic.partitions, old_partitions):
                 if p is None:
                     continue
                 if q is None:
-                    # It was not there before: all that is in it is new.
+                    # The partition is new, so all its messages are new.
                     messages += p.messages or 0
                     size += p.size or 0
                     continue
                 if p.end is not None and q.end is not None:
                     messages += max(0, p.end - q.end)
-                # A log that got smaller was cleaned or cut; another leader's may be of another size.
+                # A smaller log was cleaned or truncated; the log of another leader may differ in
+                # size.
                 if p.size is not None and q.size is not None and p.leader == q.leader:
                     size += max(0, p.size - q.size)
             if messages or size:
@@ -278,7 +289,7 @@ class ClusterHandle:
         self.topic_rates = rates
         self.rates.append(Rates(now.at, total_messages, total_bytes, *self._out))
 
-    def _note_out(self, before: Sample, groups: dict[str, Group], at: float) -> None:
+    def _record_out(self, before: Sample, groups: dict[str, Group], at: float) -> None:
         seconds = at - before.groups_at
         if not before.groups_at or seconds <= 0:
             return

@@ -1,6 +1,6 @@
-"""Kafka Connect's REST interface, as far as the console uses it: the workers of a cluster, by their configured address.
+"""A client of Kafka Connect's REST interface, for the configured workers of a cluster.
 
-Requests run in threads; an answer is read up to a limit, redirects are not followed.
+Requests run in threads. Responses are limited in size, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from kavka.console.errors import Refused
 
-PATIENCE_S = 10.0
-MOST_BYTES = 16 * 1024 * 1024
+TIMEOUT_S = 10.0
+MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
+    """A task of a connector; `trace` is a summary."""
+
     id: int
     state: str
     worker: str
@@ -28,10 +30,10 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorRow:
-    """`error` is the last lines of what a failed connector or task has said."""
+    """A connector. `error` is a summary of the trace of a failed connector or task."""
 
     workers: str
-    """The address that was asked."""
+    """The address of the workers."""
     name: str
     type: str
     connector_class: str
@@ -42,7 +44,7 @@ class ConnectorRow:
 
 
 class Workers:
-    """A cluster of Connect workers; any of them can be asked."""
+    """A cluster of Connect workers, accessed through one of them."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address if "//" in address else f"//{address}", "http")
@@ -52,59 +54,60 @@ class Workers:
         self._scheme, self._netloc, self._path = parts.scheme, parts.netloc, parts.path.rstrip("/")
 
     async def connectors(self) -> list[ConnectorRow]:
-        found = await self._ask("GET", "/connectors?" + urlencode([("expand", "status"), ("expand", "info")]))
-        if not isinstance(found, dict):
+        connectors = await self._send("GET", "/connectors?" + urlencode([("expand", "status"), ("expand", "info")]))
+        if not isinstance(connectors, dict):
             raise Refused(f"{self.address} did not answer as Kafka Connect does", 502)
-        return [_row(self.address, name, one) for name, one in sorted(found.items()) if isinstance(one, dict)]
+        return [_row(self.address, name, info) for name, info in sorted(connectors.items()) if isinstance(info, dict)]
 
-    async def do(self, connector: str, what: str) -> None:
-        """pause, resume, stop, or restart with its tasks."""
-        path = f"/connectors/{quote(connector, safe='')}/{what}"
-        if what == "restart":
-            await self._ask("POST", f"{path}?includeTasks=true&onlyFailed=false")
+    async def do(self, connector: str, command: str) -> None:
+        """Send a command: pause, resume, stop, or restart with its tasks."""
+        path = f"/connectors/{quote(connector, safe='')}/{command}"
+        if command == "restart":
+            await self._send("POST", f"{path}?includeTasks=true&onlyFailed=false")
         else:
-            await self._ask("PUT", path)
+            await self._send("PUT", path)
 
-    async def _ask(self, method: str, path: str) -> Any:
+    async def _send(self, method: str, path: str) -> Any:
         status, body = await asyncio.to_thread(self._request, method, self._path + path)
         try:
-            found = json.loads(body) if body else None
+            content = json.loads(body) if body else None
         except (ValueError, RecursionError):
-            found = None
+            content = None
         if status >= 300:
-            said = found.get("message") if isinstance(found, dict) else None
-            raise Refused(f"{self.address}: {str(said or f'answered {status}')[:300]}", 404 if status == 404 else 502)
-        return found
+            message = content.get("message") if isinstance(content, dict) else None
+            line = f"{self.address}: {str(message or f'answered {status}')[:300]}"
+            raise Refused(line, 404 if status == 404 else 502)
+        return content
 
     def _request(self, method: str, path: str) -> tuple[int, bytes]:
         kind = HTTPSConnection if self._scheme == "https" else HTTPConnection
         try:
-            connection = kind(self._netloc, timeout=PATIENCE_S)
+            connection = kind(self._netloc, timeout=TIMEOUT_S)
             try:
                 connection.request(method, path, headers={"Accept": "application/json"})
                 response = connection.getresponse()
-                body = response.read(MOST_BYTES + 1)
+                body = response.read(MAX_BYTES + 1)
             finally:
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
             raise Refused(f"no Connect worker answers at {self.address}: {error}", 502) from None
-        if len(body) > MOST_BYTES:
-            raise Refused(f"{self.address} answered with more than {MOST_BYTES} bytes", 502)
+        if len(body) > MAX_BYTES:
+            raise Refused(f"{self.address} answered with more than {MAX_BYTES} bytes", 502)
         return response.status, body
 
 
-def _row(address: str, name: str, one: dict[str, Any]) -> ConnectorRow:
-    status = one.get("status") if isinstance(one.get("status"), dict) else {}
-    info = one.get("info") if isinstance(one.get("info"), dict) else {}
+def _row(address: str, name: str, expanded: dict[str, Any]) -> ConnectorRow:
+    status = expanded.get("status") if isinstance(expanded.get("status"), dict) else {}
+    info = expanded.get("info") if isinstance(expanded.get("info"), dict) else {}
     assert isinstance(status, dict)
     assert isinstance(info, dict)
     connector = status.get("connector") or {}
     tasks = [
-        TaskRow(int(t.get("id", 0)), str(t.get("state", "")), str(t.get("worker_id", "")), _last(t.get("trace")))
+        TaskRow(int(t.get("id", 0)), str(t.get("state", "")), str(t.get("worker_id", "")), _summary(t.get("trace")))
         for t in status.get("tasks") or ()
         if isinstance(t, dict)
     ]
-    errors = [_last(connector.get("trace")), *(task.trace for task in tasks)]
+    errors = [_summary(connector.get("trace")), *(task.trace for task in tasks)]
     return ConnectorRow(
         address,
         name,
@@ -117,8 +120,8 @@ def _row(address: str, name: str, one: dict[str, Any]) -> ConnectorRow:
     )
 
 
-def _last(trace: Any) -> str:
-    """The first line of a trace says what, its causes why."""
+def _summary(trace: Any) -> str:
+    """A summary of a trace: its first line and its causes."""
     lines = [line.strip() for line in str(trace or "").splitlines()]
-    told = [line for line in lines[:1] + [line for line in lines if line.startswith("Caused by:")] if line]
-    return " — ".join(told)[:500]
+    summary = [line for line in lines[:1] + [line for line in lines if line.startswith("Caused by:")] if line]
+    return " — ".join(summary)[:500]

@@ -1,4 +1,4 @@
-"""What operations and pages are called with."""
+"""The arguments of operations and pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SAID = 1000
 
 @dataclass
 class Console:
-    """The one console of a process: what all requests share."""
+    """Owns the state of the console that all requests share."""
 
     settings: ConsoleSettings
     store: Store
@@ -30,7 +30,7 @@ class Console:
     _said: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def say(self, message: str) -> str:
-        """Keep a line for the next page; the token in its address finds it, once."""
+        """Store a message for the next page. The token in the URL retrieves it once."""
         token = secrets.token_urlsafe(9)
         self._said[token] = message
         while len(self._said) > MAX_SAID:
@@ -41,15 +41,15 @@ class Console:
         return self._said.pop(token, "")
 
     def cluster(self, name: str) -> ClusterHandle:
-        found = self.clusters.get(name)
-        if found is None:
+        cluster = self.clusters.get(name)
+        if cluster is None:
             raise Refused(f"there is no cluster '{name}' here", 404)
-        return found
+        return cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One request: who asks (`user`, from `address`), and of which cluster; None for what is of none."""
+    """A request: its user, its address and its cluster, None for requests without a cluster."""
 
     console: Console
     user: User
@@ -71,7 +71,7 @@ class Context:
         return self.console.store
 
     def is_current(self) -> bool:
-        """Whether the user may go on: a stream outlives the request that began it."""
+        """Whether the user still has access: a stream can outlive the user's login."""
         return self.console.auth.is_current(self.user)
 
     def require(self, role: Role) -> None:
@@ -80,12 +80,14 @@ class Context:
 
 
 def fingerprint(*parts: object) -> str:
-    """Of what a page shows: an action that is confirmed there is refused when it is not so any more."""
+    """A fingerprint of the content of a page. An action confirmed on the page is rejected if the
+    content has changed."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def check_confirmation(*, typed: str, name: str, seen: str, now: str) -> None:
-    """`typed` must be the name. `seen` is the page's fingerprint, "" from a program that has seen no page."""
+    """Raise Refused unless `typed` is the name. `seen` is the page's fingerprint, "" without a
+    page."""
     if typed != name:
         raise Refused(f"type '{name}' to confirm; nothing was done", field="confirm")
     check_seen(seen, now)

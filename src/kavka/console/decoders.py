@@ -1,11 +1,11 @@
-"""What the bytes of a key, a value or a header mean: text, JSON, Avro, hex, numbers, the layouts of internal topics.
+"""Decodes keys, values and headers: text, JSON, Avro, hex, numbers, records of internal topics.
 
-Every decoder takes whatever is in a topic: what does not fit is shown as bytes in hex with the reason, never an error.
-What was decoded (`data`, for paths and expressions) and what is shown of it (`text`) are plain Python values; nothing
-here makes HTML.
+A decoder accepts any bytes. Bytes that it cannot decode are shown in hex with the reason, never as
+an error. The decoded value (`data`, for paths and expressions) and its text (`text`) are plain
+Python values; this module creates no HTML.
 
-`decode` is the entry for any bytes. It raises nothing but BadSchema (for the schema of the caller). Its time and memory
-are bounded by the budget of the message (`limits.py`) plus a term that is linear in the size of the bytes:
+`decode` raises only BadSchema, for the caller's schema. Its time and memory are bounded by the
+budget of the message (`limits.py`) plus a term linear in the size of the bytes;
 tests/unit/console/test_hostile_messages.py measures both.
 """
 
@@ -28,9 +28,9 @@ INTERNAL = {
     "__consumer_offsets": internal_topics.OFFSET_TOPIC,
     "__transaction_state": internal_topics.TRANSACTION_TOPIC,
 }
-MOST_HEX = 64 * 1024
-CONFLUENT_HEAD = 5
-"""A zero byte and the id of a schema, where a registry is used: the record follows."""
+MAX_HEX = 64 * 1024
+CONFLUENT_HEADER = 5
+"""The length of a zero byte and a schema id, which a schema registry's clients prepend."""
 
 _INTEGERS = {1: ">b", 2: ">h", 4: ">i", 8: ">q"}
 _FLOATS = {4: ">f", 8: ">d"}
@@ -40,13 +40,13 @@ def _no_number(name: str) -> float:
     raise ValueError(f"JSON has no {name}")
 
 
-# Python's own would take NaN and Infinity, which no other reader of JSON does.
+# Python's decoder accepts NaN and Infinity, which are not JSON.
 strict_json = json.JSONDecoder(parse_constant=_no_number).decode
 
 
 class Decoded(NamedTuple):
-    """`kind` is what it turned out to be: null, text, json, avro, number, double, hex, internal. `problem` says why
-    what was asked for did not fit."""
+    """A decoded value. `kind` is null, text, json, avro, number, double, hex or internal. `problem`
+    is the reason why the requested decoder failed."""
 
     kind: str
     text: str
@@ -60,12 +60,13 @@ Decoder = Callable[[bytes, Budget], Decoded]
 
 
 def decode(data: bytes, name: str = "auto", schema: str = "", budget: Budget | None = None) -> Decoded:
-    """Any bytes as a value that can be shown; raises BadSchema for a wrong `schema` and nothing for wrong bytes."""
+    """Decode any bytes. Raises BadSchema for an invalid `schema`, and nothing for invalid bytes."""
     return make_decoder(name, schema)(data, Budget() if budget is None else budget)
 
 
 def make_decoder(name: str, schema: str = "") -> Decoder:
-    """By name; `schema` is Avro's, as JSON: without one, only data that brings its own is read."""
+    """The decoder of this name. `schema` is an Avro schema as JSON; without it only Avro containers
+    are decoded."""
     match name:
         case "auto":
             return _shielded(decode_auto)
@@ -86,7 +87,7 @@ def make_decoder(name: str, schema: str = "") -> Decoder:
 
 
 def _shielded(decoder: Decoder) -> Decoder:
-    """The last line of defence: a decoder that fails must not hide the other messages of the topic."""
+    """Turn any exception into hex: a failing decoder must not hide the other messages."""
 
     def decode_or_show_hex(data: bytes, budget: Budget) -> Decoded:
         try:
@@ -103,8 +104,8 @@ def _failure(error: Exception) -> str:
 
 
 def decode_hex(data: bytes, problem: str = "") -> Decoded:
-    shown = data[:MOST_HEX].hex(" ")
-    more = f" … ({len(data)} bytes)" if len(data) > MOST_HEX else ""
+    shown = data[:MAX_HEX].hex(" ")
+    more = f" … ({len(data)} bytes)" if len(data) > MAX_HEX else ""
     return Decoded("hex", shown + more, shown, problem[:MAX_PROBLEM])
 
 
@@ -127,8 +128,8 @@ def decode_json(data: bytes, budget: Budget) -> Decoded:
 
 
 def _json(data: bytes, budget: Budget) -> Decoded:
-    """The parser has no limit of its own: the number of values is estimated before it runs. Each value but the first
-    of a list or object follows a comma, so commas and brackets are an upper bound."""
+    """The parser has no limit, so the number of values is estimated before it runs: each value but
+    the first of a list or object follows a comma, so commas and brackets are an upper bound."""
     if len(data) > MAX_CHARACTERS:
         raise TooLarge(f"{len(data)} bytes, more than {MAX_CHARACTERS}")
     budget.spend_values(1 + data.count(b",") + data.count(b"[") + data.count(b"{"))
@@ -138,8 +139,8 @@ def _json(data: bytes, budget: Budget) -> Decoded:
 
 
 def decode_auto(data: bytes, budget: Budget) -> Decoded:
-    """JSON where it is an object or a list, else text where it is text; Avro that brings its schema; numbers of four or
-    eight bytes; else hex. A list or object past the limits is text with the reason."""
+    """Try, in this order: a JSON object or list, an Avro container, text, a number of four or eight
+    bytes, hex. JSON above the limits is shown as text with the reason."""
     problem = ""
     if data[:1] in (b"{", b"["):
         try:
@@ -165,8 +166,8 @@ def _number(data: bytes, formats: dict[int, str], kind: str) -> Decoded:
     if len(data) not in formats:
         lengths = ", ".join(map(str, formats))
         return decode_hex(data, f"{len(data)} bytes: a {kind} has {lengths}")
-    (found,) = struct.unpack(formats[len(data)], data)
-    return Decoded(kind, repr(found), found if math.isfinite(found) else None)
+    (number,) = struct.unpack(formats[len(data)], data)
+    return Decoded(kind, repr(number), number if math.isfinite(number) else None)
 
 
 # --- Avro
@@ -189,8 +190,8 @@ def decode_avro(data: bytes, schema: avro.Schema | None, budget: Budget) -> Deco
         return decode_hex(data, "no schema was given, and the data brings none")
     problem = ""
     values, characters = budget.values, budget.characters
-    for skip in (0, CONFLUENT_HEAD) if data[:1] == b"\0" and len(data) > CONFLUENT_HEAD else (0,):
-        # The second attempt reads the same bytes: it has what the first had.
+    for skip in (0, CONFLUENT_HEADER) if data[:1] == b"\0" and len(data) > CONFLUENT_HEADER else (0,):
+        # The second attempt reads the same bytes, so it gets the same budget.
         budget.values, budget.characters = values, characters
         try:
             return _avro(avro.read_alone(data, schema, skip, budget))
@@ -207,7 +208,7 @@ def _avro(value: Any, problem: str = "") -> Decoded:
 
 
 def decode_internal(topic: str, key: bytes | None, value: bytes | None, budget: Budget) -> tuple[Decoded, Decoded]:
-    """Key and value of a record of one of Kafka's own topics: what a value means, its key says."""
+    """Key and value of a record of an internal topic. The key determines the type of the value."""
     if key is None:
         return NULL, NULL if value is None else _shielded(decode_auto)(value, budget)
     try:
@@ -217,7 +218,7 @@ def decode_internal(topic: str, key: bytes | None, value: bytes | None, budget: 
             return decode_hex(key, problem), NULL if value is None else decode_hex(value, problem)
         return _internal(shown["key"]), NULL if shown["value"] is None else _internal(shown["value"])
     except Exception as error:
-        # Any error: nothing that was written to an internal topic may hide the other records.
+        # Catch any error: a malformed record must not hide the others.
         reason = str(error) if isinstance(error, (ProtocolError, ValueError)) else _failure(error)
         problem = f"not a record of {topic} as it is known here: {reason[:200]}"
         return decode_hex(key, problem), NULL if value is None else decode_hex(value, problem)

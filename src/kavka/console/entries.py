@@ -1,4 +1,4 @@
-"""Settings of topics and brokers as a page shows them: value, where it comes from, help, what it may be."""
+"""Settings of topics and brokers as a page shows them: value, source, help, allowed values."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
+    """A setting of a topic or broker."""
+
     name: str
     value: str | None
     source: str
     is_default: bool
     own: bool
-    """Whether it was set here, so that it can be set back."""
+    """Whether it is set on this resource, so that it can be reset."""
     editable: bool
     sensitive: bool
     type: str
@@ -41,7 +43,7 @@ class Setting:
 
 
 def settings(entries: Iterable[ConfigEntry], table: ConfigTable, own: ConfigSource) -> list[Setting]:
-    """What is known of each here counts; of the rest, what the broker says."""
+    """The settings with help from `table`, or else from the broker."""
     return [_setting(entry, table, own) for entry in sorted(entries, key=lambda entry: entry.name)]
 
 
@@ -75,8 +77,8 @@ def _setting(entry: ConfigEntry, table: ConfigTable, own: ConfigSource) -> Setti
 async def checked_change(
     read: Callable[[], Awaitable[list[Setting]]], whose: str, name: str, value: str | None, reset: bool, seen: str
 ) -> tuple[Setting, AlterConfigOp]:
-    """The setting as it is, and what changes it. What is wrong with the call itself is told before the cluster is
-    asked, an unknown setting before one that has changed since it was shown."""
+    """The current setting, and the operation that changes it. Errors in the inputs are reported
+    first, then an unknown setting, then a setting that has changed since the page was shown."""
     if not reset and value is None:
         raise Refused("a value is missing", field="value")
     now = {entry.name: entry for entry in await read()}.get(name)
@@ -87,5 +89,5 @@ async def checked_change(
 
 
 def plain_text(documentation: str) -> str:
-    """Kafka's documentation has HTML in it; what is left is text, which templates escape."""
+    """Kafka's documentation without its HTML tags; templates escape the text."""
     return " ".join(html.unescape(_TAG.sub("", documentation)).split())

@@ -1,4 +1,4 @@
-"""What may go wrong, in one clear line each, and the HTTP status that says it to a program."""
+"""Errors as one line for the user and an HTTP status for programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kavka.protocol.primitives import ProtocolError
 
 
 class Refused(Exception):
-    """What was asked for cannot be done as it was asked; nothing was done. `field` names the wrong input, if one is."""
+    """A rejected request; nothing was changed. `field` names the invalid input, if any."""
 
     def __init__(self, message: str, status: int = 400, field: str = "") -> None:
         super().__init__(message)
@@ -16,15 +16,11 @@ class Refused(Exception):
         self.field = field
 
 
-def not_found(message: str) -> Refused:
-    return Refused(message, 404)
-
-
 _NOT_FOUND = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
 def explained(error: Exception) -> tuple[int, str] | None:
-    """(status, line) of an error that a user can be told of; None for one that is a mistake of ours."""
+    """(status, line) of an error that a user can see; None for a bug of the console."""
     if isinstance(error, Refused):
         return error.status, str(error)
     if isinstance(error, (KafkaError, ConfigError, ProtocolError)):
@@ -35,7 +31,7 @@ def explained(error: Exception) -> tuple[int, str] | None:
 
 
 def reason(error: Exception) -> str:
-    """One line, without the name of the thing where there is only one."""
+    """The error as one line. A combined error with a single cause is replaced by its cause."""
     errors = getattr(error, "errors", None)
     if errors and len(errors) == 1:
         error = next(iter(errors.values()))

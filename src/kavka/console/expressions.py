@@ -1,22 +1,26 @@
-"""A small language for finding messages: read by a parser of its own, run by closures, with no way to anything else.
+"""A small filter language for messages. A parser compiles it to closures, which can access nothing
+but the message.
 
-    value.user.id == 42 and not (key startswith "test-")
-    headers.trace contains "abc" or partition in (0, 3)
-    timestamp >= "2026-01-31T12:00:00Z" and size > 1000
-    value.items[*].sku matches "A-[0-9]+"
+value.user.id == 42 and not (key startswith "test-")
+headers.trace contains "abc" or partition in (0, 3)
+timestamp >= "2026-01-31T12:00:00Z" and size > 1000
+value.items[*].sku matches "A-[0-9]+"
 
-- Names: `key`, `value`, `offset`, `partition`, `timestamp` (milliseconds), `size` (bytes of key and value), `headers`.
-  `.name`, `[0]`, `["any name"]` go into what was decoded; `[*]` is any of the elements. What is not there is `null`.
-- Literals: numbers, "text" or 'text' (with \\" \\\\ \\n \\t \\uXXXX), true, false, null, and lists in parentheses.
-- `==` `!=` `<` `<=` `>` `>=`, `contains`, `startswith`, `endswith`, `matches` (a regular expression of RE2, for the
-  whole text), `in`, and `and`, `or`, `not` (also `&&`, `||`, `!`), parentheses. A name alone asks whether it is there,
-  and not false.
+- Names: `key`, `value`, `offset`, `partition`, `timestamp` (milliseconds), `size` (bytes of key and
+  value), `headers`. `.name`, `[0]` and `["any name"]` select members of the decoded value; `[*]`
+  selects any element. A missing member is `null`.
+- Literals: numbers, "text" or 'text' (with \\" \\\\ \\n \\t \\uXXXX), true, false, null, and lists
+  in parentheses.
+- `==` `!=` `<` `<=` `>` `>=`, `contains`, `startswith`, `endswith`, `matches` (an RE2 regular
+  expression for the whole text), `in`, `and`, `or`, `not` (also `&&`, `||`, `!`), parentheses. A
+  name alone tests that the value exists and is not false.
 
-Values of different kinds are never equal, nor less or more than each other; a text beside `timestamp` is a time.
-`key` and `value` by themselves are the text that is shown.
+Values of different types are neither equal nor ordered. A text compared with `timestamp` is a time.
+`key` and `value` alone are the displayed text.
 
-Every value that a path visits and every comparison is paid for from the subject's budget (`limits.py`), longer texts in
-proportion to their length. A message that costs more raises TooLarge; nothing else raises while messages are looked at.
+Every value that a path visits and every comparison is charged to the subject's budget
+(`limits.py`), longer texts in proportion to their length. A message above the budget raises
+TooLarge; evaluation raises nothing else.
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ MAX_LENGTH = 2000
 MAX_DEPTH = 40
 MAX_STEPS = 30
 TEXT_STEP = 256
-"""Characters that a comparison looks at in one step of work."""
+"""The characters that a comparison processes per step of work."""
 PATTERN_STEP = 4096
-"""The same for a regular expression, times the size of its program: RE2 in its slowest mode runs all of it for each
-character."""
+"""The same for a regular expression, multiplied by its program size, which RE2 runs for each
+character in its slowest mode."""
 
 NAMES = ("key", "value", "offset", "partition", "timestamp", "size", "headers")
 WORDS = ("contains", "startswith", "endswith", "matches", "in")
@@ -44,27 +48,27 @@ COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 
 
 class BadExpression(ValueError):
-    """It cannot be read; `str()` says what is wrong and where."""
+    """A syntax error; `str()` is the reason and the position."""
 
 
 class Subject(Protocol):
-    """A message, as far as expressions look at it. `budget` pays for the work on it."""
+    """The message that an expression is evaluated on. The work is charged to `budget`."""
 
     budget: Budget
 
     def text_of(self, name: str) -> str | None:
-        """What is shown of `key` or `value`."""
+        """The displayed text of `key` or `value`."""
 
     def data_of(self, name: str) -> Any:
-        """What was decoded: the value of a name, with lists and mappings in it."""
+        """The decoded value of a name, with lists and mappings."""
 
 
 Test = Callable[[Subject], bool]
-Operand = Callable[[Subject], list[Any]]
-"""The values that an operand has: one, or with [*] any number."""
 
 
 class Token(NamedTuple):
+    """A token of an expression, at the offset `at`."""
+
     kind: str
     """name, number, text, operator, end."""
     text: str
@@ -92,24 +96,24 @@ def tokens(text: str) -> Iterator[Token]:
         match = _TOKEN.match(text, position)
         if match is None:
             at = position + len(text[position:]) - len(text[position:].lstrip())
-            said = "a text without its end" if text[at] in "\"'" else repr(text[at])
-            raise BadExpression(f"{said} at {at + 1} is not understood")
+            problem = "a text without its end" if text[at] in "\"'" else repr(text[at])
+            raise BadExpression(f"{problem} at {at + 1} is not understood")
         kind = match.lastgroup or ""
-        found = match.group(kind)
+        lexeme = match.group(kind)
         at = match.start(kind)
-        value: Any = found
+        value: Any = lexeme
         if kind == "number":
-            value = float(found) if re.search(r"[.eE]", found) else int(found)
+            value = float(lexeme) if re.search(r"[.eE]", lexeme) else int(lexeme)
         elif kind == "text":
-            value = _ESCAPE.sub(_unescaped, found[1:-1])
-        yield Token(kind, found, value, at)
+            value = _ESCAPE.sub(_unescaped, lexeme[1:-1])
+        yield Token(kind, lexeme, value, at)
         position = match.end()
     yield Token("end", "", None, len(text))
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    found = match.group(1)
-    return chr(int(found[1:], 16)) if len(found) == 5 else _ESCAPES.get(found, found)
+    escape = match.group(1)
+    return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPES.get(escape, escape)
 
 
 def compile_expression(text: str) -> Test:
@@ -119,7 +123,7 @@ def compile_expression(text: str) -> Test:
 
 
 class Path(NamedTuple):
-    """Where to look: a name, then steps: text for a member, a number for an element, None for any element."""
+    """A name, then steps: a text for a member, a number for an element, None for any element."""
 
     name: str
     steps: tuple[str | int | None, ...]
@@ -131,7 +135,7 @@ class Path(NamedTuple):
 
 
 def follow(data: Any, steps: tuple[str | int | None, ...], budget: Budget) -> list[Any]:
-    """What the steps lead to; [None] where they lead to nothing."""
+    """The values at the end of the steps, [None] if there are none."""
     if None not in steps:
         for step in steps:
             if isinstance(step, str):
@@ -164,12 +168,14 @@ def follow(data: Any, steps: tuple[str | int | None, ...], budget: Budget) -> li
 
 
 class _Parser:
+    """A recursive descent parser of one expression."""
+
     def __init__(self, text: str) -> None:
         self._tokens = list(tokens(text))
         self._at = 0
         self._depth = 0
 
-    # --- the tokens
+    # --- tokens
 
     def _peek(self) -> Token:
         return self._tokens[self._at]
@@ -192,21 +198,21 @@ class _Parser:
 
     def _wrong(self, expected: str) -> None:
         token = self._peek()
-        found = "the end" if token.kind == "end" else f"'{token.text}' at {token.at + 1}"
-        raise BadExpression(f"{expected} is expected, not {found}")
+        actual = "the end" if token.kind == "end" else f"'{token.text}' at {token.at + 1}"
+        raise BadExpression(f"{expected} is expected, not {actual}")
 
     def _expect_end(self) -> None:
         if self._peek().kind != "end":
             self._wrong("the end, or 'and' or 'or',")
 
-    # --- the grammar
+    # --- grammar
 
     def whole(self) -> Test:
         if self._peek().kind == "end":
             raise BadExpression("there is no expression")
-        found = self._or()
+        test = self._or()
         self._expect_end()
-        return found
+        return test
 
     def _or(self) -> Test:
         parts = [self._and()]
@@ -229,9 +235,9 @@ class _Parser:
                 inner = self._not()
                 return lambda subject: not inner(subject)
             if self._take("("):
-                found = self._or()
+                test = self._or()
                 self._expect(")")
-                return found
+                return test
             return self._comparison()
         finally:
             self._depth -= 1
@@ -271,11 +277,11 @@ class _Parser:
 
     def _list(self) -> list[Any]:
         self._expect("(")
-        found = [self._literal()]
+        items = [self._literal()]
         while self._take(","):
-            found.append(self._literal())
+            items.append(self._literal())
         self._expect(")")
-        return found
+        return items
 
     def _operand(self) -> Path | _Literal:
         token = self._peek()
@@ -323,6 +329,8 @@ class _Parser:
 
 
 class _Literal(NamedTuple):
+    """An operand with a constant value."""
+
     value: Any
 
     def values(self, subject: Subject) -> list[Any]:
@@ -341,14 +349,14 @@ def _compared(left: Path | _Literal, operator: str, right: Path | _Literal) -> T
     return lambda subject: _any_pair(test, a(subject), b(subject), subject.budget)
 
 
-def _with_times(one: Path | _Literal, other: Path | _Literal) -> Path | _Literal:
-    """A text beside `timestamp` is a time."""
-    if isinstance(one, _Literal) and isinstance(one.value, str) and other == Path("timestamp", ()):
+def _with_times(operand: Path | _Literal, other: Path | _Literal) -> Path | _Literal:
+    """Parse a text that is compared with `timestamp` as a time."""
+    if isinstance(operand, _Literal) and isinstance(operand.value, str) and other == Path("timestamp", ()):
         try:
-            return _Literal(milliseconds_of(one.value))
+            return _Literal(milliseconds_of(operand.value))
         except (ValueError, OverflowError) as error:
             raise BadExpression(str(error)) from None
-    return one
+    return operand
 
 
 def _is_number(value: Any) -> bool:
@@ -356,7 +364,7 @@ def _is_number(value: Any) -> bool:
 
 
 Comparison = Callable[[Any, Any, Budget], bool]
-"""The caller has paid for the two values; a comparison that looks into them pays for that."""
+"""The caller has charged the two values; a comparison of their contents charges more."""
 
 
 def _any_pair(test: Comparison, lefts: list[Any], rights: list[Any], budget: Budget) -> bool:
@@ -374,12 +382,12 @@ def _matches(pattern: Pattern, value: Any, budget: Budget) -> bool:
         budget.spend_work()
         return False
     budget.spend_work(1 + len(value) * pattern.size // PATTERN_STEP)
-    # JSON may name halves of surrogate pairs, which have no UTF-8.
+    # JSON may contain lone surrogates, which have no UTF-8.
     return pattern.matches(value.encode("utf-8", "replace").decode())
 
 
 def _equal(a: Any, b: Any, budget: Budget) -> bool:
-    """Python's own comparison of lists and objects would recurse, and would not be paid for."""
+    """Compare without Python's recursive comparison of lists and objects, which charges nothing."""
     pairs = [(a, b)]
     while pairs:
         a, b = pairs.pop()

@@ -1,6 +1,6 @@
-"""Which messages are wanted, and a message with what its bytes mean.
+"""Filters of a message search, and messages that are decoded on demand.
 
-Tests that need only the bytes run first: most messages of a search are passed over without being decoded.
+Tests that need only the bytes run first, so most messages of a search are never decoded.
 """
 
 from __future__ import annotations
@@ -8,23 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.consumer.records import ConsumerRecord
 from kavka.common.errors import KafkaError
 from kavka.console.decoders import INTERNAL, NULL, Decoded, Decoder, decode_hex, decode_internal, make_decoder
 from kavka.console.expressions import BadExpression, compile_expression
 from kavka.console.limits import Budget, TooLarge
 
-# What these decoders show is the bytes themselves, as UTF-8: there a text can be looked for without decoding.
+# These decoders show the bytes as UTF-8, so a text can be searched for without decoding.
 PLAIN = frozenset({"auto", "text", "json"})
 MAX_HEADERS = 1000
-"""Headers of a message that are decoded and shown."""
+"""The maximum number of headers that are decoded and shown."""
 decode_header = make_decoder("auto")
 
 
 class Filter:
-    """`key` and `text` are parts of what is shown of the key, or of key, value and headers; `header` is a name, or
-    name=part of its value; `path` a JSON path into the value, alone or compared (`$.user.id == 42`); `expression` see
-    expressions.py. All that are given must fit. Raises BadExpression, BadSchema."""
+    """The tests of a search; a message must pass all of them. Raises BadExpression, BadSchema.
+
+    `key` is a part of the displayed key, `text` a part of the displayed key, value or headers.
+    `header` is a name, or name=part of its value. `path` is a JSON path into the value, alone or
+    compared (`$.user.id == 42`). `expression`: see expressions.py.
+    """
 
     def __init__(
         self,
@@ -69,11 +72,13 @@ class Filter:
             self._tests.append(compile_expression(expression))
         self.takes_all = not self._raw and not self._tests
         self.undecided = 0
-        """Messages that take more work than the filters may spend on one, so that they neither fit nor do not."""
+        """The number of messages that exceeded their budget, so that it is unknown whether they
+        match."""
         self.first_undecided = ""
 
     def match(self, record: ConsumerRecord) -> Message | None:
-        """The message, if it fits. What it was decoded to is not held: a search keeps many messages."""
+        """The message, if it matches. Its decoded parts are dropped, because a search holds many
+        messages."""
         try:
             for fits_raw in self._raw:
                 if not fits_raw(record):
@@ -83,7 +88,7 @@ class Filter:
                 if not fits(message):
                     return None
         except (TooLarge, KafkaError) as error:
-            # TooLarge: the filters cost too much. KafkaError: a filter on headers that cannot be read.
+            # TooLarge: the filters exceeded the budget. KafkaError: the headers are malformed.
             self.undecided += 1
             if not self.first_undecided:
                 self.first_undecided = f"partition {record.partition}, offset {record.offset}: {error}"
@@ -94,14 +99,16 @@ class Filter:
 
 
 class Header(NamedTuple):
+    """A header with its decoded value and its bytes."""
+
     name: str
     value: Decoded
     data: bytes | None
 
 
 class Message:
-    """A record, decoded on demand. All parts share one budget. `forget` lets go of what was decoded, which may be many
-    times as large as the record."""
+    """A record, decoded on demand. All parts share one budget. `forget` drops the decoded parts,
+    which can be much larger than the record."""
 
     __slots__ = ("_filter", "_headers", "_key", "_value", "budget", "record")
 
@@ -135,7 +142,8 @@ class Message:
 
     @property
     def headers(self) -> list[Header]:
-        """At most MAX_HEADERS. Headers that cannot be read are one header, without a name, with their bytes."""
+        """At most MAX_HEADERS. Malformed headers are one header without a name, with their
+        bytes."""
         if self._headers is None:
             try:
                 headers = self.record.headers
@@ -159,8 +167,8 @@ class Message:
     # --- for expressions
 
     def text_of(self, name: str) -> str | None:
-        found = self.key if name == "key" else self.value
-        return None if found is NULL else found.text
+        part = self.key if name == "key" else self.value
+        return None if part is NULL else part.text
 
     def data_of(self, name: str) -> Any:
         match name:
@@ -176,18 +184,18 @@ class Message:
 
 
 def clean(name: str) -> str:
-    """The name of a header, which may not be UTF-8."""
+    """The displayed name of a header, which may not be valid UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _any_part(wanted: bytes) -> Callable[[ConsumerRecord], bool]:
+def _any_part(part: bytes) -> Callable[[ConsumerRecord], bool]:
     def test(record: ConsumerRecord) -> bool:
         value, key = record.value, record.key
-        if value is not None and wanted in value:
+        if value is not None and part in value:
             return True
-        if key is not None and wanted in key:
+        if key is not None and part in key:
             return True
-        return any(found is not None and wanted in found for _, found in record.headers)
+        return any(data is not None and part in data for _, data in record.headers)
 
     return test
 
@@ -201,15 +209,15 @@ def _header_test(text: str) -> Callable[[ConsumerRecord], bool]:
     if not name:
         raise BadExpression("the name of a header is expected, or name=value")
     if not equals:
-        return lambda record: any(found == name for found, _ in record.headers)
-    wanted = part.encode("utf-8", "surrogatepass")
+        return lambda record: any(header == name for header, _ in record.headers)
+    value_part = part.encode("utf-8", "surrogatepass")
     return lambda record: any(
-        found == name and value is not None and wanted in value for found, value in record.headers
+        header == name and value is not None and value_part in value for header, value in record.headers
     )
 
 
 def _value_path(text: str) -> str:
-    """`$.a.b` and what follows, as an expression."""
+    """The expression of a JSON path and its comparison, such as `$.a.b == 1`."""
     shown = text.strip()
     if shown.startswith("$"):
         return "value" + shown[1:]

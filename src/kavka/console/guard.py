@@ -1,11 +1,12 @@
-"""What stands before every request: the Host, the Origin, the session, the token against forged forms, the headers.
+"""Checks of every request: Host, Origin, session, CSRF token; and the security headers.
 
-- Host: an IP address, localhost, the name it listens at, or one that `--allowed-host` names. A page on the internet
-  that makes its own name point here (DNS rebinding) has another.
-- Whatever is not GET or HEAD must come from our own pages: Origin and Sec-Fetch-Site say so where a browser sends them,
-  and with a session's cookie the token that our forms carry must be there. A program without a cookie sends JSON
-  instead, which a foreign page cannot without asking first, and nobody answers that question.
-- Headers: nothing is loaded from elsewhere, no inline script or style, no frames.
+- Host must be an IP address, localhost, the name of the listener, or a name of `--allowed-host`.
+  This prevents DNS rebinding.
+- A request other than GET or HEAD must come from the console's pages: Origin and Sec-Fetch-Site, if
+  present, must match, and a request with a session cookie must have a CSRF token. A program without
+  a cookie must send JSON, which a foreign page cannot send without a CORS preflight; the console
+  never approves a preflight.
+- Headers: no content of other origins, no inline scripts or styles, no frames.
 """
 
 from __future__ import annotations
@@ -35,13 +36,12 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-SAFE = frozenset({"GET", "HEAD"})
 CSRF_HEADER = "x-csrf-token"
 
 
 class Guard:
-    """ASGI middleware. Answers itself only where the Host is wrong; the rest is decided by `check_origin` and
-    `authenticate`, which pages and operations call."""
+    """ASGI middleware that checks the Host and adds the headers. Pages and operations call
+    `check_origin` and `authenticate` for the other checks."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings) -> None:
         self.app = app
@@ -75,23 +75,23 @@ class Guard:
 
 
 def cookie_name(settings: ConsoleSettings) -> str:
-    # Cookies know no ports: two consoles on one machine must not throw each other out.
+    # Cookies are not separated by port: two consoles on a machine must not share a session.
     return f"kavka_console_{settings.port}"
 
 
 def check_origin(request: Request) -> None:
-    """Refuse what a browser says comes from another site."""
+    """Raise Refused if a page of another origin sent the request."""
     headers = request.headers
     if is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), headers.get("host", "")):
         raise Refused("this came from another site: nothing was done", 403)
 
 
-def check_token(request: Request, auth: Auth, given: str, cookie: str) -> None:
-    """Against forged forms, for whatever changes something."""
+def check_token(request: Request, auth: Auth, received: str, cookie: str) -> None:
+    """Raise Refused unless a request that changes something has a valid CSRF token."""
     check_origin(request)
     token = request.cookies.get(cookie, "")
     if token:
-        if not auth.csrf_fits(token, request.headers.get(CSRF_HEADER) or given):
+        if not auth.csrf_fits(token, request.headers.get(CSRF_HEADER) or received):
             raise Refused("this page is from before the console was restarted: load it again; nothing was done", 403)
         return
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -99,7 +99,7 @@ def check_token(request: Request, auth: Auth, given: str, cookie: str) -> None:
 
 
 async def authenticate(request: Request, auth: Auth, cookie: str) -> User | None:
-    """By the session's cookie, or by name and password (HTTP Basic) for programs; None for nobody."""
+    """The user of the session cookie, or of HTTP Basic authentication for programs, or None."""
     user = auth.session_user(request.cookies.get(cookie, ""))
     if user is not None:
         return user

@@ -1,4 +1,4 @@
-"""Values as JSON."""
+"""Conversion of values to JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from starlette.responses import Response
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses, NamedTuples, sets, enums and so on as what JSON has. Numbers past 2**53 stay numbers."""
+    """Convert dataclasses, NamedTuples, sets, enums and others to JSON values. Numbers above 2**53
+    stay numbers."""
     if value is None or isinstance(value, (str, bool, int)):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):
@@ -42,7 +43,9 @@ def _key(key: Any) -> str:
     return str(key.value) if isinstance(key, Enum) else str(key)
 
 
-class JsonAnswer(Response):
+class JsonResponse(Response):
+    """An uncached response with a value as JSON."""
+
     media_type = "application/json"
 
     def __init__(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:

@@ -1,7 +1,8 @@
-"""Limits on the work that one message may cause, whatever its bytes claim.
+"""Limits on the work per message, independent of its content.
 
-A message gets one `Budget` for all of its parts. Every decoded value and every character of the result counts against
-it, so neither a schema of many fields nor items without bytes can grow the result past the limits below.
+A message has one `Budget` for all its parts. Every decoded value and every character of the result
+is charged to it, so neither a schema with many fields nor items without bytes can exceed the
+limits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class TooLarge(ValueError):
 
 
 class Budget:
-    """The part of the limits that is left for one message. Not shared between threads."""
+    """The remaining limits of one message. Not shared between threads."""
 
     __slots__ = ("characters", "unpacked", "values", "work")
 

@@ -1,4 +1,4 @@
-"""Server-sent events: how pages learn that there is something new."""
+"""Server-sent events, which notify pages of new data."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from kavka.console.jsons import plain
 KEEP_ALIVE_S = 5.0
 CHECK_S = 1.0
 QUEUED = 4
-"""Events that wait for a slow reader: one may have the rows of a whole page."""
+"""Queued events for a slow client; an event may contain the rows of a whole page."""
 LONGEST_S = 600.0
-"""A browser begins a stream that ended again, and is asked then who it is."""
+"""A stream ends after this time; the browser reconnects and authenticates again."""
 
 
 def event(name: str, data: Any) -> str:
-    """One event; the data as JSON, which has no line breaks."""
+    """The text of an event; its data is JSON without line breaks."""
     return f"event: {name}\ndata: {json.dumps(plain(data), separators=(',', ':'))}\n\n"
 
 
 class EventStream(StreamingResponse):
-    """An answer that goes on: whatever `events` yields (see `event`), with a comment now and then in between, so that a
-    reader that is gone is noticed. The iterator is closed when the reader leaves, or may read no longer: `is_allowed`
-    is asked again every CHECK_S."""
+    """A streaming response of `events` (see `event`), with keep-alive comments that detect a
+    disconnected client. The iterator is closed when the client disconnects or loses access, which
+    `is_allowed` checks every CHECK_S."""
 
     def __init__(self, events: AsyncIterator[str], is_allowed: Callable[[], bool]) -> None:
         super().__init__(
@@ -42,11 +42,11 @@ class EventStream(StreamingResponse):
 
 
 _open: set[asyncio.Event] = set()
-"""One for each stream that goes on: set, it ends."""
+"""An event per open stream; setting it ends the stream."""
 
 
 def end_streams() -> None:
-    """When the console stops: they have no end of their own."""
+    """End all streams when the console stops."""
     for ending in _open:
         ending.set()
 
@@ -62,7 +62,7 @@ async def _with_comments(events: AsyncIterator[str], is_allowed: Callable[[], bo
                 async for text in source:
                     await queue.put(text)
         finally:
-            # A reader who is slow finds the queue full: it has more to read first, and looks at the task then.
+            # If the queue is full, the client reads it first and then checks the task.
             with contextlib.suppress(asyncio.QueueFull):
                 queue.put_nowait(None)
 
@@ -100,7 +100,7 @@ async def _with_comments(events: AsyncIterator[str], is_allowed: Callable[[], bo
 
 
 async def samples(cluster: ClusterHandle) -> AsyncIterator[str]:
-    """An event for every sample of the cluster, while somebody listens."""
+    """An event for every sample of the cluster, up to LONGEST_S."""
     new = asyncio.Event()
     stop = cluster.on_sample(new.set)
     end = time.monotonic() + LONGEST_S

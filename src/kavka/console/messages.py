@@ -1,11 +1,12 @@
-"""Finding messages: from the newest back, from the oldest, an offset or a time on, or as they come.
+"""Searches messages: backwards from the newest, forwards from the oldest, an offset or a time, or
+live (tail).
 
-A search reads the partitions with a consumer of its own, looks at every message and hands out those that fit as it
-goes: `Search.events()` yields hits, progress, notices and an end, and stops reading when it is closed. It holds no more
-than the consumer's buffers (bounded by `BUFFER`, whatever the number of partitions) and one round of hits.
+A search reads the partitions with its own consumer and filters every message. `Search.events()`
+yields hits, progress, notices and an end, and stops reading when it is closed. It holds only the
+consumer's buffers (bounded by `BUFFER`, for any number of partitions) and one round of hits.
 
-Where a search ends it leaves a cursor, the next offset of each partition (backwards: the offset to stay below), so that
-the next page neither repeats nor leaves out a message.
+A search ends with a cursor: the next offset of each partition, or backwards the upper bound. With
+it the next page neither repeats nor omits a message.
 """
 
 from __future__ import annotations
@@ -19,35 +20,36 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.aio import Consumer
 from kavka.client.consumer.errors import UnreadableBatch
+from kavka.client.consumer.records import ConsumerRecord
 from kavka.common.types import TopicPartition
 from kavka.console.errors import Refused
 from kavka.console.filters import Filter, Message
 from kavka.console.workers import mapped
 
 BUFFER = 24 * 1024 * 1024
-MOST_PARTITIONS_AT_ONCE = 32
+MAX_PARTITIONS_AT_ONCE = 32
 SMALLEST_FETCH, LARGEST_FETCH = 32 * 1024, 1024 * 1024
 CHUNK = 1000
-"""Messages of one poll."""
+"""The maximum number of messages of a poll."""
 FLUSH_S = 0.1
 PROGRESS_S = 0.25
 ROUND_S = 0.2
-"""How long one round of a search backwards should take; hits are told at the end of a round."""
+"""The target time of a round of a backwards search; hits are yielded at the end of a round."""
 ROUND_BYTES = 16 * 1024 * 1024
-"""Of hits that are held in a round."""
+"""The maximum size of the hits of a round."""
 STALL_S = 15.0
-"""With nothing from any partition for this long, a search says so and ends."""
-MOST_TAILED = 500
-"""Messages of a live tail that are handed out in a second; the others are counted."""
-FAR = 1 << 62
+"""A search without data from any partition for this long ends with a notice."""
+MAX_TAILED = 500
+"""The maximum number of messages per second of a tail; the others are only counted."""
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 
 
 class Start:
+    """Where a search starts."""
+
     NEWEST = "newest"
     OLDEST = "oldest"
     OFFSET = "offset"
@@ -58,8 +60,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for. `at` is the offset or the time (ms) of those starts. `cursor` goes on where another search
-    ended. `partitions` empty: all."""
+    """A search. `at` is the offset or the time (ms) of those starts. `cursor` continues another
+    search. No `partitions` means all."""
 
     topic: str
     filter: Filter
@@ -80,28 +82,32 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
+    """The progress of a search; also its result."""
+
     scanned: int = 0
     bytes: int = 0
     hits: int = 0
     total: int | None = None
-    """Offsets between where the search begins and where it ends at the latest; None for a tail."""
+    """The number of offsets in the range of the search; None for a tail."""
     seconds: float = 0.0
     dropped: int = 0
     cursor: str = ""
     done: bool = False
-    """At the end: nothing is left to be looked at. Otherwise the cursor leads on."""
+    """Whether all messages were searched. Otherwise the cursor continues the search."""
 
 
 @dataclass
 class Search:
+    """A running search and its progress. `client` has the settings of the consumer."""
+
     query: Query
     client: Mapping[str, Any]
     progress: Progress = field(default_factory=Progress)
     _stalled: bool = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Until enough is found, everything was looked at, or the iterator is closed. What the cluster refuses is
-        raised."""
+        """Run until the limit is reached, all messages were searched, or the iterator is closed.
+        Raises the errors of the cluster."""
         began = time.monotonic()
         query = self.query
         async with _consumer(self.client, query) as consumer:
@@ -116,23 +122,23 @@ class Search:
                 steps = self._backwards(consumer, partitions)
             else:
                 steps = self._forwards(consumer, partitions)
-            told = time.monotonic()
+            reported = time.monotonic()
             undecided = 0
             async with aclosing(steps):
-                async for found in steps:
+                async for result in steps:
                     now = time.monotonic()
                     self.progress.seconds = now - began
                     if query.filter.undecided and not undecided:
                         undecided = query.filter.undecided
                         yield Event("notice", f"not compared: {query.filter.first_undecided}")
-                    if isinstance(found, str):
-                        yield Event("notice", found)
+                    if isinstance(result, str):
+                        yield Event("notice", result)
                         continue
-                    if found:
-                        self.progress.hits += len(found)
-                        yield Event("hits", found)
-                    if now - told >= PROGRESS_S:
-                        told = now
+                    if result:
+                        self.progress.hits += len(result)
+                        yield Event("hits", result)
+                    if now - reported >= PROGRESS_S:
+                        reported = now
                         yield Event("progress", self.progress)
             if query.filter.undecided > undecided:
                 yield Event("notice", f"{query.filter.undecided} messages were not compared")
@@ -152,8 +158,8 @@ class Search:
         hits: list[Message] = []
         flushed = time.monotonic()
         left = query.limit
-        for some in _groups(tp for tp in partitions if at[tp] < last[tp]):
-            reading = self._read(consumer, {tp: (at[tp], last[tp]) for tp in some})
+        for group in _groups(tp for tp in partitions if at[tp] < last[tp]):
+            reading = self._read(consumer, {tp: (at[tp], last[tp]) for tp in group})
             async with aclosing(reading):
                 async for tp, records, after in reading:
                     if isinstance(records, str):
@@ -191,13 +197,13 @@ class Search:
     ) -> dict[TopicPartition, int]:
         query = self.query
         if query.cursor:
-            given = _read_cursor(query.cursor, query.topic)
-            return {tp: min(max(given.get(tp, first[tp]), first[tp]), last[tp]) for tp in partitions}
+            cursor = _read_cursor(query.cursor, query.topic)
+            return {tp: min(max(cursor.get(tp, first[tp]), first[tp]), last[tp]) for tp in partitions}
         if query.start == Start.OFFSET:
             return {tp: min(max(query.at, first[tp]), last[tp]) for tp in partitions}
         if query.start == Start.TIME:
-            found = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, query.at)))
-            return {tp: last[tp] if (one := found.get(tp)) is None else one.offset for tp in partitions}
+            by_time = await consumer.offsets_for_times(dict.fromkeys(partitions, max(0, query.at)))
+            return {tp: last[tp] if (start := by_time.get(tp)) is None else start.offset for tp in partitions}
         return {tp: first[tp] for tp in partitions}
 
     # --- backwards
@@ -205,24 +211,24 @@ class Search:
     async def _backwards(
         self, consumer: Consumer, partitions: list[TopicPartition]
     ) -> AsyncGenerator[list[Message] | str, None]:
-        """Round after round of ranges further back. A round's hits, newest first, are cut where enough are found; what
-        was cut off is found again by the next page."""
+        """Search rounds of ranges, each further back. The hits of a round, newest first, are
+        limited to the remaining number; the next page finds the omitted hits again."""
         query, progress = self.query, self.progress
         first = await consumer.beginning_offsets(partitions)
         below = await consumer.end_offsets(partitions)
         if query.cursor:
-            given = _read_cursor(query.cursor, query.topic)
-            below = {tp: max(min(given.get(tp, below[tp]), below[tp]), first[tp]) for tp in partitions}
+            cursor = _read_cursor(query.cursor, query.topic)
+            below = {tp: max(min(cursor.get(tp, below[tp]), below[tp]), first[tp]) for tp in partitions}
         progress.total = sum(max(0, below[tp] - first[tp]) for tp in partitions)
         left = query.limit
         width = query.limit if query.filter.takes_all else max(query.limit, CHUNK)
-        open_ones = [tp for tp in partitions if below[tp] > first[tp]]
-        while open_ones and left:
+        unfinished = [tp for tp in partitions if below[tp] > first[tp]]
+        while unfinished and left:
             began = time.monotonic()
-            floor = {tp: max(first[tp], below[tp] - width) for tp in open_ones}
+            floor = {tp: max(first[tp], below[tp] - width) for tp in unfinished}
             hits = _Newest(left)
-            for some in _groups(open_ones):
-                reading = self._read(consumer, {tp: (floor[tp], below[tp]) for tp in some})
+            for group in _groups(unfinished):
+                reading = self._read(consumer, {tp: (floor[tp], below[tp]) for tp in group})
                 async with aclosing(reading):
                     async for tp, records, _ in reading:
                         if isinstance(records, str):
@@ -231,19 +237,19 @@ class Search:
                         async with aclosing(self._matches(records)) as slices:
                             async for matches, _ in slices:
                                 hits.add(tp, matches)
-                                # Lets the progress be sent, and a reader that has left be noticed.
+                                # Yield so that progress is sent and a disconnect is detected.
                                 yield []
             shown = hits.take()
             if self._stalled:
                 yield shown
                 return
-            for tp in open_ones:
+            for tp in unfinished:
                 mine = [m.record.offset for m in shown if m.record.partition == tp.partition]
                 below[tp] = floor[tp] if len(mine) == hits.seen[tp] else min(mine, default=below[tp])
             left -= len(shown)
             progress.cursor = _cursor(below)
             yield shown
-            open_ones = [tp for tp in partitions if below[tp] > first[tp]]
+            unfinished = [tp for tp in partitions if below[tp] > first[tp]]
             took = time.monotonic() - began
             if hits.full:
                 width = max(width // 2, 1)
@@ -251,9 +257,9 @@ class Search:
                 width = min(width * 2, 1_000_000)
             elif took > ROUND_S:
                 width = max(width // 2, query.limit, 100)
-        progress.done = not open_ones
+        progress.done = not unfinished
 
-    # --- as they come
+    # --- tail
 
     async def _tail(
         self, consumer: Consumer, partitions: list[TopicPartition]
@@ -276,11 +282,11 @@ class Search:
                 second, shown = now, 0
             async with aclosing(self._matches(list(records))) as slices:
                 async for matches, _ in slices:
-                    hits = matches[: MOST_TAILED - shown]
+                    hits = matches[: MAX_TAILED - shown]
                     shown += len(hits)
                     progress.dropped += len(matches) - len(hits)
                     yield _by_time(hits)
-            # Also without messages: a reader that has left is noticed when something is sent.
+            # Yield without messages as well: a disconnect is detected when something is sent.
             yield []
 
     # --- reading
@@ -288,14 +294,15 @@ class Search:
     async def _read(
         self, consumer: Consumer, ranges: Ranges
     ) -> AsyncGenerator[tuple[TopicPartition, list[ConsumerRecord] | str, int], None]:
-        """All messages of the ranges, some at a time, each with the offset that follows. Ends when every partition has
-        come to its end; what a range has no more (deleted, compacted, markers of transactions) is passed over."""
+        """Read the ranges: (partition, records or notice, next offset). Ends when every partition
+        has reached its end. Offsets without a record (deleted, compacted, transaction markers) are
+        skipped."""
         await consumer.assign(ranges)
         await consumer.resume(ranges)
         for tp, (start, _) in ranges.items():
             await consumer.seek(tp, start)
         left = set(ranges)
-        heard = time.monotonic()
+        last_data = time.monotonic()
         while left:
             try:
                 records = await consumer.poll(FLUSH_S, CHUNK)
@@ -304,27 +311,27 @@ class Search:
                 yield tp, await _skip(consumer, error), 0
                 if error.next_offset is None:
                     left.discard(tp)
-                heard = time.monotonic()
+                last_data = time.monotonic()
                 continue
             now = time.monotonic()
             for tp in records.partitions:
                 if tp not in left:
                     continue
-                found = records.records(tp)
-                heard = now
-                after, end = found[-1].offset + 1, ranges[tp][1]
+                batch = records.records(tp)
+                last_data = now
+                after, end = batch[-1].offset + 1, ranges[tp][1]
                 if after >= end:
-                    found = [record for record in found if record.offset < end]
-                if found:
-                    yield tp, found, min(after, end)
+                    batch = [record for record in batch if record.offset < end]
+                if batch:
+                    yield tp, batch, min(after, end)
             for tp in list(left):
                 position = await consumer.position(tp, 10)
                 if position >= ranges[tp][1]:
                     left.discard(tp)
-                    heard = now
+                    last_data = now
                     await consumer.pause([tp])
                     yield tp, [], ranges[tp][1]
-            if left and now - heard > STALL_S:
+            if left and now - last_data > STALL_S:
                 self._stalled = True
                 yield next(iter(left)), f"nothing came for {STALL_S:.0f} s; not read to the end: {_numbers(left)}", 0
                 return
@@ -334,7 +341,7 @@ class Search:
     async def _matches(
         self, records: list[ConsumerRecord]
     ) -> AsyncGenerator[tuple[list[Message], list[ConsumerRecord]], None]:
-        """The messages that fit, a slice at a time, each with the records that the slice has looked at."""
+        """The matching messages of a slice, and the records of the slice."""
         start = 0
         async for matches in mapped(self.query.filter.match, records):
             seen = records[start : start + len(matches)]
@@ -345,8 +352,8 @@ class Search:
 
 
 async def _skip(consumer: Consumer, error: UnreadableBatch) -> str:
-    """Go on after a batch that cannot be read; the notice about it. Where its end is not known, the partition is read
-    no further."""
+    """Skip an unreadable batch and return a notice. If its end is unknown, the partition is
+    paused."""
     tp = error.topic_partition
     if error.next_offset is None:
         await consumer.pause([tp])
@@ -356,7 +363,7 @@ async def _skip(consumer: Consumer, error: UnreadableBatch) -> str:
 
 
 async def read_one(client: Mapping[str, Any], topic: str, partition: int, offset: int) -> ConsumerRecord | None:
-    """The message at exactly this offset; None where there is none (any more)."""
+    """The message at this offset, None if it does not exist."""
     tp = TopicPartition(topic, partition)
     query = Query(topic, Filter(topic), partitions=(partition,))
     async with _consumer(client, query) as consumer:
@@ -387,7 +394,7 @@ def _consumer(client: Mapping[str, Any], query: Query) -> Consumer:
             "max.partition.fetch.bytes": str(
                 LARGEST_FETCH
                 if query.start != Start.TAIL and len(query.partitions) == 1
-                else max(SMALLEST_FETCH, min(LARGEST_FETCH, BUFFER // (2 * MOST_PARTITIONS_AT_ONCE)))
+                else max(SMALLEST_FETCH, min(LARGEST_FETCH, BUFFER // (2 * MAX_PARTITIONS_AT_ONCE)))
             ),
             "fetch.max.bytes": str(BUFFER // 3),
             "fetch.max.wait.ms": "100",
@@ -396,22 +403,22 @@ def _consumer(client: Mapping[str, Any], query: Query) -> Consumer:
 
 
 async def _partitions(consumer: Consumer, query: Query) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """Those that are to be read, and those that have no leader."""
-    found = await consumer.partitions_for(query.topic, 10)
-    known = {p.partition: p.leader for p in found}
+    """The partitions to read, and those without a leader."""
+    infos = await consumer.partitions_for(query.topic, 10)
+    leaders = {p.partition: p.leader for p in infos}
     for partition in query.partitions:
-        if partition not in known:
+        if partition not in leaders:
             raise Refused(f"{query.topic} has no partition {partition}", 404, "partition")
-    wanted = sorted(query.partitions or known)
+    selected = sorted(query.partitions or leaders)
     return (
-        [TopicPartition(query.topic, p) for p in wanted if known[p] >= 0],
-        [TopicPartition(query.topic, p) for p in wanted if known[p] < 0],
+        [TopicPartition(query.topic, p) for p in selected if leaders[p] >= 0],
+        [TopicPartition(query.topic, p) for p in selected if leaders[p] < 0],
     )
 
 
 def _groups(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
-    wanted = list(partitions)
-    return [wanted[i : i + MOST_PARTITIONS_AT_ONCE] for i in range(0, len(wanted), MOST_PARTITIONS_AT_ONCE)]
+    remaining = list(partitions)
+    return [remaining[i : i + MAX_PARTITIONS_AT_ONCE] for i in range(0, len(remaining), MAX_PARTITIONS_AT_ONCE)]
 
 
 def _by_time(messages: list[Message]) -> list[Message]:
@@ -419,20 +426,21 @@ def _by_time(messages: list[Message]) -> list[Message]:
 
 
 class _Newest:
-    """The newest hits of one round, at most so many and of at most `ROUND_BYTES`; `seen` counts all, by partition."""
+    """The newest hits of a round, limited in number and to `ROUND_BYTES`; `seen` counts all hits by
+    partition."""
 
     def __init__(self, limit: int) -> None:
         self.seen: Counter[TopicPartition] = Counter()
         self.full = False
-        """Whether some were let go of since they were too large to be held."""
+        """Whether hits were dropped because of their size."""
         self._limit = limit
         self._held: dict[TopicPartition, deque[Message]] = {}
         self._bytes = 0
 
-    def add(self, tp: TopicPartition, found: list[Message]) -> None:
-        """In the order of offsets."""
-        self.seen[tp] += len(found)
-        for message in found:
+    def add(self, tp: TopicPartition, messages: list[Message]) -> None:
+        """Add hits in the order of their offsets."""
+        self.seen[tp] += len(messages)
+        for message in messages:
             held = self._held.setdefault(tp, deque())
             held.append(message)
             self._bytes += message.size
@@ -444,7 +452,8 @@ class _Newest:
                 self._bytes -= oldest.popleft().size
 
     def take(self) -> list[Message]:
-        """Of all partitions, newest first. Within a partition the order is that of the offsets."""
+        """The hits of all partitions, newest first. Within a partition they are ordered by
+        offset."""
         merged = heapq.merge(
             *(reversed(held) for held in self._held.values()),
             key=lambda m: (-m.record.timestamp, m.record.partition),
@@ -453,9 +462,9 @@ class _Newest:
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> str:
-    found = sorted(tp.partition for tp in partitions)
-    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-    return f"partition{'s' if len(found) > 1 else ''} {', '.join(map(str, found[:10]))}{more}"
+    numbers = sorted(tp.partition for tp in partitions)
+    more = f" and {len(numbers) - 10} more" if len(numbers) > 10 else ""
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:10]))}{more}"
 
 
 def _cursor(offsets: Mapping[TopicPartition, int]) -> str:

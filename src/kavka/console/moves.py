@@ -1,4 +1,4 @@
-"""Where partitions could go [pure]: a plan that moves no more than it must."""
+"""[pure] Plans reassignments that move as few replicas as possible."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ Assignment = dict[int, tuple[int, ...]]
 def propose(
     current: Mapping[int, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], replication: int
 ) -> Assignment:
-    """`replication` replicas of each partition on these brokers, evenly, the preferred leaders evenly too, racks as
-    different as can be. A replica stays where it is as long as its broker is wanted and not the fuller one."""
+    """Assign `replication` replicas of each partition to these brokers, balanced by replicas and by
+    preferred leaders, over different racks if possible. A replica stays on its broker unless the
+    broker is not in the list or has more replicas than others."""
     if not brokers:
         raise Refused("choose brokers first", field="brokers")
     if replication > len(brokers):
@@ -39,24 +40,28 @@ def propose(
 
 
 def _even_out(chosen: Mapping[int, list[int]], load: dict[int, int], racks: Mapping[int, str | None]) -> None:
-    """Hand replicas from brokers with many to those with two or more fewer, while no rack gets a second one by it."""
+    """Move replicas to brokers with at emptiest two fewer, unless a rack would get a second replica
+    of the partition."""
     changed = True
     while changed:
         changed = False
         for replicas in chosen.values():
-            most = max(replicas, key=lambda b: load[b])
-            others = {racks.get(b) for b in replicas if b != most} - {None}
-            fewer = [b for b in load if b not in replicas and load[most] - load[b] >= 2 and racks.get(b) not in others]
+            fullest = max(replicas, key=lambda b: load[b])
+            others = {racks.get(b) for b in replicas if b != fullest} - {None}
+            fewer = [
+                b for b in load if b not in replicas and load[fullest] - load[b] >= 2 and racks.get(b) not in others
+            ]
             if fewer:
-                least = min(fewer, key=lambda b: load[b])
-                replicas[replicas.index(most)] = least
-                load[most] -= 1
-                load[least] += 1
+                emptiest = min(fewer, key=lambda b: load[b])
+                replicas[replicas.index(fullest)] = emptiest
+                load[fullest] -= 1
+                load[emptiest] += 1
                 changed = True
 
 
 def _with_even_leaders(chosen: Mapping[int, list[int]], brokers: Sequence[int]) -> Assignment:
-    """The first of each list is its preferred leader. It stays so unless another of the list leads two fewer."""
+    """Balance the preferred leaders, the first replica of each list. A leader is replaced if
+    another replica leads at least two fewer partitions."""
     leads = dict.fromkeys(brokers, 0)
     for replicas in chosen.values():
         leads[replicas[0]] += 1
@@ -75,7 +80,7 @@ def _with_even_leaders(chosen: Mapping[int, list[int]], brokers: Sequence[int]) 
 
 
 def parse_replicas(partition: str, text: str | None) -> tuple[int, tuple[int, ...]]:
-    """`"3", "1, 2"` as a form has them: partition 3 on brokers 1 and 2."""
+    """Parse the inputs of a form: `"3", "1, 2"` is partition 3 on brokers 1 and 2."""
     try:
         number = int(partition)
         brokers = tuple(int(piece) for piece in (text or "").replace(",", " ").split())

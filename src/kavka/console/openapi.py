@@ -1,4 +1,4 @@
-"""/api/openapi.json: the description of all operations, made from the list of them."""
+"""/api/openapi.json: the OpenAPI description, derived from the list of operations."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def description() -> dict[str, Any]:
 
 
 def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": "\n\n".join(filter(None, [operation.help, f"Takes the role {operation.role.word}."])),
@@ -63,7 +63,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     if operation.of_cluster:
         cluster = {"name": "cluster", "in": "path", "required": True, "schema": {"type": "string"}}
-        found["parameters"].insert(0, {**cluster, "description": "The cluster's name in this console."})
+        described["parameters"].insert(0, {**cluster, "description": "The cluster's name in this console."})
     if operation.method == "POST":
         body = [p for p in operation.parameters if p.place == "body"]
         schema = {
@@ -71,10 +71,10 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
             "properties": {p.name: _described(p) for p in body},
             "required": [p.name for p in body if p.required],
         }
-        found["requestBody"] = {"required": bool(body), "content": {"application/json": {"schema": schema}}}
-    if operation.role is Role.VIEW and not found["description"]:
-        del found["description"]
-    return found
+        described["requestBody"] = {"required": bool(body), "content": {"application/json": {"schema": schema}}}
+    if operation.role is Role.VIEW and not described["description"]:
+        del described["description"]
+    return described
 
 
 def _tag(operation: Operation) -> str:
@@ -97,28 +97,28 @@ def _described(parameter: Parameter) -> dict[str, Any]:
 
 
 def _type_of(parameter: Parameter) -> dict[str, Any]:
-    found: dict[str, Any]
+    schema: dict[str, Any]
     if parameter.type is list:
-        found = {"type": "array", "items": _simple(parameter.item)}
+        schema = {"type": "array", "items": _simple(parameter.item)}
     elif parameter.type is dict:
-        found = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
+        schema = {"type": "object", "additionalProperties": {"type": ["string", "null"]}}
     else:
-        found = _simple(parameter.type)
-    if parameter.optional and isinstance(found.get("type"), str):
-        found["type"] = [found["type"], "null"]
+        schema = _simple(parameter.type)
+    if parameter.optional and isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
     if parameter.bounds is not None:
         number = parameter.type in (int, float)
         low, high = ("minimum", "maximum") if number else ("minLength", "maxLength")
         if parameter.type is list:
             low, high = "minItems", "maxItems"
         if parameter.bounds.low is not None:
-            found[low] = parameter.bounds.low
+            schema[low] = parameter.bounds.low
         if parameter.bounds.high is not None:
-            found[high] = parameter.bounds.high
+            schema[high] = parameter.bounds.high
     if not parameter.required and parameter.default is not None:
         default = parameter.default
-        found["default"] = default.value if isinstance(default, Enum) else default
-    return found
+        schema["default"] = default.value if isinstance(default, Enum) else default
+    return schema
 
 
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -131,7 +131,7 @@ def _simple(kind: Any) -> dict[str, Any]:
 
 
 def _schema(hint: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Of a result: as far as its annotations say."""
+    """The schema of a result type, from its annotations."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _schema(arguments[0], schemas)

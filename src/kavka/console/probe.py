@@ -1,9 +1,9 @@
-"""How a cluster is asked for one sample: a fixed, small number of requests, each to be answered soon or left out.
+"""Takes a sample of a cluster with a small, fixed number of requests and short timeouts.
 
-One Metadata request for all topics; to each broker one ListOffsets for the first and one for the last offsets of what
-it leads, and one DescribeLogDirs; for groups one ListGroups to each broker, FindCoordinator for all of them together,
-one OffsetFetch to each coordinator. Nothing is tried again: the next sample comes soon. What fails becomes a line in
-`problems`, and the sample holds the rest.
+One Metadata request for all topics; per broker one ListOffsets for the first and one for the last
+offsets of its partitions, and one DescribeLogDirs; for groups one ListGroups per broker, one
+FindCoordinator for all groups, and one OffsetFetch per coordinator. Nothing is retried, since the
+next sample follows soon. A failure adds a line to `problems`, and the sample contains the rest.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from kavka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kavka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
-FIRST_PATIENCE_S, PATIENCE_S = 3.0, 5.0
+FIRST_TIMEOUT_S, TIMEOUT_S = 3.0, 5.0
 LATEST, EARLIEST = -1, -2
-# Versions after this name topics by id.
+# Later versions identify topics by id.
 LAST_FETCH_BY_NAME = 9
 FIRST_FETCH_OF_GROUPS = 8
 FIRST_COORDINATORS = 4
@@ -39,7 +39,7 @@ Sizes = dict[TopicPartition, dict[int, int]]
 
 
 async def take_sample(admin: Admin) -> Sample:
-    """Everything but the groups. Raises KafkaError when no broker answers."""
+    """Sample everything but the groups. Raises KafkaError if no broker responds."""
     began = time.monotonic()
     metadata = await _metadata(admin)
     nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in metadata.brokers}
@@ -71,26 +71,26 @@ async def take_sample(admin: Admin) -> Sample:
 
 
 async def _metadata(admin: Admin) -> MetadataResponse:
-    """From whoever answers: a broker that hangs must not hide the others."""
+    """The metadata from the first broker that responds, so that a hanging broker does no harm."""
     first: Exception | None = None
     for node in [None, *(node for node in admin.cluster.nodes if node >= 0)]:
         try:
-            return await _metadata_of(admin, node, FIRST_PATIENCE_S)
+            return await _metadata_of(admin, node, FIRST_TIMEOUT_S)
         except (KafkaError, TimeoutError) as error:
             first = first or error
     assert first is not None
     raise first
 
 
-async def _metadata_of(admin: Admin, node: int | None, patience: float) -> MetadataResponse:
+async def _metadata_of(admin: Admin, node: int | None, timeout: float) -> MetadataResponse:
     cluster = admin.cluster
     if node is None:
-        connection = await cluster.any_connection(timeout=patience)
+        connection = await cluster.any_connection(timeout=timeout)
     else:
-        connection = await cluster.connection(node, timeout=patience)
+        connection = await cluster.connection(node, timeout=timeout)
     version = connection.version_of(MetadataRequest.API_KEY)
     request = MetadataRequest(topics=[] if version == 0 else None, allow_auto_topic_creation=version < 4)
-    response: MetadataResponse = await connection.send(request, timeout=patience, version=version)
+    response: MetadataResponse = await connection.send(request, timeout=timeout, version=version)
     for broker in response.brokers:
         admin.cluster.add_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
     return response
@@ -106,9 +106,9 @@ def _topics(
         disk: int | None = None
         for p in sorted(topic.partitions, key=lambda p: p.partition_index):
             tp = TopicPartition(topic.name or "", p.partition_index)
-            here = sizes.get(tp)
-            if here:
-                disk = (disk or 0) + sum(here.values())
+            replica_sizes = sizes.get(tp)
+            if replica_sizes:
+                disk = (disk or 0) + sum(replica_sizes.values())
             partitions.append(
                 Partition(
                     tp.topic,
@@ -119,7 +119,7 @@ def _topics(
                     tuple(p.isr_nodes),
                     starts.get(tp),
                     ends.get(tp),
-                    here.get(p.leader_id) if here else None,
+                    replica_sizes.get(p.leader_id) if replica_sizes else None,
                 )
             )
         yield Topic(topic.name or "", topic.topic_id, topic.is_internal, tuple(partitions), disk)
@@ -129,40 +129,40 @@ async def _offsets(
     admin: Admin,
     broker: int,
     topics: Mapping[str, list[int]],
-    which: int,
-    found: dict[TopicPartition, int],
+    timestamp: int,
+    offsets: dict[TopicPartition, int],
     problems: list[str],
 ) -> None:
     request = ListOffsetsRequest(
         replica_id=-1,
         topics=[
             ListOffsetsTopic(
-                name=name, partitions=[ListOffsetsPartition(partition_index=p, timestamp=which) for p in ids]
+                name=name, partitions=[ListOffsetsPartition(partition_index=p, timestamp=timestamp) for p in ids]
             )
             for name, ids in topics.items()
         ],
     )
     try:
-        # From version 1 on the answer is one offset; version 0 is of brokers before 0.10.1.
-        response = await admin.cluster.request(broker, request, timeout=PATIENCE_S)
+        # From version 1 on the response has a single offset; version 0 is before Kafka 0.10.1.
+        response = await admin.cluster.request(broker, request, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
         problems.append(f"broker {broker} did not say its offsets: {reason(error)}")
         return
     for topic in response.topics:
         for p in topic.partitions:
             if not p.error_code and p.offset >= 0:
-                found[TopicPartition(topic.name, p.partition_index)] = p.offset
+                offsets[TopicPartition(topic.name, p.partition_index)] = p.offset
 
 
 async def _log_dirs(
     admin: Admin, broker: int, dirs: dict[int, tuple[LogDir, ...]], sizes: Sizes, problems: list[str]
 ) -> None:
     try:
-        response = await admin.cluster.request(broker, DescribeLogDirsRequest(topics=None), timeout=PATIENCE_S)
+        response = await admin.cluster.request(broker, DescribeLogDirsRequest(topics=None), timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
         problems.append(f"broker {broker} did not say what is on its disks: {reason(error)}")
         return
-    found = []
+    log_dirs = []
     for result in response.results:
         replicas = size = 0
         for topic in result.topics:
@@ -175,7 +175,7 @@ async def _log_dirs(
         error_text = (
             ErrorCode(code).name.lower().replace("_", " ") if code in ErrorCode._value2member_map_ else str(code)
         )
-        found.append(
+        log_dirs.append(
             LogDir(
                 result.log_dir,
                 error_text if code else "",
@@ -185,7 +185,7 @@ async def _log_dirs(
                 None if result.usable_bytes < 0 else result.usable_bytes,
             )
         )
-    dirs[broker] = tuple(found)
+    dirs[broker] = tuple(log_dirs)
 
 
 # --- groups
@@ -194,7 +194,7 @@ async def _log_dirs(
 async def take_groups(
     admin: Admin, sample: Sample, ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[str, Group], list[str]]:
-    """All groups with what they have committed, and how far that is behind `ends`."""
+    """All groups with their committed offsets and their lag behind `ends`."""
     problems: list[str] = []
     listed: dict[str, Any] = {}
     await asyncio.gather(*(_list_groups(admin, broker, listed, problems) for broker in sample.nodes))
@@ -206,13 +206,13 @@ async def take_groups(
     await asyncio.gather(
         *(_committed(admin, broker, groups, offsets, problems) for broker, groups in by_coordinator.items())
     )
-    found = {}
+    groups_by_name = {}
     for name, entry in sorted(listed.items()):
         committed = offsets.get(name)
         lags = None
         if committed is not None:
             lags = {tp: max(0, ends[tp] - offset) for tp, offset in committed.items() if tp in ends}
-        found[name] = Group(
+        groups_by_name[name] = Group(
             name,
             entry.protocol_type,
             entry.group_state or "",
@@ -221,71 +221,71 @@ async def take_groups(
             committed,
             lags,
         )
-    return found, problems
+    return groups_by_name, problems
 
 
-async def _list_groups(admin: Admin, broker: int, found: dict[str, Any], problems: list[str]) -> None:
+async def _list_groups(admin: Admin, broker: int, listed: dict[str, Any], problems: list[str]) -> None:
     try:
-        response = await admin.cluster.request(broker, ListGroupsRequest(), timeout=PATIENCE_S)
+        response = await admin.cluster.request(broker, ListGroupsRequest(), timeout=TIMEOUT_S)
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code))
     except (KafkaError, TimeoutError) as error:
         problems.append(f"broker {broker} did not list its groups: {reason(error)}")
         return
     for group in response.groups:
-        found[group.group_id] = group
+        listed[group.group_id] = group
 
 
 async def _coordinators(admin: Admin, groups: list[str], problems: list[str]) -> dict[str, int]:
     if not groups:
         return {}
-    found: dict[str, int] = {}
+    coordinators: dict[str, int] = {}
     try:
-        connection = await admin.cluster.any_connection(timeout=PATIENCE_S)
+        connection = await admin.cluster.any_connection(timeout=TIMEOUT_S)
         if connection.version_of(ApiKey.FIND_COORDINATOR) < FIRST_COORDINATORS:
             nodes = await asyncio.gather(
-                *(admin.cluster.find_coordinator(group, GROUP, timeout=PATIENCE_S) for group in groups),
+                *(admin.cluster.find_coordinator(group, GROUP, timeout=TIMEOUT_S) for group in groups),
                 return_exceptions=True,
             )
             return {g: node.id for g, node in zip(groups, nodes, strict=True) if isinstance(node, Node)}
         request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=groups)
-        response = await connection.send(request, timeout=PATIENCE_S)
+        response = await connection.send(request, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
         problems.append(f"nobody said who coordinates the groups: {reason(error)}")
-        return found
-    for answer in response.coordinators:
-        if not answer.error_code:
-            admin.cluster.add_node(Node(answer.node_id, answer.host, answer.port))
-            found[answer.key] = answer.node_id
-    return found
+        return coordinators
+    for coordinator in response.coordinators:
+        if not coordinator.error_code:
+            admin.cluster.add_node(Node(coordinator.node_id, coordinator.host, coordinator.port))
+            coordinators[coordinator.key] = coordinator.node_id
+    return coordinators
 
 
 async def _committed(
     admin: Admin,
     broker: int,
     groups: list[str],
-    found: dict[str, dict[TopicPartition, int]],
+    offsets: dict[str, dict[TopicPartition, int]],
     problems: list[str],
 ) -> None:
     try:
-        connection = await admin.cluster.connection(broker, timeout=PATIENCE_S)
+        connection = await admin.cluster.connection(broker, timeout=TIMEOUT_S)
         version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_FETCH_BY_NAME)
         if version < FIRST_FETCH_OF_GROUPS:
             for group in groups:
-                committed = await admin.list_consumer_group_offsets(group, timeout=PATIENCE_S)
-                found[group] = {tp: offset.offset for tp, offset in committed.items() if offset is not None}
+                committed = await admin.list_consumer_group_offsets(group, timeout=TIMEOUT_S)
+                offsets[group] = {tp: offset.offset for tp, offset in committed.items() if offset is not None}
             return
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups])
-        response = await connection.send(request, version=version, timeout=PATIENCE_S)
+        response = await connection.send(request, version=version, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
         problems.append(f"broker {broker} did not say what its groups have committed: {reason(error)}")
         return
-    for group_answer in response.groups:
-        if group_answer.error_code:
+    for group_response in response.groups:
+        if group_response.error_code:
             continue
-        found[group_answer.group_id] = {
+        offsets[group_response.group_id] = {
             TopicPartition(topic.name, p.partition_index): p.committed_offset
-            for topic in group_answer.topics
+            for topic in group_response.topics
             for p in topic.partitions
             if not p.error_code and p.committed_offset >= 0
         }

@@ -1,4 +1,4 @@
-"""The one list of what can be asked and done, and how the words of a request become the arguments of a function."""
+"""The list of all operations, and the conversion of request inputs to function arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER = "/clusters/{cluster}"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a number, or of the length of a text or list."""
+    """The bounds of a number, or of the length of a text or list."""
 
     low: float | None = None
     high: float | None = None
@@ -32,7 +32,7 @@ class Bounds:
 
 
 class _Secret:
-    """An argument that the audit log does not keep: `Annotated[str, SECRET]`."""
+    """Marks an argument that is not written to the audit log: `Annotated[str, SECRET]`."""
 
 
 SECRET = _Secret()
@@ -40,13 +40,15 @@ SECRET = _Secret()
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
+    """A parameter of an operation."""
+
     name: str
     type: Any
     """str, int, float, bool, an Enum, `list` or `dict`."""
     item: Any
-    """Of a list: the type of its items."""
+    """The item type of a list."""
     optional: bool
-    """Whether None is a value: an empty field of a form is None then."""
+    """Whether the value may be None; an empty field of a form is then None."""
     required: bool
     default: Any
     help: str
@@ -58,7 +60,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of an action: a line to be shown, and the page to go on with."""
+    """The result of an action: a line to show, and the next page."""
 
     message: str
     location: str = ""
@@ -66,7 +68,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over time: `times` in seconds since 1970, each line with a value (or None) for each time."""
+    """Lines over time: `times` in seconds since the epoch; each line has a value or None per
+    time."""
 
     times: list[float]
     lines: dict[str, list[float | None]]
@@ -74,6 +77,8 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
+    """A function that is served under /api, with its parameters and the required role."""
+
     name: str
     method: str
     path: str
@@ -93,42 +98,43 @@ class Operation:
     def help(self) -> str:
         return inspect.getdoc(self.function) or ""
 
-    def arguments(self, path: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-        """Converted and checked; raises Refused. `given` has texts or lists of texts (forms, query), or JSON values."""
-        known = {p.name for p in self.parameters} | {"csrf"}
+    def arguments(self, path: Mapping[str, str], inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert and validate the inputs: texts or lists of texts (form, query string), or JSON
+        values. Raises Refused."""
+        names = {p.name for p in self.parameters} | {"csrf"}
         for parameter in self.parameters:
-            if parameter.type is dict and parameter.name not in given:
-                # A form has no objects: its field `configs.retention.ms` is one entry of `configs`.
+            if parameter.type is dict and parameter.name not in inputs:
+                # A form has no objects: its field `configs.retention.ms` is an entry of `configs`.
                 start = parameter.name + "."
-                entries = {name.removeprefix(start): given[name] for name in given if name.startswith(start)}
+                entries = {name.removeprefix(start): inputs[name] for name in inputs if name.startswith(start)}
                 if entries:
-                    given = {name: value for name, value in given.items() if not name.startswith(start)}
-                    given[parameter.name] = {k: v[0] if isinstance(v, list) else v for k, v in entries.items()}
-        for name in given:
-            if name not in known:
+                    inputs = {name: value for name, value in inputs.items() if not name.startswith(start)}
+                    inputs[parameter.name] = {k: v[0] if isinstance(v, list) else v for k, v in entries.items()}
+        for name in inputs:
+            if name not in names:
                 raise Refused(f"{name}: there is no such input here", field=name)
-        found = {}
+        arguments = {}
         for parameter in self.parameters:
-            source: Mapping[str, Any] = path if parameter.place == "path" else given
+            source: Mapping[str, Any] = path if parameter.place == "path" else inputs
             if parameter.name in source:
-                found[parameter.name] = converted(parameter, source[parameter.name])
+                arguments[parameter.name] = converted(parameter, source[parameter.name])
             elif parameter.required:
                 raise Refused(f"{parameter.name} is missing", field=parameter.name)
             else:
-                found[parameter.name] = parameter.default
-        return found
+                arguments[parameter.name] = parameter.default
+        return arguments
 
 
 OPERATIONS: dict[str, Operation] = {}
 
 
 def query(path: str, summary: str, *, role: Role = Role.VIEW, everywhere: bool = False) -> Callable[[F], F]:
-    """A function that changes nothing, served by GET. `everywhere`: not of one cluster."""
+    """Register a read-only function, served by GET. `everywhere`: without a cluster."""
     return _operation("GET", path, summary, role, everywhere, audited=False)
 
 
 def action(path: str, summary: str, *, role: Role = Role.OPERATE, everywhere: bool = False) -> Callable[[F], F]:
-    """A function that changes something, served by POST and written to the audit log."""
+    """Register a function that changes something, served by POST and written to the audit log."""
     return _operation("POST", path, summary, role, everywhere, audited=True)
 
 
@@ -153,7 +159,7 @@ def _operation(method: str, path: str, summary: str, role: Role, everywhere: boo
 
 
 def path_of(name: str, **values: str) -> str:
-    """The address of an operation: forms and charts are written with it, so that a wrong name fails when rendered."""
+    """The URL of an operation. Templates use it, so that a wrong name fails when rendered."""
     from urllib.parse import quote
 
     operation = OPERATIONS[name]
@@ -195,13 +201,13 @@ def converted(parameter: Parameter, value: Any) -> Any:
     if parameter.type is list:
         items = value if isinstance(value, (list, tuple)) else [value]
         if all(isinstance(item, str) for item in items) and parameter.item is not str:
-            # A form's field may hold several: "1, 2, 3".
+            # A field of a form may have several values: "1, 2, 3".
             items = [piece for item in items for piece in item.replace(",", " ").split()]
-        found: Any = [_scalar(name, parameter.item, item) for item in items]
+        result: Any = [_scalar(name, parameter.item, item) for item in items]
     elif parameter.type is dict:
         if not isinstance(value, Mapping):
             raise Refused(f"{name} must be an object", field=name)
-        found = {str(key): None if item is None else str(item) for key, item in value.items()}
+        result = {str(key): None if item is None else str(item) for key, item in value.items()}
     else:
         if isinstance(value, (list, tuple)):
             if len(value) != 1:
@@ -211,11 +217,11 @@ def converted(parameter: Parameter, value: Any) -> Any:
             if parameter.optional:
                 return None
             raise Refused(f"{name} is missing", field=name)
-        found = _scalar(name, parameter.type, value)
-        if parameter.required and parameter.type is str and not found.strip():
+        result = _scalar(name, parameter.type, value)
+        if parameter.required and parameter.type is str and not result.strip():
             raise Refused(f"{name} is missing", field=name)
-    _check(parameter, found)
-    return found
+    _check(parameter, result)
+    return result
 
 
 def _scalar(name: str, kind: Any, value: Any) -> Any:
@@ -232,10 +238,10 @@ def _scalar(name: str, kind: Any, value: Any) -> Any:
             raise ValueError
         if kind is int and isinstance(value, float) and not value.is_integer():
             raise ValueError
-        found = kind(value.strip() if isinstance(value, str) else value)
-        if found != found or found in (float("inf"), float("-inf")):
+        number = kind(value.strip() if isinstance(value, str) else value)
+        if number != number or number in (float("inf"), float("-inf")):
             raise ValueError
-        return found
+        return number
     except (ValueError, OverflowError):
         raise Refused(f"{name} must be {_words(kind)}, not '{_short(value)}'", field=name) from None
 
@@ -274,23 +280,23 @@ def _check(parameter: Parameter, value: Any) -> None:
 
 
 def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What the audit log keeps: what differs from the defaults, no secrets, no long contents."""
-    kept = {}
+    """The arguments for the audit log: without defaults and secrets, and with truncated texts."""
+    audited = {}
     for parameter in operation.parameters:
         value = arguments.get(parameter.name)
         if value == parameter.default or parameter.name in ("confirm", "seen"):
             continue
-        kept[parameter.name] = "(not kept)" if parameter.secret else _kept(value)
-    return kept
+        audited[parameter.name] = "(not kept)" if parameter.secret else _truncated(value)
+    return audited
 
 
-def _kept(value: Any) -> Any:
+def _truncated(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= 500 else value[:500] + "…"
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: _kept(item) for key, item in list(value.items())[:100]}
+        return {key: _truncated(item) for key, item in list(value.items())[:100]}
     if isinstance(value, Sequence):
-        return [_kept(item) for item in value[:100]]
+        return [_truncated(item) for item in value[:100]]
     return value

@@ -1,4 +1,4 @@
-"""The rules of alerts [pure]: what each finds wrong in a sample."""
+"""[pure] The alert rules and their findings in a sample."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KindOfRule:
+    """The defaults of a kind of rule."""
+
     help: str
     unit: str
     threshold: float
     subject: str
-    """What its subject names; "" where it has none."""
+    """The type of its subject; "" without a subject."""
     severe: bool
 
 
@@ -41,7 +43,8 @@ KINDS: Mapping[Kind, KindOfRule] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`subject` is a name or a pattern with * and ?; `for_s`: how long it must be so before somebody is told."""
+    """An alert rule. `subject` is a name or a pattern with * and ?; `for_s` is how long a finding
+    must last before the alert is raised."""
 
     id: int
     kind: Kind
@@ -53,7 +56,7 @@ class Rule:
 
 
 def findings(rule: Rule, sample: Sample | None, error: str) -> dict[str, str] | None:
-    """By subject, a line about what is wrong; None where nothing can be said, since the cluster did not answer."""
+    """A line per violating subject; None if unknown, because the cluster did not respond."""
     if rule.kind is Kind.UNREACHABLE:
         return {"cluster": f"no broker answers: {error}"} if error else {}
     if sample is None or error:
@@ -88,21 +91,21 @@ def _under_replicated(rule: Rule, sample: Sample) -> dict[str, str]:
     return {"partitions": f"{count} partition{_s(count)} {verb} replicas, {first.topic}-{first.id} for one"}
 
 
-def _gone(rule: Rule, sample: Sample) -> dict[str, str]:
-    return {str(broker): f"broker {broker} is gone" for broker in sample.gone}
+def _missing_brokers(rule: Rule, sample: Sample) -> dict[str, str]:
+    return {str(broker): f"broker {broker} is gone" for broker in sample.missing_brokers}
 
 
 def _disk(rule: Rule, sample: Sample) -> dict[str, str]:
-    found = {}
+    findings_by_disk = {}
     for broker, dirs in sample.dirs.items():
         for directory in dirs:
             share = directory.used_share
             if share is not None and share * 100 > rule.threshold and fnmatchcase(str(broker), rule.subject):
-                found[f"{broker} {directory.path}"] = (
+                findings_by_disk[f"{broker} {directory.path}"] = (
                     f"the disk of {directory.path} on broker {broker} is {share:.0%} full "
                     f"(more than {rule.threshold:g} %)"
                 )
-    return found
+    return findings_by_disk
 
 
 def _s(count: int) -> str:
@@ -113,11 +116,11 @@ _FINDERS: Mapping[Kind, Callable[[Rule, Sample], dict[str, str] | None]] = {
     Kind.LAG: _lag,
     Kind.OFFLINE: _offline,
     Kind.UNDER_REPLICATED: _under_replicated,
-    Kind.GONE: _gone,
+    Kind.GONE: _missing_brokers,
     Kind.DISK: _disk,
 }
 
-# What a cluster that is new here begins with.
+# The initial rules of a cluster.
 DEFAULTS = (
     Rule(0, Kind.OFFLINE),
     Rule(0, Kind.GONE),

@@ -1,7 +1,7 @@
-"""The task that looks at each cluster again and again: often while somebody looks, seldom otherwise.
+"""Samples each cluster periodically: often while a user views it, otherwise rarely.
 
-Seldom is for alerts and history. However large the cluster, a sample is not begun before ten times as long has passed
-as the last one took, so that brokers spend little on it.
+The rare samples are for alerts and history. The pause after a sample is at least ten times its
+duration, so that samples cost the brokers little.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from kavka.console.cluster import ClusterHandle
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WATCHED_S, UNWATCHED_S = 2.0, 30.0
 GROUPS_WATCHED_S = 5.0
 HISTORY_S = 60.0
 WATCHED_FOR_S = 10.0
-"""How long after somebody looked it counts as looking."""
+"""How long a cluster counts as viewed after a request."""
 REST_FACTOR = 10
 LONGEST_REST_S = 120.0
 STEP_S = 0.5
@@ -31,10 +31,12 @@ Afterwards = Callable[[ClusterHandle], Awaitable[None]]
 
 
 class Sampler:
+    """Owns a task per cluster."""
+
     def __init__(self, clusters: list[ClusterHandle], afterwards: Sequence[Afterwards]) -> None:
         self.clusters = clusters
         self.afterwards = afterwards
-        """Called after every sample: the alerts, and what waits for something to be over."""
+        """Called after every sample: the alerts, and the removal of throttles."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -50,7 +52,7 @@ class Sampler:
             try:
                 await self._once(cluster)
             except Exception:
-                log.exception("cluster %s could not be looked at", cluster.name)
+                logger.exception("Cannot sample cluster %s", cluster.name)
             await self._rest(cluster)
 
     async def _once(self, cluster: ClusterHandle) -> None:
@@ -62,17 +64,17 @@ class Sampler:
             if time.time() - sample.groups_at >= every - STEP_S:
                 await cluster.refresh_groups()
             try:
-                await self._keep(cluster)
+                await self._write_history(cluster)
             except sqlite3.Error as error:
-                log.error("history could not be written: %s", error)
+                logger.error("Cannot write the history: %s", error)
         for work in self.afterwards:
             try:
                 await work(cluster)
             except Exception:
-                log.exception("cluster %s: what follows a sample failed", cluster.name)
+                logger.exception("Cluster %s: a callback after a sample failed", cluster.name)
 
     async def _rest(self, cluster: ClusterHandle) -> None:
-        """Until the next sample is due: somebody who begins to look makes it so."""
+        """Sleep until the next sample is due, which is sooner when a user opens a page."""
         began = time.monotonic()
         took = cluster.sample.weight if cluster.sample is not None else 0.0
         while True:
@@ -81,13 +83,13 @@ class Sampler:
             if time.monotonic() - began >= max(base, min(took * REST_FACTOR, LONGEST_REST_S)):
                 return
 
-    async def _keep(self, cluster: ClusterHandle) -> None:
-        """A point of history every minute."""
+    async def _write_history(self, cluster: ClusterHandle) -> None:
+        """Write a point of history every minute."""
         sample = cluster.sample
-        if sample is None or sample.at - cluster.kept_at < HISTORY_S - STEP_S:
+        if sample is None or sample.at - cluster.history_at < HISTORY_S - STEP_S:
             return
-        recent = [rates for rates in cluster.rates if rates.at > cluster.kept_at]
-        cluster.kept_at = sample.at
+        recent = [rates for rates in cluster.rates if rates.at > cluster.history_at]
+        cluster.history_at = sample.at
         values = {f"lag/{name}": float(group.lag) for name, group in sample.groups.items() if group.lag is not None}
         for series in RATES if recent else ():
             values[series] = sum(getattr(rates, series) for rates in recent) / len(recent)
@@ -95,4 +97,4 @@ class Sampler:
 
 
 def watched(cluster: ClusterHandle) -> bool:
-    return time.monotonic() - cluster.looked_at < WATCHED_FOR_S
+    return time.monotonic() - cluster.viewed_at < WATCHED_FOR_S

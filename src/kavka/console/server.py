@@ -1,4 +1,5 @@
-"""How the console runs: uvicorn on a socket that is bound first, so that a taken port is one clear line."""
+"""Runs the console with uvicorn. The socket is bound first, so that a port in use is one clear
+line."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from kavka.console.live import end_streams
 from kavka.console.settings import ConsoleSettings, SettingsError
 from kavka.web.server import Server
 
-LAST_ANSWERS_S = 3
+SHUTDOWN_TIMEOUT_S = 3
 MAX_HEADERS = 64 * 1024
-"""Bytes of the first line and the headers of a request: an address may carry two Avro schemas."""
+"""The maximum size of the request line and headers: a URL may contain two Avro schemas."""
 
 
 class ConsoleServer(Server):
-    """Ends the streams of events as soon as it is asked to stop, so that nobody has to be disconnected."""
+    """Ends the event streams when it stops, so that no client has to be disconnected."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -42,7 +43,8 @@ class ConsoleServer(Server):
 
 
 def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof: bool = False) -> int:
-    """Until a signal, or, as somebody's child, until standard input ends. Raises SettingsError, UsersError, OSError."""
+    """Run until a signal, or with `stop_on_eof` until standard input ends. Raises SettingsError,
+    UsersError, OSError."""
     settings.check()
     listener = bind(settings.host, settings.port)
     with contextlib.closing(listener):
@@ -53,7 +55,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             access_log=False,
             server_header=False,
             date_header=False,
-            # X-Forwarded-For and -Proto, from these proxies alone.
+            # X-Forwarded-For and -Proto are accepted only from these proxies.
             proxy_headers=bool(settings.trusted_proxies),
             forwarded_allow_ips=peer_addresses(settings.trusted_proxies),
             http="h11",
@@ -61,7 +63,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
             h11_max_incomplete_event_size=MAX_HEADERS,
             loop="uvloop",
             lifespan="on",
-            timeout_graceful_shutdown=LAST_ANSWERS_S,
+            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
             ssl_certfile=settings.tls_certificate,
             ssl_keyfile=settings.tls_key,
         )
@@ -76,7 +78,7 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
 
 
 def peer_addresses(addresses: Iterable[str]) -> list[str]:
-    """As connections show them: at a listener on `::` an IPv4 address is mapped to IPv6."""
+    """The addresses as peers of connections: a listener on `::` maps IPv4 addresses to IPv6."""
     plain = list(addresses)
     return plain + [f"::ffff:{address}" for address in plain if ":" not in address]
 

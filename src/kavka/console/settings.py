@@ -1,4 +1,4 @@
-"""What the console is started with."""
+"""The settings of the console."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class SettingsError(ValueError):
-    """What it was started with cannot be; `str()` is the line that says why."""
+    """An invalid setting; `str()` is one line with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """A cluster: the settings of its clients, and those of the console's own (`console.…`, without the prefix)."""
+    """A cluster: the settings of its clients, and the console's settings (`console.…`, without the
+    prefix)."""
 
     name: str
     client: dict[str, str]
@@ -35,17 +36,19 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
+    """The settings of a console process."""
+
     clusters: tuple[ClusterSettings, ...]
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     users: Path | None = None
     data: Path = DEFAULT_DATA
     allowed_hosts: tuple[str, ...] = ()
-    """Names beside localhost and the address itself under which browsers may know it."""
+    """Further host names that browsers may use."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     trusted_proxies: tuple[str, ...] = ()
-    """Addresses of reverse proxies, whose X-Forwarded-For is believed."""
+    """Addresses of reverse proxies whose X-Forwarded-For is trusted."""
 
     def check(self) -> None:
         if not self.clusters:
@@ -83,7 +86,7 @@ _SECTION = re.compile(r"\s*\[(?P<name>[^\]]*)\]\s*")
 
 
 def read_clusters(path: Path) -> tuple[ClusterSettings, ...]:
-    """A file of several clusters: `[name]`, then the settings of a client by Kafka's names."""
+    """Read a file of clusters: `[name]`, then client settings by Kafka's names."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -106,12 +109,12 @@ def read_clusters(path: Path) -> tuple[ClusterSettings, ...]:
 
 def _cluster(path: Path, name: str, text: str) -> ClusterSettings:
     try:
-        found = parse_properties(text)
+        settings = parse_properties(text)
     except PropertiesError as error:
         raise SettingsError(f"{path}, [{name}]: {error}") from None
-    if not found.get("bootstrap.servers"):
+    if not settings.get("bootstrap.servers"):
         raise SettingsError(f"{path}, [{name}]: bootstrap.servers is missing")
-    return cluster_settings(name, found)
+    return cluster_settings(name, settings)
 
 
 def cluster_settings(name: str, settings: dict[str, str]) -> ClusterSettings:

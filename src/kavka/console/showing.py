@@ -1,4 +1,4 @@
-"""Messages as pages, the API and downloads have them. Texts are data: whoever puts them into a page escapes them."""
+"""Messages for pages, the API and downloads. Texts are not escaped; pages must escape them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from kavka.console.messages import Search
 from kavka.console.workers import mapped
 
 ROW_TEXT = 400
-"""Characters of a key or value in a row of a page."""
+"""The maximum length of a key or value in a row of a page."""
 LIST_TEXT = 10_000
-"""The same in a list of the API."""
-MOST_TEXT = 200_000
-"""Characters of a key or value on the page of one message."""
+"""The maximum length in a list of the API."""
+MAX_TEXT = 200_000
+"""The maximum length on the page of a message."""
 HEADERS_TEXT = 20_000
-"""Characters of all headers in a row, a few more for each; twice as many as of a value where that is more."""
+"""The maximum length of all headers in a row, or twice that of a value if greater."""
 HEADER_COST = 100
 
 _CONTROLS = {c: chr(0x2400 + c) for c in range(32) if chr(c) not in "\t\n"} | {0x7F: "\u2421"}
-# What turns the direction of text around could show a message as another one.
+# Characters that change the text direction could disguise a message.
 _TURNS = {c: f"⟨U+{c:04X}⟩" for c in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
 _VISIBLE = _CONTROLS | _TURNS
-# A spreadsheet takes a cell that begins like this for a formula, and runs it.
+# A spreadsheet runs a cell that begins like this as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r\n|%\uff1d\uff0b\uff0d\uff20]")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A key, a value or the value of a header. `size` is None for null; `cut` says that there is more text."""
+    """A key, a value or the value of a header. `size` is None for null; `cut` means that the text
+    is truncated."""
 
     kind: str
     text: str
@@ -49,13 +50,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class HeaderRow:
+    """A header of a message."""
+
     name: str
     value: Part
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """`timestamp` is in milliseconds, -1 where there is none; `time` is the same as text."""
+    """A message. `timestamp` is in milliseconds, -1 without one; `time` is the timestamp as
+    text."""
 
     partition: int
     offset: int
@@ -69,19 +73,19 @@ class MessageRow:
 
 
 def visible(text: str) -> str:
-    """With characters that are not seen, or that turn others around, as ones that are seen."""
+    """Replace control characters and characters that change the text direction by visible ones."""
     return text.translate(_VISIBLE).encode("utf-8", "replace").decode()
 
 
-def part(found: Decoded, data: bytes | None, most: int) -> Part:
-    text = found.text
-    cut = len(text) > most
+def part(decoded: Decoded, data: bytes | None, limit: int) -> Part:
+    text = decoded.text
+    cut = len(text) > limit
     size = None if data is None else len(data)
-    return Part(found.kind, visible(text[:most] if cut else text), size, cut, visible(found.problem))
+    return Part(decoded.kind, visible(text[:limit] if cut else text), size, cut, visible(decoded.problem))
 
 
-def row(message: Message, most: int = ROW_TEXT) -> MessageRow:
-    """Lets go of what was decoded for it: a page has many rows."""
+def row(message: Message, limit: int = ROW_TEXT) -> MessageRow:
+    """The row of a message. Drops its decoded parts, because a page has many rows."""
     record = message.record
     shown = MessageRow(
         record.partition,
@@ -90,24 +94,25 @@ def row(message: Message, most: int = ROW_TEXT) -> MessageRow:
         time_text(record.timestamp),
         {0: "CreateTime", 1: "LogAppendTime"}.get(record.timestamp_type, ""),
         record.leader_epoch,
-        part(message.key, record.key, most),
-        part(message.value, record.value, most),
-        header_rows(message.headers, most),
+        part(message.key, record.key, limit),
+        part(message.value, record.value, limit),
+        header_rows(message.headers, limit),
     )
     message.forget()
     return shown
 
 
-def header_rows(headers: list[Header], most: int) -> list[HeaderRow]:
-    """As many as fit into a row. A small header may be decoded to a long text, and a page has many rows."""
-    room = max(HEADERS_TEXT, 2 * most)
+def header_rows(headers: list[Header], limit: int) -> list[HeaderRow]:
+    """The headers that fit into a row. A small header may be decoded to a long text, and a page has
+    many rows."""
+    room = max(HEADERS_TEXT, 2 * limit)
     shown: list[HeaderRow] = []
     for header in headers:
         if room <= 0:
             problem = f"{len(headers) - len(shown)} more headers are not shown"
             shown.append(HeaderRow("…", Part("hex", "", 0, False, problem)))
             break
-        row = HeaderRow(visible(header.name[: min(most, room)]), part(header.value, header.data, min(most, room)))
+        row = HeaderRow(visible(header.name[: min(limit, room)]), part(header.value, header.data, min(limit, room)))
         room -= HEADER_COST + len(row.name) + len(row.value.text)
         shown.append(row)
     return shown
@@ -120,28 +125,28 @@ def time_text(milliseconds: int) -> str:
         return ""
 
 
-def pretty(found: Decoded) -> str:
-    """For a page of its own: JSON with line breaks, up to MOST_TEXT characters. Indentation may multiply a deep value,
-    so it is written piece by piece until the limit."""
-    if found.kind in ("json", "avro", "internal") and len(found.text) <= MOST_TEXT:
+def pretty(decoded: Decoded) -> str:
+    """Indented JSON of up to MAX_TEXT characters for the page of a message. Indentation can
+    multiply the size of a deep value, so it is written in pieces until the limit."""
+    if decoded.kind in ("json", "avro", "internal") and len(decoded.text) <= MAX_TEXT:
         pieces: list[str] = []
         size = 0
         try:
-            for piece in json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False).iterencode(found.data):
+            for piece in json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False).iterencode(decoded.data):
                 pieces.append(piece)
                 size += len(piece)
-                if size > MOST_TEXT:
+                if size > MAX_TEXT:
                     break
             return "".join(pieces)
         except (ValueError, RecursionError):
             pass
-    return found.text
+    return decoded.text
 
 
 async def pretty_parts(message: Message) -> tuple[str, str]:
-    """Key and value for a page of their own, decoded by a worker thread."""
+    """Key and value for the page of a message, decoded in a worker thread."""
     async for parts in mapped(
-        lambda shown: (visible(pretty(shown.key)[:MOST_TEXT]), visible(pretty(shown.value)[:MOST_TEXT])), [message]
+        lambda shown: (visible(pretty(shown.key)[:MAX_TEXT]), visible(pretty(shown.value)[:MAX_TEXT])), [message]
     ):
         return parts[0]
     raise AssertionError
@@ -151,8 +156,8 @@ async def pretty_parts(message: Message) -> tuple[str, str]:
 
 
 async def as_json(search: Search) -> AsyncIterator[bytes]:
-    """A list, streamed. Keys and values are texts; what is not UTF-8 is in base64 beside it. What could not be read is
-    an object with a `notice`."""
+    """Stream a JSON list. A key or value that is not UTF-8 is added in base64. Unreadable messages
+    are an object with a `notice`."""
     yield b"["
     first = True
     async for pieces in _written(search, _json_text, lambda notice: json.dumps({"notice": notice})):
@@ -165,7 +170,7 @@ def _json_text(message: Message) -> str:
     try:
         return json.dumps(_object(message), allow_nan=False)
     except (ValueError, RecursionError):
-        # A number that JSON has no name for (NaN, or too large for a float): everything of it as text.
+        # A number that JSON cannot represent (NaN, or too large): write everything as text.
         return json.dumps(_object(message, as_text=True))
     finally:
         message.forget()
@@ -187,11 +192,11 @@ def _object(message: Message, as_text: bool = False) -> dict[str, Any]:
     }
 
 
-def _fields(name: str, found: Decoded, data: bytes | None, as_text: bool) -> dict[str, Any]:
+def _fields(name: str, decoded: Decoded, data: bytes | None, as_text: bool) -> dict[str, Any]:
     if data is None:
         return {name: None}
-    structured = found.kind in ("json", "avro", "internal", "number", "double") and not as_text
-    value = found.data if structured else found.text
+    structured = decoded.kind in ("json", "avro", "internal", "number", "double") and not as_text
+    value = decoded.data if structured else decoded.text
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -203,9 +208,9 @@ COLUMNS = ("partition", "offset", "timestamp", "time", "key", "value", "headers"
 
 
 async def as_csv(search: Search) -> AsyncIterator[bytes]:
-    """With a line of names first. A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    Headers are a list of pairs, as JSON: a name may be there more than once. What could not be read is a line without
-    a partition and an offset."""
+    """Stream CSV with a header line. A text that a spreadsheet would run as a formula gets an
+    apostrophe in front. Headers are a JSON list of pairs, because names can repeat. Unreadable
+    messages are a line without partition and offset."""
     yield (",".join(COLUMNS) + "\r\n").encode()
     async for lines in _written(search, _csv_line, lambda notice: _csv("", "", "", "", "", cell(notice), "")):
         yield "".join(lines).encode("utf-8", "replace")
@@ -234,15 +239,16 @@ def _csv(*cells: Any) -> str:
 
 
 def cell(text: str) -> str:
-    """A NUL, which no spreadsheet takes, is shown as a picture of it."""
+    """The text of a CSV cell. NUL is replaced by its visible symbol."""
     shown = text.replace("\0", "\u2400")
     return f"'{shown}" if _FORMULA.match(shown) else shown
 
 
-async def rows(messages: list[Message], most: int = ROW_TEXT) -> list[MessageRow]:
-    """Decoded by a worker thread: a page of hostile messages takes longer than the event loop may be held."""
+async def rows(messages: list[Message], limit: int = ROW_TEXT) -> list[MessageRow]:
+    """The rows of messages, decoded in a worker thread, so that hostile messages do not block the
+    event loop."""
     shown: list[MessageRow] = []
-    async for some in mapped(lambda message: row(message, most), messages):
+    async for some in mapped(lambda message: row(message, limit), messages):
         shown += some
     return shown
 

@@ -1,4 +1,4 @@
-"""What the console knows of a cluster: one sample of it, made by `probe.py`, never changed afterwards."""
+"""A sample of a cluster, taken by `probe.py`. Immutable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kavka.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """`start`, `end` and `size` (of the leader's replica) are None where nobody could be asked."""
+    """A partition. `start`, `end` and `size` (of the leader's replica) are None if the broker did
+    not respond."""
 
     topic: str
     id: int
@@ -34,7 +35,7 @@ class Partition:
 
     @property
     def preferred(self) -> bool:
-        """Whether the replica leads that should."""
+        """Whether the preferred replica is the leader."""
         return bool(self.replicas) and self.leader == self.replicas[0]
 
     @property
@@ -44,12 +45,14 @@ class Partition:
 
 @dataclass(frozen=True)
 class Topic:
+    """A topic with its partitions."""
+
     name: str
     id: UUID
     internal: bool
     partitions: tuple[Partition, ...]
     disk: int | None = None
-    """Bytes of all replicas together."""
+    """The size of all replicas in bytes."""
 
     @cached_property
     def size(self) -> int | None:
@@ -57,7 +60,7 @@ class Topic:
 
     @cached_property
     def messages(self) -> int | None:
-        """Between the first and the last offset: fewer in compacted topics."""
+        """The number of offsets; a compacted topic has fewer messages."""
         return _sum(p.messages for p in self.partitions)
 
     @cached_property
@@ -84,14 +87,14 @@ class Topic:
 
 
 def _sum(values: object) -> int | None:
-    """Of those that are known; None if none is."""
-    known = [value for value in values if value is not None]  # type: ignore[attr-defined]
-    return sum(known) if known else None
+    """The sum of the values that are not None; None without such a value."""
+    present = [value for value in values if value is not None]  # type: ignore[attr-defined]
+    return sum(present) if present else None
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """`total` and `usable` bytes of its disk are None from brokers before 3.3."""
+    """A log directory. `total` and `usable` bytes of its disk are None before Kafka 3.3."""
 
     path: str
     error: str
@@ -109,7 +112,7 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as far as a list shows it. `offsets` is what it has committed; None where nobody could be asked."""
+    """A group. `offsets` are its committed offsets, None if the coordinator did not respond."""
 
     id: str
     protocol_type: str
@@ -126,7 +129,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Sample:
-    """The cluster at one time. `problems` are lines about what could not be learned."""
+    """The state of a cluster at one time. `problems` has a line per failed request."""
 
     at: float
     took: float
@@ -138,13 +141,14 @@ class Sample:
     problems: tuple[str, ...] = ()
     groups: dict[str, Group] = field(default_factory=dict)
     groups_at: float = 0.0
-    """When the groups were asked about: that is done less often. 0 before the first time."""
+    """When the groups were sampled, which happens less often; 0 before the first time."""
     seen_brokers: frozenset[int] = frozenset()
-    """All that were ever seen, until somebody says that they are gone for good."""
+    """All brokers ever seen, until a user removes them from the console."""
 
     @property
     def weight(self) -> float:
-        """Seconds that it took, as far as they tell how large the cluster is: waiting for a broker does not."""
+        """The duration of the sample as a measure of the cluster's size, 0 if a broker did not
+        respond."""
         return 0.0 if self.problems else self.took
 
     @cached_property
@@ -160,18 +164,18 @@ class Sample:
         return tuple(p for p in self.partitions if p.under_replicated)
 
     @cached_property
-    def gone(self) -> tuple[int, ...]:
-        """Brokers that have replicas, or were here before, and are not in the cluster now."""
-        known = set(self.seen_brokers)
+    def missing_brokers(self) -> tuple[int, ...]:
+        """Brokers that have replicas or were seen before, and are not in the cluster now."""
+        expected = set(self.seen_brokers)
         for p in self.partitions:
-            known.update(p.replicas)
-        return tuple(sorted(known - self.nodes.keys()))
+            expected.update(p.replicas)
+        return tuple(sorted(expected - self.nodes.keys()))
 
     @cached_property
     def ends(self) -> dict[TopicPartition, int]:
         return {TopicPartition(p.topic, p.id): p.end for p in self.partitions if p.end is not None}
 
     def disk_of(self, broker: int) -> int | None:
-        """Bytes of all replicas there."""
+        """The size of all replicas on a broker in bytes."""
         dirs = self.dirs.get(broker)
         return None if dirs is None else sum(d.size for d in dirs)

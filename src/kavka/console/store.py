@@ -1,8 +1,9 @@
-"""What the console keeps over a restart, in SQLite: lag history, rates, alert rules and alerts, the audit log.
-
-One thread of its own does all the work with the database; the loop waits for it. One console at a time has the folder
-(a lock file says so). A crash loses at most what was not committed yet: a sample, never a rule or a line of the
+"""The persistent state of the console in SQLite: lag history, rates, alert rules and alerts, the
 audit log.
+
+A single thread accesses the database; the event loop waits for it. A lock file lets only one
+console use the directory. A crash loses at most an uncommitted sample, never a rule or an audit
+entry.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kavka.console.settings import SettingsError
 T = TypeVar("T")
 
 HOUR_S, DAY_S = 3600, 86400
-# Every sample of the last day, one in ten minutes up to two weeks.
+# All points of the last day, then one per ten minutes for up to two weeks.
 FULL_S, THIN_S, THIN_STEP_S = DAY_S, 14 * DAY_S, 600
 AUDIT_KEPT = 100_000
 EVENTS_KEPT = 10_000
@@ -51,6 +52,8 @@ PRAGMA user_version = 1;
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
+    """An entry of the audit log."""
+
     at: float
     user: str
     address: str
@@ -58,17 +61,19 @@ class AuditLine:
     action: str
     arguments: dict[str, Any]
     outcome: str
-    """`done`, or why it was refused or failed."""
+    """`done`, or the reason for the rejection or failure."""
 
 
 class Store:
+    """Owns the database and its thread."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="console-store")
         self._pruned = 0.0
 
     def open(self) -> None:
-        """Raises SettingsError, OSError."""
+        """Lock the directory and open the database. Raises SettingsError, OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -99,7 +104,7 @@ class Store:
         os.close(self._lock)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """`work(db)` in the thread, as one transaction."""
+        """Run `work(db)` in the thread, as one transaction."""
 
         def transaction() -> T:
             self._db.execute("BEGIN")
@@ -133,7 +138,7 @@ class Store:
     async def prune(self, now: float) -> None:
         def work(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM history WHERE at < ?", (int(now) - THIN_S,))
-            # Of the older ones the first of every ten minutes stays.
+            # Of older points, keep the first of every ten minutes.
             db.execute(
                 f"""DELETE FROM history WHERE at < ? AND EXISTS (
                     SELECT 1 FROM history AS other WHERE other.cluster = history.cluster
@@ -146,7 +151,7 @@ class Store:
 
         await self.run(work)
 
-    # --- brokers that were seen
+    # --- known brokers
 
     async def seen_brokers(self, cluster: str) -> set[int]:
         rows = await self.run(lambda db: db.execute("SELECT id FROM broker WHERE cluster = ?", (cluster,)).fetchall())

@@ -1,4 +1,4 @@
-"""How pages are registered and rendered."""
+"""Registration and rendering of pages."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ P = TypeVar("P", bound=Callable[["View"], Awaitable[Response]])
 
 @dataclass(frozen=True, slots=True)
 class Page:
+    """A registered page."""
+
     path: str
     """Below /c/{cluster}."""
     title: str
@@ -45,8 +47,9 @@ PAGES: list[Page] = []
 
 
 def page(path: str, title: str, *, nav: str = "", role: Role = Role.VIEW, tab: str = "") -> Callable[[P], P]:
-    """A page of a cluster; with `nav`, one that the navigation names, in the order of registration; with `tab`, one of
-    several about the same thing: those whose paths begin with the same two steps (`/topics/{topic}`)."""
+    """Register a page of a cluster. `nav` adds it to the navigation, in the order of registration.
+    `tab` adds it to the tabs of the pages whose paths begin with the same two parts
+    (`/topics/{topic}`)."""
 
     def register(function: P) -> P:
         PAGES.append(Page(path, title, function, nav, role, tab))
@@ -56,7 +59,7 @@ def page(path: str, title: str, *, nav: str = "", role: Role = Role.VIEW, tab: s
 
 
 class View:
-    """One request for a page."""
+    """A request for a page."""
 
     def __init__(self, request: Request, context: Context, page: Page | None, csrf: str) -> None:
         self.request = request
@@ -64,7 +67,7 @@ class View:
         self.page = page
         self.csrf = csrf
 
-    # --- what the address says
+    # --- inputs
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
@@ -84,7 +87,7 @@ class View:
         except ValueError:
             raise Refused(f"{name} must be a whole number, not '{text[:60]}'", field=name) from None
 
-    # --- what is shown
+    # --- output
 
     def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
         context = self.context
@@ -110,7 +113,7 @@ class View:
         return HTMLResponse(html.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})
 
     def tabs(self) -> list[tuple[str, str, bool]]:
-        """(words, address, whether it is this one) of the pages about the same thing."""
+        """(title, URL, whether it is this page) of the tabs."""
         if self.page is None or not self.page.tab:
             return []
         start = self.page.path.split("/")[:3]
@@ -122,15 +125,15 @@ class View:
         ]
 
     def _active(self) -> str:
-        """The entry of the navigation that this page is below."""
+        """The navigation entry of this page."""
         if self.page is None:
             return ""
-        found = [p for p in PAGES if p.nav and (self.page.path == p.path or self.page.path.startswith(p.path + "/"))]
-        return max(found, key=lambda p: len(p.path)).nav if found else ""
+        entries = [p for p in PAGES if p.nav and (self.page.path == p.path or self.page.path.startswith(p.path + "/"))]
+        return max(entries, key=lambda p: len(p.path)).nav if entries else ""
 
 
 class Pager:
-    """Some of many rows; `page` counts from 1."""
+    """A page of rows; `page` counts from 1."""
 
     def __init__(self, view: View, rows: list[Any], size: int = PAGE_SIZE) -> None:
         self.view = view
@@ -145,16 +148,16 @@ class Pager:
 
 
 def with_query(view: View, **values: Any) -> str:
-    """The address of this page with other values in its query; one that is None or "" is left out."""
-    found = {name: value for name, value in view.request.query_params.items() if name != "said"}
-    found.update({name: str(value) for name, value in values.items()})
-    found = {name: value for name, value in found.items() if value not in ("", "None")}
-    return "?" + urlencode(found) if found else view.request.url.path
+    """The URL of this page with other query values; a value that is None or "" is left out."""
+    query = {name: value for name, value in view.request.query_params.items() if name != "said"}
+    query.update({name: str(value) for name, value in values.items()})
+    query = {name: value for name, value in query.items() if value not in ("", "None")}
+    return "?" + urlencode(query) if query else view.request.url.path
 
 
 @cache
 def environment() -> Environment:
-    found = Environment(
+    created = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -162,31 +165,31 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters.update(bytes=bytes_text, number=number_text, rate=rate_text, when=when, ago=ago, share=share_text)
-    found.filters["duration"] = duration_text
-    found.filters["enc"] = lambda text: quote(str(text), safe="")
-    found.globals.update(op=_op, url=_url, static=static, with_query=with_query, now=time.time)
-    return found
+    created.filters.update(bytes=bytes_text, number=number_text, rate=rate_text, when=when, ago=ago, share=share_text)
+    created.filters["duration"] = duration_text
+    created.filters["enc"] = lambda text: quote(str(text), safe="")
+    created.globals.update(op=_op, url=_url, static=static, with_query=with_query, now=time.time)
+    return created
 
 
 @pass_context
 def _op(template: TemplateContext, name: str, **values: str) -> str:
-    """The address of an operation of this cluster: `op("delete_topic", topic=topic.name)`."""
+    """The URL of an operation of this cluster: `op("delete_topic", topic=topic.name)`."""
     cluster = template.get("cluster")
     return path_of(name, **({"cluster": cluster.name} if cluster else {}), **values)
 
 
 @pass_context
 def _url(template: TemplateContext, *parts: str, **query: Any) -> str:
-    """The address of a page of this cluster: `url("topics", topic.name)`."""
+    """The URL of a page of this cluster: `url("topics", topic.name)`."""
     path = "/".join(["/c", quote(template["cluster"].name), *(quote(str(part), safe="") for part in parts)])
-    found = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(found)}" if found else path
+    present = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(present)}" if present else path
 
 
 @cache
 def static(path: str) -> str:
-    """With a piece of its hash, so that a browser may keep it and still sees a new one."""
+    """The URL of a static file, with a hash, so that browsers can cache it."""
     digest = hashlib.sha256((HERE / "static" / path).read_bytes()).hexdigest()[:10]
     return f"/static/{path}?v={digest}"
 
@@ -220,7 +223,7 @@ def share_text(value: float | None) -> str:
 
 
 def when(seconds: float | None) -> Markup | str:
-    """A time, as UTC; the script shows it in the reader's own."""
+    """A time in UTC; the script shows it in the local time zone."""
     if seconds is None or not 0 <= seconds < 253402300799:
         return "–"
     moment = datetime.fromtimestamp(seconds, UTC)
@@ -230,7 +233,7 @@ def when(seconds: float | None) -> Markup | str:
 
 
 def ago(seconds: float | None) -> str:
-    """How long since, in the largest units."""
+    """The time since `seconds`, in the largest unit."""
     if not seconds:
         return "–"
     return duration_text(time.time() - seconds)

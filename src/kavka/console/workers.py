@@ -1,7 +1,9 @@
-"""Decoding and filtering in worker threads, in slices: the event loop stays free however expensive a message is.
+"""Runs decoding and filtering in worker threads, so that expensive messages do not block the event
+loop.
 
-Python runs one thread at a time, and gives way to the event loop every few milliseconds. A slice ends after `SLICE_S`,
-so a search that its reader has left holds a thread for one slice and at most one message more.
+The threads share the GIL with the event loop, which gets it every few milliseconds. A slice ends
+after `SLICE_S`, so a search whose client disconnected holds a thread for one slice and at most one
+further message.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _threads = ThreadPoolExecutor(2, "console-decode")
 
 
 async def mapped(function: Callable[[T], R], items: Sequence[T]) -> AsyncIterator[list[R]]:
-    """The results of the items, in order, a slice at a time."""
+    """Apply `function` to the items in order; yields the results in slices."""
     loop = asyncio.get_running_loop()
     start = 0
     while start < len(items):

@@ -1,4 +1,4 @@
-"""Messages that are produced by hand: what was typed becomes bytes, or the line that says why it cannot."""
+"""Produces messages from the inputs of a form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from kavka.client.consumer._decode import ConsumerRecord
+from kavka.client.consumer.records import ConsumerRecord
 from kavka.client.errors import SerializationError
 from kavka.client.producer.aio import Producer
 from kavka.client.producer.record import RecordMetadata
@@ -17,12 +17,12 @@ from kavka.console.decoders import strict_json
 from kavka.console.errors import Refused
 
 FORMATS = ("text", "json", "number", "double", "hex", "avro", "null")
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 TIMEOUT_MS = 15_000
 
 
 def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None:
-    """`name` is the input that is told about where something is wrong with it."""
+    """The bytes of a text. Raises Refused about the input `name` if the text is invalid."""
     try:
         match format:
             case "null":
@@ -48,7 +48,7 @@ def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None
 
 
 def _number(text: str) -> bytes:
-    """Eight bytes, or as many as `int8`, `int16`, `int32` behind it say."""
+    """Eight bytes, or the size of a suffix `int8`, `int16` or `int32`."""
     number, _, kind = text.strip().partition(" ")
     sizes = {"": ">q", "int64": ">q", "int32": ">i", "int16": ">h", "int8": ">b"}
     if kind.strip() not in sizes:
@@ -71,16 +71,16 @@ def _avro(text: str, schema: str) -> bytes | None:
 
 
 def headers_of(text: str) -> list[tuple[str, bytes | None]]:
-    """A line for each: `name: value`; a name without a colon has no value."""
-    found: list[tuple[str, bytes | None]] = []
+    """Parse a header per line: `name: value`; without a colon the value is null."""
+    headers: list[tuple[str, bytes | None]] = []
     for line in text.splitlines():
         if not line.strip():
             continue
         name, colon, value = line.partition(":")
         if not name.strip():
             raise Refused("a header has no name: a line is name: value", field="headers")
-        found.append((name.strip(), value.strip().encode() if colon else None))
-    return found
+        headers.append((name.strip(), value.strip().encode() if colon else None))
+    return headers
 
 
 async def send(
@@ -92,9 +92,9 @@ async def send(
     headers: list[tuple[str, bytes | None]],
     timestamp: int | None = None,
 ) -> RecordMetadata:
-    """One message, acknowledged by all in-sync replicas."""
-    if len(key or b"") + len(value or b"") > MOST_BYTES:
-        raise Refused(f"more than {MOST_BYTES} bytes are not sent from here", 413)
+    """Send a message and wait for all in-sync replicas."""
+    if len(key or b"") + len(value or b"") > MAX_BYTES:
+        raise Refused(f"more than {MAX_BYTES} bytes are not sent from here", 413)
     settings = {
         **client,
         "acks": "all",
@@ -112,5 +112,5 @@ async def send(
 async def copy(
     client: Mapping[str, Any], record: ConsumerRecord, to_topic: str, to_partition: int | None
 ) -> RecordMetadata:
-    """The same bytes and headers, with the time of now."""
+    """Send the bytes and headers of a record with the current time."""
     return await send(client, to_topic, to_partition, record.key, record.value, list(record.headers))

@@ -1,9 +1,10 @@
-"""[pure] On which brokers the replicas of new partitions are placed.
+"""[pure] Placement of the replicas of new partitions.
 
-Leaders go round the brokers from a random start, so that each leads about as many. Of each partition the further
-replicas follow at a distance from the leader that grows by one with every round, so that the partitions led by one
-broker have their followers spread over all the others. With racks, the brokers are first put in an order that changes
-rack at every step, and no rack gets a second replica before every rack has one.
+Leaders are assigned round-robin from a random broker, so that each broker leads about as many. The
+other replicas of a partition follow at a distance from the leader that grows by one with every
+round, so that the followers of one broker's partitions are spread over all other brokers. With
+racks, the brokers are ordered so that the rack changes at every step, and no rack gets a second
+replica before every rack has one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ def assign(
 ) -> dict[int, tuple[int, ...]]:
     """Replicas, preferred leader first, of `partitions` partitions from `first_partition` on.
 
-    `brokers` are the live ones with their racks. `fixed_start` (an index among the sorted brokers) replaces chance:
-    partitions added to a topic go on where its first partition began.
+    `brokers` are the live brokers with their racks. `fixed_start` (an index of the sorted brokers)
+    replaces the random start: partitions that are added to a topic continue from its first
+    partition.
     """
     if partitions <= 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"A topic needs at least one partition, not {partitions}.")
@@ -61,7 +63,8 @@ def assign(
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """All brokers, one rack after the other in turn: of (a: 0, 1), (b: 2, 3), (c: 4) that is 0, 2, 4, 1, 3."""
+    """All brokers, alternating between racks: for (a: 0, 1), (b: 2, 3), (c: 4) that is 0, 2, 4, 1,
+    3."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -88,5 +91,5 @@ def _spread(
 
 
 def _follower(leader: int, shift: int, index: int, brokers: int) -> int:
-    """Where the `index`-th replica after the leader goes: never to the leader's own place."""
+    """The index of the `index`-th replica after the leader, which is never the leader's."""
     return (leader + 1 + (shift + index) % (brokers - 1)) % brokers

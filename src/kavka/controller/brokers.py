@@ -1,11 +1,12 @@
-"""Brokers that come, go, come back and lose disks: who leads what then, and what each is told.
+"""Broker failures: brokers that join, leave, restart and lose disks.
 
-A broker's epoch (the czxid of its registration) tells one life from the next. One whose epoch has changed was away,
-however shortly: it lost its leaderships and its place in every ISR before it is welcomed again, because what it had in
-memory is gone and its peers may have counted on it.
+A broker's epoch (the czxid of its registration) identifies one run of the broker. A broker with a
+new epoch has restarted, however quickly: it first loses its leaderships and its place in every ISR,
+because its memory is lost and its peers may have relied on it.
 
-A new controller does not know the epochs that the last one knew. But a state node that names a broker was written after
-that broker had signed in: a broker whose epoch is above the zxid of the write has restarted since (`restarted`).
+A new controller does not know the epochs that the last one knew. But a state node that names a
+broker was written after that broker had registered: a broker whose epoch is above the zxid of the
+write has restarted since (`restarted`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.controller import election, events
@@ -26,18 +28,17 @@ from kavka.metadata.paths import BrokerRegistration, MalformedNode, PartitionSta
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# Replicas on a failed disk are asked about again after this long, then after twice as long, and so on.
-FIRST_DISK_RETRY_S = 5.0
-LAST_DISK_RETRY_S = 600.0
+# Delays before brokers are asked again about replicas on failed disks.
+DISK_BACKOFF = Backoff(5_000, 600_000, jitter=0)
 
 
 class Brokers:
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
-        self._disk_retry_s = FIRST_DISK_RETRY_S
+        self._disk_retries = 0
 
     # ---- registrations
 
@@ -46,7 +47,7 @@ class Brokers:
             self._context.add_broker(broker, epoch)
 
     async def _read(self) -> dict[int, tuple[BrokerRegistration, int]]:
-        """Who is signed in, with its epoch. A node that is no broker's is left alone."""
+        """The registered brokers with their epochs. Other nodes are ignored."""
         term = self._term
         names = await term.tree.store.children(paths.BROKER_IDS, term.watch(events.BrokerChange()))
         ids = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
@@ -57,43 +58,44 @@ class Brokers:
         nodes = await self._term.tree.get_all(
             list(by_path), lambda path: self._term.watch(events.BrokerModification(by_path[path]))
         )
-        found: dict[int, tuple[BrokerRegistration, int]] = {}
+        registrations: dict[int, tuple[BrokerRegistration, int]] = {}
         for broker_id, node in zip(by_path.values(), nodes, strict=True):
             if node is None:
                 continue
             try:
-                found[broker_id] = BrokerRegistration.decode(broker_id, node[0]), node[1].czxid
+                registrations[broker_id] = BrokerRegistration.decode(broker_id, node[0]), node[1].czxid
             except MalformedNode as error:
-                log.error("Broker %d is left out: %s", broker_id, error)
-        return found
+                logger.error("Ignoring broker %d: %s", broker_id, error)
+        return registrations
 
     async def changed(self) -> None:
-        """Somebody signed in or is gone."""
-        term, known = self._term, dict(self._context.broker_epochs)
-        found = await self._read()
-        come = [b for b in found if b not in known]
-        gone = [b for b in known if b not in found]
-        back = [b for b in found if b in known and found[b][1] != known[b]]
-        if come:
-            self._welcome(come, found)
-            await self._started(come)
-        if back:
-            log.info("Brokers were away for a moment: %s", back)
-            for broker_id in back:
+        """A broker has registered, or its registration has expired."""
+        term, old_epochs = self._term, dict(self._context.broker_epochs)
+        registered = await self._read()
+        joined = [b for b in registered if b not in old_epochs]
+        left = [b for b in old_epochs if b not in registered]
+        restarted = [b for b in registered if b in old_epochs and registered[b][1] != old_epochs[b]]
+        if joined:
+            self._register(joined, registered)
+            await self._started(joined)
+        if restarted:
+            logger.info("Restarted brokers: %s", restarted)
+            for broker_id in restarted:
                 term.disconnect(broker_id)
-            await self._failed(back)
-            self._welcome(back, found)
-            await self._started(back)
-        if gone:
-            for broker_id in gone:
+            await self._failed(restarted)
+            self._register(restarted, registered)
+            await self._started(restarted)
+        if left:
+            for broker_id in left:
                 term.disconnect(broker_id)
-            await self._failed(gone)
+            await self._failed(left)
 
     async def restarted(self) -> None:
-        """At the beginning of a term: brokers that were away while there was no controller, or before the last one had
-        dealt with it, lose their leaderships and their places in ISRs now, as those in `changed` do.
+        """At the start of a term: brokers that restarted while there was no controller lose their
+        leaderships and their places in ISRs, as in `changed`.
 
-        With one replica there is nobody to lead in its place, and no follower to truncate.
+        Partitions with one replica are skipped: no other replica can lead, and no follower has to
+        truncate.
         """
         context = self._context
         partitions = [
@@ -101,11 +103,11 @@ class Brokers:
             for tp, leadership in context.leaderships.items()
             if len(context.replicas_of(tp)) > 1
             and tp.topic not in context.topics_to_delete
-            and not context.signed_in_since(tp).isdisjoint(leadership.state.isr)
+            and not context.registered_since(tp).isdisjoint(leadership.state.isr)
             and not context.online_brokers(tp).isdisjoint(leadership.state.isr)
         ]
         if partitions:
-            log.info("Brokers have restarted since the state of %d partitions was written", len(partitions))
+            logger.info("Brokers have restarted since the state of %d partitions was written", len(partitions))
             await self._term.machines.partitions_to(partitions, PartitionState.ONLINE, self._elect_restarted)
 
     def _elect_restarted(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
@@ -114,45 +116,47 @@ class Brokers:
             state,
             context.replicas_of(tp),
             context.online_brokers(tp),
-            context.signed_in_since(tp),
+            context.registered_since(tp),
             controller_epoch=context.epoch,
         )
 
     async def modified(self, broker_id: int) -> None:
-        """A registration was written again. One that was made anew is another life, and comes as a broker's change."""
+        """A registration was rewritten. A recreated registration is a restart, which `changed`
+        handles."""
         before = self._context.brokers.get(broker_id)
-        found = (await self._registrations([broker_id])).get(broker_id)
-        if before is None or found is None or found[1] != self._context.broker_epochs[broker_id]:
+        registered = (await self._registrations([broker_id])).get(broker_id)
+        if before is None or registered is None or registered[1] != self._context.broker_epochs[broker_id]:
             return
-        self._context.add_broker(*found)
-        if (found[0].end_points, found[0].features) != (before.end_points, before.features):
-            self._term.tell_metadata_to_all([])
+        self._context.add_broker(*registered)
+        if (registered[0].end_points, registered[0].features) != (before.end_points, before.features):
+            self._term.send_metadata_to_all([])
 
-    def _welcome(self, ids: Iterable[int], found: dict[int, tuple[BrokerRegistration, int]]) -> None:
+    def _register(self, ids: Iterable[int], registered: dict[int, tuple[BrokerRegistration, int]]) -> None:
         for broker_id in ids:
-            self._context.add_broker(*found[broker_id])
+            self._context.add_broker(*registered[broker_id])
             self._term.connect(broker_id)
 
     async def _started(self, ids: list[int]) -> None:
-        log.info("Brokers have come: %s", ids)
+        logger.info("New brokers: %s", ids)
         batch = self._term.new_batch()
-        batch.tell_metadata([b for b in self._context.brokers if b not in ids], [])
+        batch.add_update_metadata([b for b in self._context.brokers if b not in ids], [])
         batch.send()
-        batch.tell_metadata(ids, self._context.all_partitions())
+        batch.add_update_metadata(ids, self._context.all_partitions())
         batch.send()
         await self._replicas_back(self._context.replicas_on(ids))
         await self._term.reassignments.resume(lambda assignment: not set(ids).isdisjoint(assignment.target))
 
     async def _failed(self, ids: list[int]) -> None:
-        log.info("Brokers are gone: %s", ids)
+        logger.info("Lost brokers: %s", ids)
         for broker_id in ids:
             self._context.forget_broker(broker_id)
         await self._replicas_offline(self._context.replicas_on(ids))
 
-    # ---- their replicas
+    # ---- replicas
 
     async def _replicas_offline(self, replicas: Iterable[Replica]) -> None:
-        """Their broker or disk is gone: new leaders for what they led, and out of the ISR with them."""
+        """The replicas' brokers or disks have failed: elect new leaders and remove the replicas
+        from ISRs."""
         machines, context = self._term.machines, self._context
         replicas = list(replicas)
         going = [r for r in replicas if r.partition.topic in context.topics_to_delete]
@@ -169,17 +173,18 @@ class Brokers:
         if going:
             await self._term.deletions.replicas_not_deleted(going)
         if not leaderless:
-            self._term.tell_metadata_to_all([])
+            self._term.send_metadata_to_all([])
 
     async def _replicas_back(self, replicas: list[Replica]) -> None:
         await self._term.machines.replicas_to(replicas, ReplicaState.ONLINE)
         await self._term.machines.bring_online()
         await self._term.deletions.replicas_back(replicas)
 
-    # ---- their disks
+    # ---- disks
 
     async def log_dirs_failed(self) -> None:
-        """Brokers announced that a disk failed: asked about all their replicas, they say which are gone."""
+        """Brokers have reported failed disks: send LeaderAndIsr for all their replicas to learn
+        which failed."""
         term, tree = self._term, self._term.tree
         names = await tree.store.children(paths.LOG_DIR_EVENTS, term.watch(events.LogDirFailure()))
         nodes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
@@ -189,61 +194,61 @@ class Brokers:
                 if node is not None:
                     broker_ids.add(paths.decode_log_dir_event(node[0]))
             except MalformedNode as error:
-                log.warning("%s is left out: %s", path, error)
-        known = (ReplicaState.ONLINE, ReplicaState.OFFLINE)
-        asked = [r for r in self._context.replicas_on(broker_ids) if self._context.replica_state(r) in known]
-        await term.machines.replicas_to(asked, ReplicaState.ONLINE)
-        # Last: a controller that dies before it asked leaves them to the next.
+                logger.warning("Ignoring %s: %s", path, error)
+        placed = (ReplicaState.ONLINE, ReplicaState.OFFLINE)
+        replicas = [r for r in self._context.replicas_on(broker_ids) if self._context.replica_state(r) in placed]
+        await term.machines.replicas_to(replicas, ReplicaState.ONLINE)
+        # Deleted last, so that the next controller finds them if this one fails.
         await tree.delete_all(nodes)
 
-    async def leader_and_isr_answered(self, answered: events.LeaderAndIsrAnswered) -> None:
-        context, broker_id = self._context, answered.broker_id
-        if not self._term.is_of_now(answered):
+    async def on_leader_and_isr_response(self, received: events.LeaderAndIsrResponseReceived) -> None:
+        context, broker_id = self._context, received.broker_id
+        if not self._term.is_current(received):
             return
         failed: set[Replica] = set()
         back: list[Replica] = []
-        for tp, code in _codes(answered):
+        for tp, code in _codes(received):
             replica = Replica(tp, broker_id)
             if code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.add(replica)
             elif code == ErrorCode.NONE and replica in context.replicas_on_failed_disks:
                 back.append(replica)
         if failed:
-            self._term.later(self._disk_retry_s, events.RetryFailedDisks())
+            self._term.later(DISK_BACKOFF.delay(self._disk_retries + 1), events.RetryFailedDisks())
         newly_failed = failed - context.replicas_on_failed_disks
         context.replicas_on_failed_disks |= failed
         if newly_failed:
             await self._replicas_offline(sorted(newly_failed))
         if back:
-            self._disk_retry_s = FIRST_DISK_RETRY_S
+            self._disk_retries = 0
             context.replicas_on_failed_disks -= set(back)
             await self._replicas_back(back)
 
     def retry_failed_disks(self) -> None:
-        self._disk_retry_s = min(self._disk_retry_s * 2, LAST_DISK_RETRY_S)
+        self._disk_retries += 1
         batch = self._term.new_batch()
         for replica in sorted(self._context.replicas_on_failed_disks):
             leadership = self._context.leaderships.get(replica.partition)
             if leadership is not None:
-                batch.tell_leadership([replica.broker_id], replica.partition, leadership)
+                batch.add_leader_and_isr([replica.broker_id], replica.partition, leadership)
         batch.send()
 
-    async def stop_replica_answered(self, answered: events.StopReplicaAnswered) -> None:
-        broker_id, response = answered.broker_id, answered.response
-        if not self._term.is_of_now(answered):
+    async def on_stop_replica_response(self, received: events.StopReplicaResponseReceived) -> None:
+        broker_id, response = received.broker_id, received.response
+        if not self._term.is_current(received):
             return
-        asked = [
+        deletions = [
             TopicPartition(topic.topic_name, partition.partition_index)
-            for topic in answered.request.topic_states
+            for topic in received.request.topic_states
             for partition in topic.partition_states
             if partition.delete_partition
         ]
-        if not asked:
+        if not deletions:
             return
         codes = {TopicPartition(e.topic_name, e.partition_index): e.error_code for e in response.partition_errors}
         deleted: list[Replica] = []
         failed: list[Replica] = []
-        for tp in asked:
+        for tp in deletions:
             is_deleted = codes.get(tp, response.error_code) == ErrorCode.NONE
             (deleted if is_deleted else failed).append(Replica(tp, broker_id))
         if failed:
@@ -252,10 +257,10 @@ class Brokers:
             await self._term.deletions.replicas_deleted(deleted)
 
 
-def _codes(answered: events.LeaderAndIsrAnswered) -> Collection[tuple[TopicPartition, int]]:
-    """The code of each partition. From version 5 on topics are named by their id only."""
-    names = {topic.topic_id: topic.topic_name for topic in answered.request.topic_states}
-    response = answered.response
+def _codes(received: events.LeaderAndIsrResponseReceived) -> Collection[tuple[TopicPartition, int]]:
+    """The error code of each partition. From version 5 on, topics have only ids."""
+    names = {topic.topic_id: topic.topic_name for topic in received.request.topic_states}
+    response = received.response
     by_name = [(TopicPartition(e.topic_name, e.partition_index), e.error_code) for e in response.partition_errors]
     return by_name + [
         (TopicPartition(names[topic.topic_id], e.partition_index), e.error_code)

@@ -1,4 +1,4 @@
-"""How the controller reaches a broker: three requests, each answered, in the order they were given."""
+"""The controller's connection to a broker: three requests, sent in order, one at a time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAn
 from kavka.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ControlRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
-Answered = Callable[[ControlRequest, ControlResponse], Any]
+OnResponse = Callable[[ControlRequest, ControlResponse], Any]
 
 
 class BrokerChannel(ABC):
     @abstractmethod
     async def send(self, request: ControlRequest) -> ControlResponse:
-        """Deliver it and wait for the answer. A broker that cannot be reached is tried again, for as long as it takes:
-        only the end of its registration (`close`) ends the trying."""
+        """Deliver the request and wait for the response. Retries until the broker is reachable or
+        `close` is called, when its registration has expired."""
 
     def close(self) -> None:
-        """The broker is gone, or this controller resigned."""
+        """The broker is no longer registered, or this controller has resigned."""
         return
 
 
@@ -47,39 +47,39 @@ class LocalChannel(BrokerChannel):
         }
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        answer = self._calls[type(request)](request)
-        response: ControlResponse = await answer if isawaitable(answer) else answer
+        result = self._calls[type(request)](request)
+        response: ControlResponse = await result if isawaitable(result) else result
         return response
 
 
 class BrokerSender:
-    """The requests on their way to one broker: one at a time, in order."""
+    """The requests for one broker, sent one at a time in order."""
 
     def __init__(self, broker_id: int, channel: BrokerChannel) -> None:
         self.broker_id = broker_id
         self._channel = channel
-        self._queue: asyncio.Queue[tuple[ControlRequest, Answered]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[ControlRequest, OnResponse]] = asyncio.Queue()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"controller-to-broker-{broker_id}")
 
-    def enqueue(self, request: ControlRequest, answered: Answered) -> None:
-        self._queue.put_nowait((request, answered))
+    def enqueue(self, request: ControlRequest, received: OnResponse) -> None:
+        self._queue.put_nowait((request, received))
 
     async def drained(self) -> None:
-        """Wait until all that was given so far is answered."""
+        """Wait until all requests so far have a response."""
         await self._queue.join()
 
     def stop(self) -> asyncio.Task[None]:
-        """Nothing more is sent from now on; the task that sent is done a little later."""
+        """Stop sending; returns the task, which ends soon."""
         self._channel.close()
         self._task.cancel()
         return self._task
 
     async def _run(self) -> None:
         while True:
-            request, answered = await self._queue.get()
+            request, received = await self._queue.get()
             try:
-                answered(request, await self._channel.send(request))
+                received(request, await self._channel.send(request))
             except Exception:
-                log.exception("Broker %d failed to take a %s", self.broker_id, type(request).__name__)
+                logger.exception("Broker %d failed to process %s", self.broker_id, type(request).__name__)
             finally:
                 self._queue.task_done()

@@ -1,7 +1,7 @@
-"""What the controller knows: a copy of the tree, and where each partition and replica is in its life.
+"""The controller's in-memory state: a copy of the tree, and the states of partitions and replicas.
 
-Only the controller's events change it. `leaderships` is what the state nodes say, with their versions; a partition
-without one is new.
+Only the controller's events change it. `leaderships` has the state nodes with their versions; a
+partition without one is new.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """What a state node says, its version, and the zxid of the write (-1 for a node that this controller made)."""
+    """A state node with its version and the zxid of the write (-1 if this controller created
+    it)."""
 
     state: PartitionStateNode
     partition_epoch: int
@@ -46,32 +47,32 @@ class ControllerContext:
         self.epoch_version = 0
         self.brokers: dict[int, BrokerRegistration] = {}
         self.broker_epochs: dict[int, int] = {}
-        # Signed in still, but on their way out: told everything, elected for nothing.
+        # Registered, but shutting down: they get all requests, and are not elected.
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.topic_names: dict[UUID, str] = {}
         self.leaderships: dict[TopicPartition, Leadership] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
-        # Replicas on a live broker whose disk has failed.
+        # Replicas with a failed disk on a live broker.
         self.replicas_on_failed_disks: set[Replica] = set()
         self.topics_to_delete: set[str] = set()
         self.topics_being_deleted: set[str] = set()
         self.topics_not_deletable_now: set[str] = set()
-        # Those whose assignment says that replicas are being added or removed.
+        # Partitions whose assignment has adding or removing replicas.
         self.reassigning: set[TopicPartition] = set()
 
     # ---- brokers
 
     def is_live(self, broker_id: int) -> bool:
-        """Signed in, and not shutting down."""
+        """Registered and not shutting down."""
         return broker_id in self.brokers and broker_id not in self.shutting_down
 
     def is_online(self, replica: Replica) -> bool:
         return self.is_live(replica.broker_id) and replica not in self.replicas_on_failed_disks
 
     def online_brokers(self, tp: TopicPartition) -> set[int]:
-        """Of the brokers that hold `tp`, those that can serve it."""
+        """The brokers that have a replica of `tp` and can serve it."""
         return {b for b in self.replicas_of(tp) if self.is_online(Replica(tp, b))}
 
     def add_broker(self, broker: BrokerRegistration, epoch: int) -> None:
@@ -84,8 +85,9 @@ class ControllerContext:
         self.shutting_down.discard(broker_id)
         self.replicas_on_failed_disks = {r for r in self.replicas_on_failed_disks if r.broker_id != broker_id}
 
-    def signed_in_since(self, tp: TopicPartition) -> set[int]:
-        """The brokers that hold `tp` and have signed in after its state was written: that was about an earlier life."""
+    def registered_since(self, tp: TopicPartition) -> set[int]:
+        """The brokers that have a replica of `tp` and registered after its state was written, so
+        that it is about their previous run."""
         leadership = self.leaderships[tp]
         return {b for b in self.replicas_of(tp) if self.broker_epochs.get(b, -1) > leadership.zxid >= 0}
 
@@ -111,8 +113,8 @@ class ControllerContext:
         return (Replica(tp, broker_id) for tp in partitions for broker_id in self.replicas_of(tp))
 
     def replicas_on(self, broker_ids: Iterable[int]) -> list[Replica]:
-        wanted = set(broker_ids)
-        return [r for r in self.replicas(self.all_partitions()) if r.broker_id in wanted]
+        hosts = set(broker_ids)
+        return [r for r in self.replicas(self.all_partitions()) if r.broker_id in hosts]
 
     def add_topic(self, name: str, topic_id: UUID, partitions: Mapping[int, ReplicaAssignment]) -> None:
         self.topics[name] = Topic(topic_id, dict(partitions))
@@ -146,9 +148,6 @@ class ControllerContext:
 
     def partitions_in(self, *states: PartitionState) -> list[TopicPartition]:
         return [tp for tp, state in self.partition_states.items() if state in states]
-
-    def replicas_in(self, topic: str, state: ReplicaState) -> list[Replica]:
-        return [r for r in self.replicas(self.partitions_of([topic])) if self.replica_state(r) is state]
 
 
 _NOBODY = ReplicaAssignment(())

@@ -1,9 +1,11 @@
-"""The controller: one broker, elected by making /controller, that decides who leads and sees topics come and go.
+"""The controller: one broker, elected by creating /controller, that elects leaders and manages
+topics.
 
-Every broker has one of these; those that are not elected only watch /controller. All that it does is done by events
-(`events.py`), so the context is never seen half changed. It decides from the tree and writes to the tree first; only
-then are brokers told. So a controller that dies at any point leaves a tree from which the next one goes on; and one
-whose store fails in the middle of an event goes on the same way, by reading the tree anew (`term.py`).
+Every broker has one; those that are not elected only watch /controller. All work is done by events
+(`events.py`), so the context is never seen half changed. The controller decides from the tree and
+writes to the tree first; only then does it send requests to brokers. So the next controller can
+continue from the tree wherever one fails. A controller whose store fails during an event does the
+same, by reading the tree again (`term.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from kavka.controller.features import FeatureUpdate, Updated
 from kavka.controller.term import ControllerSettings, Term
 from kavka.controller.tree import ControllerMoved
 from kavka.metadata import paths
-from kavka.metadata.cluster import take_producer_ids
+from kavka.metadata.cluster import allocate_producer_ids
 from kavka.metadata.paths import (
     BrokerRegistration,
     ControllerNode,
@@ -46,14 +48,14 @@ from kavka.metadata.store import (
 )
 from kavka.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NO_CONTROLLER = -1
 RETRY_AFTER_S = 1.0
-# How long a broker that hands over waits at most for those who take over to know of it.
+# How long a controlled shutdown waits for the new leaders to acknowledge.
 HAND_OVER_S = 5.0
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Controller:
@@ -71,7 +73,7 @@ class Controller:
         clock: Clock | None = None,
     ) -> None:
         self.broker_id = broker_id
-        # Who the controller is, as far as this broker knows.
+        # The id of the controller, as far as this broker knows.
         self.active_id = NO_CONTROLLER
         self._store = store
         self._channel_to = channel_to
@@ -86,38 +88,38 @@ class Controller:
         self._ending: set[asyncio.Task[None]] = set()
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
 
-    # ---- from outside
+    # ---- interface for other parts of the broker
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, and has read the tree."""
+        """Whether this broker is the controller and has read the tree."""
         return self._term is not None and self.active_id == self.broker_id
 
     @property
     def context(self) -> ControllerContext:
-        """What the controller knows: nothing while it is not active."""
+        """The controller's state; empty while it is not active."""
         term = self._term or self._beginning
         return term.context if term is not None else self._no_context
 
     def start(self) -> None:
-        """The broker is signed in: stand for election, and work from then on. Again after a session was lost."""
+        """The broker has registered: take part in elections. Called again after a lost session."""
         self._queue.start()
         self._queue.put(events.Startup())
 
     def session_lost(self) -> None:
-        """All ephemeral nodes of this broker are gone, /controller too: its term is over, if it has one.
+        """All ephemeral nodes of this broker have expired, including /controller: its term ends.
 
-        It stands again as soon as the store answers.
+        It takes part in an election as soon as the store is reachable.
         """
         self._end_term()
         self.active_id = NO_CONTROLLER
         self._queue.put(events.ControllerChange())
 
     async def settled(self) -> None:
-        """Wait until all that was asked of the controller so far is decided, and its own broker was told."""
+        """Wait until all events so far are processed and this broker has the results."""
         await self._queue.drained()
         if self._term is not None:
-            await self._term.told(self.broker_id)
+            await self._term.wait_until_acknowledged(self.broker_id)
             await self._queue.drained()
 
     async def stop(self) -> None:
@@ -130,7 +132,8 @@ class Controller:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for something that this broker learns from the controller; False when the time was up first."""
+        """Wait for a change that this broker learns from the controller; False after the
+        timeout."""
         if condition():
             return True
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -144,7 +147,7 @@ class Controller:
         return True
 
     def check_waiting(self) -> None:
-        """What this broker knows has changed: see who waited for it."""
+        """This broker's metadata has changed: check the waiting callers."""
         for waiting, condition in list(self._waiting.items()):
             if not waiting.done() and condition():
                 waiting.set_result(None)
@@ -153,33 +156,34 @@ class Controller:
         return await self._call("AlterPartition", lambda term: term.isr.alter(request, version))
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
-        """Hand over what a broker leads; returns what it has to go on leading."""
+        """Move the leaderships of a broker; returns the partitions that it must continue to
+        lead."""
 
         async def work(term: Term) -> tuple[list[TopicPartition], list[Awaitable[None]]]:
             remaining, leaders = await term.shutdowns.hand_over(broker_id, broker_epoch)
-            return remaining, [term.told(leader) for leader in leaders]
+            return remaining, [term.wait_until_acknowledged(leader) for leader in leaders]
 
-        remaining, told = await self._call("ControlledShutdown", work)
-        # The broker that goes on serving until it is answered leaves no gap when the others know that they lead.
+        remaining, acknowledgements = await self._call("ControlledShutdown", work)
+        # Until it gets the response, the broker continues to serve, so that there is no gap.
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*told), HAND_OVER_S)
+            await asyncio.wait_for(asyncio.gather(*acknowledgements), HAND_OVER_S)
         return remaining
 
     async def elect_leaders(self, kind: int, partitions: Iterable[TopicPartition] | None) -> Elected:
         return await self._call("ElectLeaders", lambda term: term.elections.elect(kind, partitions))
 
     async def alter_reassignments(
-        self, asked: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool
     ) -> dict[TopicPartition, KafkaError | None]:
         return await self._call(
-            "AlterPartitionReassignments", lambda term: term.reassignments.request(asked, same_factor=same_factor)
+            "AlterPartitionReassignments", lambda term: term.reassignments.request(targets, same_factor=same_factor)
         )
 
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, ReplicaAssignment]:
         async def work(term: Term) -> dict[TopicPartition, ReplicaAssignment]:
-            return term.reassignments.under_way(partitions)
+            return term.reassignments.in_progress(partitions)
 
         return await self._call("ListPartitionReassignments", work)
 
@@ -192,30 +196,31 @@ class Controller:
         )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """A block of producer ids that nobody else gets."""
+        """A block of producer ids that is allocated only once."""
 
         async def work(term: Term) -> ProducerIdBlock:
             epoch = term.context.broker_epochs.get(broker_id)
             if epoch is None:
-                raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not signed in.")
+                raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered.")
             if epoch != broker_epoch:
-                raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has signed in again since.")
-            return await take_producer_ids(self._store, broker_id)
+                raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has registered again since.")
+            return await allocate_producer_ids(self._store, broker_id)
 
         return await self._call("AllocateProducerIds", work)
 
     def unclean_election_enabled(self, topic: str | None = None) -> None:
-        """The settings of a topic, or (None) of all brokers, may allow now to lose records rather than availability."""
+        """The settings of a topic, or of all brokers (None), may now allow unclean elections."""
         if self._term is not None:
             self._queue.put(events.UncleanEnabled(topic))
 
-    async def _call(self, name: str, work: Callable[[Term], Awaitable[Answer]]) -> Answer:
-        """Have it done as an event. NOT_CONTROLLER when this broker is not, or not any more when its turn comes."""
+    async def _call(self, name: str, work: Callable[[Term], Awaitable[Result]]) -> Result:
+        """Run it as an event. Raises NOT_CONTROLLER if this broker is not the controller when its
+        turn comes."""
         if self._term is None:
             raise not_controller()
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._queue.put(events.Call(name, work, answer))
-        return await answer
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._queue.put(events.Call(name, work, future))
+        return await future
 
     # ---- events
 
@@ -230,26 +235,26 @@ class Controller:
                 _fail(event, not_controller())
         except ControllerMoved:
             if self._term is term:
-                log.warning("Another broker has become the controller")
+                logger.warning("Another broker has become the controller")
                 self._end_term()
                 self.active_id = NO_CONTROLLER
                 self._queue.put(events.ControllerChange())
             _fail(event, not_controller())
         except StoreUnavailable as error:
-            # Where the session was lost meanwhile, the event belonged to a term that is over already.
-            in_office = self._term is term
-            _fail(event, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) if in_office else not_controller())
-            if in_office or _is_about_election(event):
-                self._read_again(str(error))
+            # If the session was lost meanwhile, the event belongs to an ended term.
+            is_current_term = self._term is term
+            _fail(event, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) if is_current_term else not_controller())
+            if is_current_term or _is_about_election(event):
+                self._restart_term(str(error))
         except asyncio.CancelledError:
             _fail(event, not_controller())
             raise
         except Exception as error:
             if isinstance(event, events.Call) and isinstance(error, KafkaError):
-                _fail(event, error)  # a refusal is an answer
+                _fail(event, error)  # a refusal is a result
                 return
             if _is_about_election(event):
-                self._read_again(f"The controller could not begin: {error!r}")
+                self._restart_term(f"The controller could not begin: {error!r}")
             _fail(event, error)
             raise
         self.check_waiting()
@@ -257,9 +262,9 @@ class Controller:
     async def _process_in(self, term: Term, event: Event) -> None:
         match event:
             case events.Call():
-                answer = await event.work(term)
-                if not event.answer.done():
-                    event.answer.set_result(answer)
+                result = await event.work(term)
+                if not event.future.done():
+                    event.future.set_result(result)
             case events.BrokerChange():
                 await term.brokers.changed()
             case events.BrokerModification(broker_id):
@@ -277,23 +282,23 @@ class Controller:
             case events.IsrChanged():
                 await term.reassignments.isr_changed(event.partitions if event.term is term else ())
             case events.PreferredElection():
-                await term.elections.asked_by_node()
+                await term.elections.process_node()
             case events.ReassignmentNode():
-                await term.reassignments.asked_by_node()
+                await term.reassignments.process_node()
             case events.AutoRebalance():
                 await term.elections.rebalance()
             case events.UncleanEnabled(topic):
                 await term.elections.unclean_enabled(topic)
-            case events.LeaderAndIsrAnswered():
-                await term.brokers.leader_and_isr_answered(event)
-            case events.StopReplicaAnswered():
-                await term.brokers.stop_replica_answered(event)
+            case events.LeaderAndIsrResponseReceived():
+                await term.brokers.on_leader_and_isr_response(event)
+            case events.StopReplicaResponseReceived():
+                await term.brokers.on_stop_replica_response(event)
             case events.RetryFailedDisks():
                 term.brokers.retry_failed_disks()
 
-    def _read_again(self, why: str) -> None:
-        """What became of the last writes is unknown: the term is over; another begins soon, with what is there."""
-        log.warning("%s; the controller reads the metadata again in %g s", why, RETRY_AFTER_S)
+    def _restart_term(self, why: str) -> None:
+        """The result of the last writes is unknown: end the term, and start another one soon."""
+        logger.warning("%s; the controller reloads the metadata in %g s", why, RETRY_AFTER_S)
         self._end_term()
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._queue.put, events.ControllerChange())
 
@@ -303,14 +308,15 @@ class Controller:
     # ---- election
 
     async def _follow_election(self) -> None:
-        """Whatever happened to /controller: know who it is; if it is nobody, stand for it."""
+        """Handle any change of /controller: learn who the controller is, or take part in the
+        election."""
         while True:
             try:
                 data, stat = await self._store.get(paths.CONTROLLER, self._watch_controller)
             except NoNode:
                 self._end_term()
                 self.active_id = NO_CONTROLLER
-                await self._stand()
+                await self._run_for_election()
                 continue
             is_ours = stat.ephemeral_owner == self._store.session_id
             if not is_ours:
@@ -318,14 +324,15 @@ class Controller:
             try:
                 self.active_id = ControllerNode.decode(data).broker_id
             except MalformedNode as error:
-                log.error("Nobody knows who the controller is: %s", error)
+                logger.error("The controller is unknown: %s", error)
                 self.active_id = NO_CONTROLLER
             if is_ours and self._term is None:
                 await self._begin_term()
             return
 
-    async def _stand(self) -> None:
-        """Make /controller and raise the epoch in one step, if nobody else did."""
+    async def _run_for_election(self) -> None:
+        """Create /controller and increment the epoch in one transaction, unless another broker
+        did."""
         with suppress(NodeExists):
             await self._store.create(paths.CONTROLLER_EPOCH, paths.encode_epoch(0))
         data, stat = await self._store.get(paths.CONTROLLER_EPOCH)
@@ -344,7 +351,7 @@ class Controller:
         )
         try:
             await term.begin()
-            if not term.is_over:
+            if not term.has_ended:
                 self._term, self._beginning = term, None
         finally:
             if self._term is not term:
@@ -354,7 +361,7 @@ class Controller:
         terms = [term for term in (self._term, self._beginning) if term is not None]
         self._term = self._beginning = None
         for term in terms:
-            log.info("This broker is the controller no more")
+            logger.info("This broker is no longer the controller")
             for task in term.end():
                 self._ending.add(task)
                 task.add_done_callback(self._ending.discard)
@@ -369,5 +376,5 @@ def _is_about_election(event: Event) -> bool:
 
 
 def _fail(event: Event, error: Exception) -> None:
-    if isinstance(event, events.Call) and not event.answer.done():
-        event.answer.set_exception(error)
+    if isinstance(event, events.Call) and not event.future.done():
+        event.future.set_exception(error)

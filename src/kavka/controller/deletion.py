@@ -1,18 +1,19 @@
-"""How a topic goes away.
+"""Deletion of topics.
 
-    marked           /admin/delete_topics/T was made, by whoever wants it gone
-    being deleted    its partitions are gone for clients; brokers were told to stop its replicas and delete their files
-    deleted          every replica's broker said it did: the topic's nodes are removed, the mark last
+    marked           /admin/delete_topics/T exists
+    being deleted    hidden from clients; brokers stop its replicas and delete the files
+    deleted          all brokers have confirmed: the topic's nodes are removed, the mark last
 
-A broker that is dead, a disk that has failed, or a move of its partitions holds the deletion up: the topic is *not
-deletable now*, and tried again when the broker or the disk is back, or the move is done. A new controller begins again
-from the mark; deleting twice does no harm.
+A dead broker, a failed disk or a reassignment blocks the deletion: the topic is *not deletable
+now*. The deletion is retried when the broker or the disk is back, or the reassignment is done. A
+new controller starts again from the mark; repeated deletions are harmless.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from kavka.common.types import TopicPartition
@@ -23,32 +24,25 @@ from kavka.controller.replica_states import ReplicaState
 from kavka.controller.tree import FencedTree
 from kavka.metadata import paths
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class TopicDeletions:
-    def __init__(
-        self,
-        context: ControllerContext,
-        machines: StateMachines,
-        tree: FencedTree,
-        tell_metadata: Callable[[Iterable[TopicPartition]], Any],
-        on_deleted: Callable[[str], Any],
-    ) -> None:
-        self._context = context
-        self._machines = machines
-        self._tree = tree
-        self._tell_metadata = tell_metadata
-        self._on_deleted = on_deleted
+    _context: ControllerContext
+    _machines: StateMachines
+    _tree: FencedTree
+    _send_metadata: Callable[[Iterable[TopicPartition]], Any]
+    _on_deleted: Callable[[str], Any]
 
     async def replicas_deleted(self, replicas: Iterable[Replica]) -> None:
-        """Their broker says that their files are gone."""
+        """The broker has deleted the files of these replicas."""
         started = [r for r in replicas if self._context.replica_state(r) is ReplicaState.DELETION_STARTED]
         await self._machines.replicas_to(started, ReplicaState.DELETION_SUCCESSFUL)
         await self.resume()
 
     async def replicas_not_deleted(self, replicas: Iterable[Replica]) -> None:
-        """Their broker or disk failed while it was deleting."""
+        """The broker or disk failed during the deletion."""
         failed = [r for r in replicas if r.partition.topic in self._context.topics_to_delete]
         await self._machines.replicas_to(
             [r for r in failed if self._context.replica_state(r) is ReplicaState.DELETION_STARTED],
@@ -58,11 +52,11 @@ class TopicDeletions:
         await self.resume()
 
     async def replicas_back(self, replicas: Iterable[Replica]) -> None:
-        """They can be reached again: what waited for them goes on."""
+        """The replicas are reachable again: continue the deletions that waited for them."""
         await self.resume_for({r.partition.topic for r in replicas})
 
     async def resume_for(self, topics: set[str]) -> None:
-        """What held them up may be over."""
+        """Retry deletions that may no longer be blocked."""
         going = topics & self._context.topics_to_delete
         self._context.topics_not_deletable_now -= going
         if going:
@@ -90,7 +84,7 @@ class TopicDeletions:
         await self._machines.partitions_to(partitions, PartitionState.OFFLINE)
         await self._machines.partitions_to(partitions, PartitionState.NON_EXISTENT)
         self._context.topics_being_deleted.update(unseen)
-        self._tell_metadata(self._context.partitions_of(topics))
+        self._send_metadata(self._context.partitions_of(topics))
         await self._delete_replicas(topics)
 
     async def _delete_replicas(self, topics: list[str]) -> None:
@@ -109,15 +103,16 @@ class TopicDeletions:
         await self._machines.replicas_to(reachable, ReplicaState.DELETION_STARTED)
         waiting = {r.partition.topic for r in unreachable}
         if waiting:
-            log.info("These topics are deleted when all their replicas can be reached: %s", ", ".join(sorted(waiting)))
+            logger.info("Deletion waits for unreachable replicas of topics %s", ", ".join(sorted(waiting)))
             self._context.topics_not_deletable_now |= waiting
 
     async def _complete(self, topic: str) -> None:
         replicas = list(self._context.replicas(self._context.partitions_of([topic])))
         await self._machines.replicas_to(replicas, ReplicaState.NON_EXISTENT)
-        # The mark last, and the topic's own node next to last: from either of them a new controller goes on.
+        # The mark last, and the topic's own node before it: a new controller can continue from
+        # either.
         for path in (paths.topic_config(topic), paths.topic(topic), paths.delete_topic(topic)):
             await self._tree.delete_tree(path)
         self._context.forget_topic(topic)
-        log.info("Topic %s is deleted", topic)
+        logger.info("Deleted topic %s", topic)
         self._on_deleted(topic)

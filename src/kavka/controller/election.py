@@ -1,7 +1,7 @@
-"""[pure] Who leads. Each rule takes what is known of a partition and gives its next leader and ISR, or None.
+"""[pure] Leader elections. Each rule returns the next leader and ISR of a partition, or None.
 
-`replicas` are in the order of preference. An election raises the leader epoch by one; it never changes the partition's
-epoch, which is the version of the node and changes by being written.
+`replicas` are in the order of preference. An election increments the leader epoch. It does not
+change the partition epoch, which is the version of the node and changes with the write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ INITIAL_LEADER_EPOCH = 0
 
 
 def initial(replicas: Sequence[int], live: Container[int], controller_epoch: int) -> PartitionStateNode | None:
-    """The first leader of a new partition: all replicas that live are in sync, having nothing."""
+    """The first leader of a new partition: all live replicas are in sync, because the log is
+    empty."""
     isr = tuple(r for r in replicas if r in live)
     if not isr:
         return None
@@ -26,9 +27,10 @@ def initial(replicas: Sequence[int], live: Container[int], controller_epoch: int
 def offline(
     state: PartitionStateNode, replicas: Sequence[int], live: Container[int], *, unclean: bool, controller_epoch: int
 ) -> PartitionStateNode | None:
-    """The leader is gone. The next is a live member of the ISR; failing that, and only if `unclean`, any live replica.
+    """The leader has failed. The next is a live member of the ISR; otherwise, only if `unclean`,
+    any live replica.
 
-    An unclean leader is alone in the ISR, and marked as recovering: records may have been lost.
+    An unclean leader is the only member of the ISR and marked as recovering: records may be lost.
     """
     leader = _first(replicas, live, state.isr)
     if leader is not None:
@@ -47,9 +49,11 @@ def restarted(
     *,
     controller_epoch: int,
 ) -> PartitionStateNode | None:
-    """Members of the ISR have restarted since it was written (`renewed`), and may have lost the end of their logs.
+    """Members of the ISR (`renewed`) have restarted since it was written, and may have lost the end
+    of their logs.
 
-    Those that have not restarted are the ISR, and lead. If all have, nobody knows who has most: the ISR stays.
+    The members that have not restarted are the new ISR. If all have, the ISR stays: it is unknown
+    which has the longest log.
     """
     isr = tuple(r for r in state.isr if r in live and r not in renewed) or tuple(r for r in state.isr if r in live)
     leader = state.leader if state.leader in isr else _first(replicas, live, isr)
@@ -59,7 +63,7 @@ def restarted(
 def preferred(
     state: PartitionStateNode, replicas: Sequence[int], live: Container[int], *, controller_epoch: int
 ) -> PartitionStateNode | None:
-    """The first of the replicas, if it lives and is in sync."""
+    """The first replica, if it is live and in sync."""
     leader = _first(replicas[:1], live, state.isr)
     return None if leader is None else _led_by(state, leader, state.isr, controller_epoch)
 
@@ -67,7 +71,7 @@ def preferred(
 def reassigned(
     state: PartitionStateNode, target: Sequence[int], live: Container[int], *, controller_epoch: int
 ) -> PartitionStateNode | None:
-    """The partition is moving to the replicas in `target`: one of these."""
+    """The partition is being reassigned to `target`: elect one of these replicas."""
     leader = _first(target, live, state.isr)
     return None if leader is None else _led_by(state, leader, state.isr, controller_epoch)
 
@@ -80,16 +84,17 @@ def controlled_shutdown(
     *,
     controller_epoch: int,
 ) -> PartitionStateNode | None:
-    """The leader is about to stop: one that stays, and the ISR without those that go."""
+    """The leader is shutting down: elect another replica, and remove replicas that shut down from
+    the ISR."""
     isr = tuple(r for r in state.isr if r not in shutting_down)
     leader = _first(replicas, live, isr)
     return None if leader is None else _led_by(state, leader, isr, controller_epoch)
 
 
 def without_replica(state: PartitionStateNode, replica: int, controller_epoch: int) -> PartitionStateNode | None:
-    """The ISR after `replica` is gone; None if it was neither in it nor leading.
+    """The ISR without `replica`; None if it was neither a member nor the leader.
 
-    The last member stays in the ISR, because only it is known to have every record.
+    The last member stays in the ISR, because only it is known to have all records.
     """
     if replica not in state.isr and replica != state.leader:
         return None

@@ -1,4 +1,4 @@
-"""Elections that somebody asks for: a request, an old tool's node, the clock, or a setting that allows for more."""
+"""Elections on request: by a client, by an old tool's node, by a timer, or by a changed setting."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kavka.metadata.store import NoNode
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PREFERRED, UNCLEAN = 0, 1
-# A new controller waits this long before it looks at the balance: brokers may still be coming.
+# Delay before a new controller checks the leader balance: brokers may still be starting.
 FIRST_CHECK_S = 5.0
 
-# Per partition: who leads it now, or why nobody was elected.
+# Per partition: its leader, or why there was no election.
 Elected = dict[TopicPartition, int | KafkaError]
 
 
@@ -34,9 +34,9 @@ class LeaderElections:
         self._context = term.context
 
     async def elect(self, kind: int, partitions: Iterable[TopicPartition] | None) -> Elected:
-        """ElectLeaders: of these partitions, or of all."""
+        """ElectLeaders for these partitions, or for all."""
         if kind not in (PREFERRED, UNCLEAN):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no election of type {kind}.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")
         context = self._context
         results: Elected = {}
         electable: list[TopicPartition] = []
@@ -82,28 +82,30 @@ class LeaderElections:
 
     # ---- the node of old tools
 
-    async def asked_by_node(self) -> None:
-        """/admin/preferred_replica_election: elect what it names, then remove it. A crash before that elects again."""
+    async def process_node(self) -> None:
+        """Elect the partitions in /admin/preferred_replica_election, then remove the node. After a
+        crash the election is repeated."""
         term, store = self._term, self._term.tree.store
         path = paths.PREFERRED_REPLICA_ELECTION
         if await store.exists(path, term.watch(events.PreferredElection())) is None:
             return
         try:
-            asked = paths.decode_partitions((await store.get(path))[0])
+            partitions = paths.decode_partitions((await store.get(path))[0])
         except NoNode:
             return
         except MalformedNode as error:
-            log.error("%s is removed: %s", path, error)
-            asked = []
-        for tp, result in (await self.elect(PREFERRED, asked)).items():
+            logger.error("Removing %s: %s", path, error)
+            partitions = []
+        for tp, result in (await self.elect(PREFERRED, partitions)).items():
             if isinstance(result, KafkaError) and result.code != ErrorCode.ELECTION_NOT_NEEDED:
-                log.warning("%s keeps its leader: %s", tp, result.message)
+                logger.warning("%s keeps its leader: %s", tp, result.message)
         await term.tree.delete_all([path])
 
-    # ---- by itself
+    # ---- automatic elections
 
     async def rebalance(self) -> None:
-        """Give back to brokers what they should lead, where they lead too little of it; then again after a while."""
+        """Move leaderships back to brokers that lead too few of their preferred partitions; repeats
+        periodically."""
         settings = self._term.settings
         try:
             if settings.auto_rebalance() and not self._context.reassigning:
@@ -127,11 +129,12 @@ class LeaderElections:
                 continue
             possible = [tp for tp in elsewhere if self._preferred(tp, context.leaderships[tp].state) is not None]
             if possible:
-                log.info("Broker %d gets back the lead of %d partitions", broker_id, len(possible))
+                logger.info("Broker %d gets back %d leaderships", broker_id, len(possible))
                 await self._term.machines.partitions_to(possible, PartitionState.ONLINE, self._preferred)
 
     async def unclean_enabled(self, topic: str | None) -> None:
-        """Losing records may be allowed now, of one topic or of all: what has no leader may find one."""
+        """Unclean elections may now be allowed, for one topic or all: elect leaders for leaderless
+        partitions."""
         await self._term.machines.bring_online(
             self._context.partitions_in(PartitionState.OFFLINE)
             if topic is None

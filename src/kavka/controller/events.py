@@ -1,7 +1,7 @@
-"""What can happen to a controller, and the one queue in which it happens.
+"""The controller's events and their queue.
 
-Everything that reads or changes the controller's context runs as an event, one after the other, so nothing in it
-needs a lock: watches, answers and requests only put an event here and return.
+All code that reads or changes the controller's context runs as an event, one after the other, so no
+locks are needed. Watches, responses and requests only enqueue an event.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from kavka.protocol.messages.stop_replica import StopReplicaRequest, StopReplica
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """The broker is signed in: stand for election."""
+    """The broker has registered: take part in the election."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerChange:
-    """/controller was made, changed or deleted."""
+    """/controller was created, changed or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerChange:
-    """A broker signed in or is gone."""
+    """A broker registered or was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class BrokerModification:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """A topic's node was made or deleted."""
+    """A topic's node was created or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicModification:
-    """Nodes of topics were changed: partitions were added. Which ones, the term has noted."""
+    """Nodes of topics changed: partitions were added. The term has the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,51 +61,51 @@ class TopicDeletion:
 
 @dataclass(frozen=True, slots=True)
 class LogDirFailure:
-    """A broker lost one of its log directories."""
+    """A log directory of a broker failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsrNotification:
-    """A broker changed an ISR in the tree by itself, and says so, as those of before AlterPartition did."""
+    """A broker without AlterPartition changed an ISR in the tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreferredElection:
-    """/admin/preferred_replica_election was made: an old tool asks for elections."""
+    """/admin/preferred_replica_election was created by an old tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentNode:
-    """/admin/reassign_partitions was made or changed: an old tool asks for moves."""
+    """/admin/reassign_partitions was created or changed by an old tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class AutoRebalance:
-    """It is time to look whether brokers lead what they should."""
+    """Check the leader balance."""
 
 
 @dataclass(frozen=True, slots=True)
 class UncleanEnabled:
-    """Losing records rather than availability may be allowed now: for a topic, or (None) for all."""
+    """Unclean elections may now be allowed: for a topic, or for all (None)."""
 
     topic: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class RetryFailedDisks:
-    """Ask brokers again about the replicas that they had no disk for: it may have been full, and have room now."""
+    """Ask brokers again about replicas on failed disks: a full disk may have space now."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IsrChanged:
-    """A leader had its ISR changed, and was answered: moves that waited for it may go on."""
+    """AlterPartition changed ISRs: reassignments that waited for them may continue."""
 
     term: Term
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LeaderAndIsrAnswered:
+class LeaderAndIsrResponseReceived:
     term: Term
     broker_id: int
     request: LeaderAndIsrRequest
@@ -113,7 +113,7 @@ class LeaderAndIsrAnswered:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StopReplicaAnswered:
+class StopReplicaResponseReceived:
     term: Term
     broker_id: int
     request: StopReplicaRequest
@@ -122,11 +122,11 @@ class StopReplicaAnswered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """Somebody waits for an answer of the controller."""
+    """A caller waits for the result."""
 
     name: str
     work: Callable[[Term], Awaitable[Any]]
-    answer: asyncio.Future[Any]
+    future: asyncio.Future[Any]
 
 
 Event = (
@@ -145,14 +145,14 @@ Event = (
     | UncleanEnabled
     | RetryFailedDisks
     | IsrChanged
-    | LeaderAndIsrAnswered
-    | StopReplicaAnswered
+    | LeaderAndIsrResponseReceived
+    | StopReplicaResponseReceived
     | Call
 )
 
 
 class EventQueue:
-    """Hands events to `process`, one at a time, in the order they came. An event that fails is logged, no more."""
+    """Passes events to `process` one at a time, in order. Logs failures."""
 
     def __init__(self, process: Callable[[Event], Awaitable[Any]]) -> None:
         self._process = process
@@ -167,11 +167,11 @@ class EventQueue:
         self._events.put_nowait(event)
 
     async def drained(self) -> None:
-        """Wait until everything that was put so far, and what it put itself, is done."""
+        """Wait until all events so far, and the events that they enqueue, are processed."""
         await self._events.join()
 
     async def stop(self) -> list[Event]:
-        """The event under way is broken off; returns those that were not begun."""
+        """Cancel the current event; returns the events that were not started."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -188,6 +188,6 @@ class EventQueue:
             try:
                 await self._process(event)
             except Exception:
-                log.exception("The controller failed to process %s", type(event).__name__)
+                logger.exception("The controller failed to process %s", type(event).__name__)
             finally:
                 self._events.task_done()

@@ -1,7 +1,8 @@
-"""The levels of features that an administrator has set: UpdateFeatures, kept in /feature.
+"""Feature levels set by UpdateFeatures, stored in /feature.
 
-What is set there is the most that the brokers offer (`metadata/features.py`); 0 is off. A feature that is not named
-there is offered at the highest level that all brokers have. The node is replaced as a whole, in one write.
+A level in the node limits what the brokers offer (`metadata/features.py`); 0 disables the feature.
+A feature without a level has the highest level that all brokers support. The node is replaced in
+one write.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.controller.tree import ATTEMPTS
 from kavka.metadata import paths
-from kavka.metadata.features import SUPPORTED, common_levels, offered
+from kavka.metadata.features import SUPPORTED, common_levels, finalized_levels
 from kavka.metadata.paths import MalformedNode
 from kavka.metadata.store import BadVersion, SetData
 
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 NOT_WRITTEN = -1
@@ -33,7 +34,8 @@ class FeatureUpdate(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """What became of each update, in their order; `epoch` is that of the features when all brokers know."""
+    """The result of each update, in order. `epoch` is the feature epoch that all brokers will
+    reach."""
 
     errors: list[KafkaError | None]
     epoch: int
@@ -44,19 +46,19 @@ class FeatureUpdates:
         self._term = term
 
     async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool, all_or_none: bool) -> Updated:
-        """Those that are refused leave the others to be done, or, `all_or_none`, none of them."""
+        """Refused updates do not affect the others, unless `all_or_none`."""
         store = self._term.tree.store
         for _ in range(ATTEMPTS):
             data, stat = await store.get(paths.FEATURE)
             try:
-                found = paths.decode_feature_levels(data)
+                current = paths.decode_feature_levels(data)
             except MalformedNode as error:
-                log.error("%s is written anew: %s", paths.FEATURE, error)
-                found = {}
-            levels = dict(found)
+                logger.error("Replacing %s: %s", paths.FEATURE, error)
+                current = {}
+            levels = dict(current)
             errors = [self._apply(update, levels) for update in updates]
             refused = all_or_none and any(errors)
-            if validate_only or refused or levels == found:
+            if validate_only or refused or levels == current:
                 return Updated(errors, NOT_WRITTEN)
             try:
                 node = paths.with_feature_levels(data, levels)
@@ -64,12 +66,12 @@ class FeatureUpdates:
             except BadVersion:
                 continue
             written = await store.exists(paths.FEATURE)
-            log.info("The levels of features are set: %s", levels)
+            logger.info("Set feature levels: %s", levels)
             return Updated(errors, NOT_WRITTEN if written is None else written.mzxid)
-        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "Somebody else changes the features all the time.")
+        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "The features were changed concurrently too often.")
 
     def _apply(self, update: FeatureUpdate, levels: dict[str, int]) -> KafkaError | None:
-        """Puts it into `levels`, or says why not."""
+        """Add the update to `levels`, or return the error."""
         name, level, kind = update
         if not name:
             return _invalid("A feature has a name.")
@@ -78,7 +80,7 @@ class FeatureUpdates:
         if name not in SUPPORTED:
             return _invalid(f"There is no feature {name}.")
         brokers = self._term.context.brokers.values()
-        now = offered(SUPPORTED, brokers, levels).get(name, 0)
+        now = finalized_levels(SUPPORTED, brokers, levels).get(name, 0)
         if level < SUPPORTED[name].lowest or level > common_levels(SUPPORTED, brokers)[name]:
             return _invalid(f"Not all brokers have level {level} of {name}.")
         if level < now and kind == UPGRADE:

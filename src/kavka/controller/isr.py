@@ -1,7 +1,7 @@
-"""Who is in sync: leaders ask the controller to change it, and old brokers change it themselves and say so.
+"""ISR changes: by AlterPartition, or by old brokers that write the state nodes themselves.
 
-A leader's request is checked against what this controller knows, written to the state node, and told to every broker
-as metadata. The leader itself learns it from the answer; its epoch stays.
+A leader's request is checked against the controller's state, written to the state node, and sent to
+all brokers as metadata. The leader gets it in the response; its epoch does not change.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kavka.protocol.messages.alter_partition import (
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ANY_EPOCH = -1
-# From this version on topics are named by id, and a replica that may not join has an error of its own.
+# From this version on, topics have ids, and an ineligible replica has a separate error code.
 BY_TOPIC_ID = 2
 WITH_BROKER_EPOCHS = 3
 
@@ -40,75 +40,77 @@ class IsrChanges:
         self._context = term.context
 
     async def alter(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
-        """AlterPartition. KafkaError when the whole request is refused."""
+        """AlterPartition. Raises KafkaError if the whole request is refused."""
         context = self._context
         if context.broker_epochs.get(request.broker_id) != request.broker_epoch:
             raise KafkaError(
-                ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} has signed in since, or is gone."
+                ErrorCode.STALE_BROKER_EPOCH, f"Broker {request.broker_id} is not registered with this epoch."
             )
-        wanted: dict[TopicPartition, PartitionStateNode] = {}
-        answers: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
+        changes: dict[TopicPartition, PartitionStateNode] = {}
+        results: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
         response = AlterPartitionResponse()
         for topic in request.topics:
-            answer = AlterPartitionResponseTopicData(topic_name=topic.topic_name, topic_id=topic.topic_id)
-            response.topics.append(answer)
+            topic_result = AlterPartitionResponseTopicData(topic_name=topic.topic_name, topic_id=topic.topic_id)
+            response.topics.append(topic_result)
             name = context.topic_names.get(topic.topic_id) if version >= BY_TOPIC_ID else topic.topic_name
-            for asked in topic.partitions:
-                partition = AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
-                answer.partitions.append(partition)
+            for requested in topic.partitions:
+                partition = AlterPartitionResponsePartitionData(partition_index=requested.partition_index)
+                topic_result.partitions.append(partition)
                 if name is None:
                     partition.error_code = int(ErrorCode.UNKNOWN_TOPIC_ID)
                     continue
-                tp = TopicPartition(name, asked.partition_index)
+                tp = TopicPartition(name, requested.partition_index)
                 leadership = context.leaderships.get(tp)
                 if leadership is None:
                     partition.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     continue
-                state = self._asked_state(asked, version, leadership)
-                code = self._check(tp, request.broker_id, asked, state, version, leadership)
+                state = self._requested_state(requested, version, leadership)
+                code = self._check(tp, request.broker_id, requested, state, version, leadership)
                 if code is None:
                     _fill(partition, leadership)
                 elif code is ErrorCode.NONE:
-                    wanted[tp], answers[tp] = state, partition
+                    changes[tp], results[tp] = state, partition
                 else:
                     partition.error_code = int(code)
-        await self._write(wanted, answers)
+        await self._write(changes, results)
         return response
 
-    def _asked_state(
-        self, asked: AlterPartitionRequestPartitionData, version: int, known: Leadership
+    def _requested_state(
+        self, requested: AlterPartitionRequestPartitionData, version: int, current: Leadership
     ) -> PartitionStateNode:
-        isr = [b.broker_id for b in asked.new_isr_with_epochs] if version >= WITH_BROKER_EPOCHS else asked.new_isr
+        isr = (
+            [b.broker_id for b in requested.new_isr_with_epochs] if version >= WITH_BROKER_EPOCHS else requested.new_isr
+        )
         return PartitionStateNode(
-            known.state.leader,
-            asked.leader_epoch,
+            current.state.leader,
+            requested.leader_epoch,
             tuple(isr),
             self._context.epoch,
-            # Version 0 knows of no recovery: whoever leads has recovered.
-            asked.leader_recovery_state if version >= 1 else RECOVERED,
+            # Version 0 has no recovery state.
+            requested.leader_recovery_state if version >= 1 else RECOVERED,
         )
 
     def _check(
         self,
         tp: TopicPartition,
         broker_id: int,
-        asked: AlterPartitionRequestPartitionData,
+        requested: AlterPartitionRequestPartitionData,
         state: PartitionStateNode,
         version: int,
-        known: Leadership,
+        current: Leadership,
     ) -> ErrorCode | None:
-        """NONE if it can be written, None if it is so already, else why not."""
-        now, context = known.state, self._context
-        if asked.leader_epoch > now.leader_epoch or asked.partition_epoch > known.partition_epoch:
-            # The leader knows more than this controller: there must be a newer one.
+        """NONE if the change can be written, None if there is no change, else the error."""
+        now, context = current.state, self._context
+        if requested.leader_epoch > now.leader_epoch or requested.partition_epoch > current.partition_epoch:
+            # The leader has newer state than this controller: there must be a newer controller.
             return ErrorCode.NOT_CONTROLLER
-        if asked.leader_epoch < now.leader_epoch:
+        if requested.leader_epoch < now.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if broker_id != now.leader:
             return ErrorCode.INVALID_REQUEST
         if set(state.isr) == set(now.isr) and state.leader_recovery_state == now.leader_recovery_state:
             return None
-        if asked.partition_epoch < known.partition_epoch:
+        if requested.partition_epoch < current.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
         replicas = context.replicas_of(tp)
         if len(set(state.isr)) != len(state.isr) or broker_id not in state.isr or not set(state.isr) <= set(replicas):
@@ -117,11 +119,12 @@ class IsrChanges:
             return ErrorCode.INVALID_REQUEST
         if state.leader_recovery_state == RECOVERING and (len(state.isr) > 1 or now.leader_recovery_state == RECOVERED):
             return ErrorCode.INVALID_REQUEST
-        with_epochs = asked.new_isr_with_epochs if version >= WITH_BROKER_EPOCHS else []
+        with_epochs = requested.new_isr_with_epochs if version >= WITH_BROKER_EPOCHS else []
         epochs = {b.broker_id: b.broker_epoch for b in with_epochs}
         for member in state.isr:
             epoch = epochs.get(member, ANY_EPOCH)
-            # A leader that is about to stop, but is the last in sync, can hand over only to those that it lets in.
+            # A leader that is shutting down as the last member of the ISR can only be replaced by
+            # members that it adds.
             may_be = context.is_live(member) or (member in now.isr and member in context.brokers)
             if not may_be or epoch not in (ANY_EPOCH, context.broker_epochs[member]):
                 return ErrorCode.INELIGIBLE_REPLICA if version >= BY_TOPIC_ID else ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -129,22 +132,22 @@ class IsrChanges:
 
     async def _write(
         self,
-        wanted: dict[TopicPartition, PartitionStateNode],
-        answers: dict[TopicPartition, AlterPartitionResponsePartitionData],
+        changes: dict[TopicPartition, PartitionStateNode],
+        results: dict[TopicPartition, AlterPartitionResponsePartitionData],
     ) -> None:
-        if not wanted:
+        if not changes:
             return
-        written = await self._term.tree.replace_states(wanted)
-        for tp, partition in answers.items():
+        written = await self._term.tree.replace_states(changes)
+        for tp, partition in results.items():
             leadership = written.get(tp)
             if leadership is None:
                 partition.error_code = int(ErrorCode.INVALID_UPDATE_VERSION)
             else:
                 _fill(partition, leadership)
-        self._term.tell_metadata_to_all(written)
+        self._term.send_metadata_to_all(written)
         self._term.put(events.IsrChanged(self._term, tuple(written)))
 
-    # ---- from brokers that write the state nodes themselves
+    # ---- brokers that write the state nodes themselves
 
     async def notified(self) -> None:
         term, tree = self._term, self._term.tree
@@ -156,12 +159,12 @@ class IsrChanges:
                 if node is not None:
                     changed |= dict.fromkeys(paths.decode_partitions(node[0]))
             except MalformedNode as error:
-                log.warning("%s is left out: %s", path, error)
-        known = [tp for tp in changed if tp in self._context.leaderships]
-        if known:
-            await tree.refresh_states(known)
-            term.tell_metadata_to_all(known)
-            await term.reassignments.isr_changed(known)
+                logger.warning("Ignoring %s: %s", path, error)
+        existing = [tp for tp in changed if tp in self._context.leaderships]
+        if existing:
+            await tree.refresh_states(existing)
+            term.send_metadata_to_all(existing)
+            await term.reassignments.isr_changed(existing)
         await tree.delete_all(nodes)
 
 

@@ -1,10 +1,11 @@
-"""Carries out what the two tables of transitions say: writes the state nodes, and gathers what brokers must be told."""
+"""Executes the transitions of partitions and replicas: writes state nodes and collects requests to
+brokers."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kavka.common.types import TopicPartition
 from kavka.controller import election
@@ -18,30 +19,26 @@ from kavka.metadata import paths
 from kavka.metadata.paths import PartitionStateNode
 from kavka.metadata.store import Create, StoreError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class StateMachines:
-    def __init__(
-        self,
-        context: ControllerContext,
-        tree: FencedTree,
-        new_batch: Callable[[], RequestBatch],
-        unclean_election: Callable[[str], bool],
-    ) -> None:
-        self._context = context
-        self._tree = tree
-        self._new_batch = new_batch
-        self._unclean_election = unclean_election
+    _context: ControllerContext
+    _tree: FencedTree
+    _new_batch: Callable[[], RequestBatch]
+    _unclean_election: Callable[[str], bool]
 
     # ---- partitions
 
     async def partitions_to(
         self, partitions: Iterable[TopicPartition], target: PartitionState, elect: ChangeState | None = None
     ) -> set[TopicPartition]:
-        """Bring them into a state; what may not or cannot go there stays where it is, and is logged.
+        """Move partitions to a state. Partitions for which that is not possible stay, and are
+        logged.
 
-        Returns those that were given a leader. `elect` decides who it is; by default, as when the leader is gone.
+        Returns the partitions that got a leader. `elect` decides which; by default the election
+        after a leader failure.
         """
         batch = self._new_batch()
         led: set[TopicPartition] = set()
@@ -50,7 +47,7 @@ class StateMachines:
             try:
                 action = PARTITION_TRANSITIONS.action(tp, self._context.state_of(tp), target)
             except IllegalTransition as error:
-                log.error("%s", error)
+                logger.error("%s", error)
                 continue
             by_action.setdefault(action, []).append(tp)
         for tp in by_action.get(PartitionAction.NOTE, ()):
@@ -68,7 +65,7 @@ class StateMachines:
         return led
 
     async def bring_online(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Try to find a leader for all that have none, or for some of these."""
+        """Elect leaders for all leaderless partitions, or for those in `partitions`."""
         waiting = (PartitionState.NEW, PartitionState.OFFLINE)
         if partitions is None:
             partitions = self._context.partitions_in(*waiting)
@@ -82,7 +79,7 @@ class StateMachines:
         )
 
     def offline_election(self, *, unclean: bool = False) -> ChangeState:
-        """The rule for when the leader is gone; `unclean` allows for what the topic's settings do not."""
+        """The election after a leader failure; `unclean` overrides the topic's settings."""
         return lambda tp, state: election.offline(
             state,
             self._context.replicas_of(tp),
@@ -98,7 +95,7 @@ class StateMachines:
                 self._context.replicas_of(tp), self._context.online_brokers(tp), self._context.epoch
             )
             if state is None:
-                log.error("%s stays without a leader: none of its replicas lives", tp)
+                logger.error("%s stays without a leader: no replica is alive", tp)
             else:
                 chosen[tp] = state
         grown = {tp.topic for tp in self._context.leaderships}
@@ -109,7 +106,7 @@ class StateMachines:
         led: set[TopicPartition] = set()
         for (tp, state), outcome in zip(chosen.items(), outcomes[len(parents) :], strict=True):
             if isinstance(outcome, StoreError):
-                log.error("The state of %s could not be written: %s", tp, outcome)
+                logger.error("Cannot write the state of %s: %s", tp, outcome)
                 continue
             self._lead(tp, Leadership(state, 0), batch, is_new=True)
             led.add(tp)
@@ -123,13 +120,13 @@ class StateMachines:
             self._lead(tp, leadership, batch)
         failed = [tp for tp in partitions if tp not in elected]
         if failed:
-            log.error("No replica that may lead lives, of %s", ", ".join(map(str, failed)))
+            logger.error("No live replica is eligible to lead %s", ", ".join(map(str, failed)))
         return set(elected)
 
     def _lead(self, tp: TopicPartition, leadership: Leadership, batch: RequestBatch, *, is_new: bool = False) -> None:
         self._context.leaderships[tp] = leadership
         self._context.partition_states[tp] = PartitionState.ONLINE
-        batch.tell_leadership(self._context.replicas_of(tp), tp, leadership, is_new=is_new)
+        batch.add_leader_and_isr(self._context.replicas_of(tp), tp, leadership, is_new=is_new)
 
     # ---- replicas
 
@@ -140,10 +137,10 @@ class StateMachines:
             try:
                 action = REPLICA_TRANSITIONS.action(replica, self._context.replica_state(replica), target)
             except IllegalTransition as error:
-                log.error("%s", error)
+                logger.error("%s", error)
                 continue
             if action is ReplicaAction.STOP:
-                batch.tell_stop(replica.broker_id, replica.partition, delete=False)
+                batch.add_stop_replica(replica.broker_id, replica.partition, delete=False)
                 stopped.setdefault(replica.broker_id, []).append(replica.partition)
             elif self._change_replica(replica, action, batch):
                 self._context.replica_states[replica] = target
@@ -157,19 +154,19 @@ class StateMachines:
         tp, broker_id = replica
         leadership = self._context.leaderships.get(tp)
         match action:
-            case ReplicaAction.TELL_NEW if leadership is not None:
+            case ReplicaAction.SEND_NEW if leadership is not None:
                 if leadership.state.leader == broker_id:
-                    log.error("%s leads already, it cannot be new", replica)
+                    logger.error("%s is already the leader and cannot be new", replica)
                     return False
-                batch.tell_leadership([broker_id], tp, leadership, is_new=True)
-            case ReplicaAction.TELL if leadership is not None:
-                batch.tell_leadership([broker_id], tp, leadership)
+                batch.add_leader_and_isr([broker_id], tp, leadership, is_new=True)
+            case ReplicaAction.SEND if leadership is not None:
+                batch.add_leader_and_isr([broker_id], tp, leadership)
             case ReplicaAction.JOIN:
                 assignment = self._context.assignment(tp)
                 if broker_id not in assignment.replicas:
                     self._context.set_assignment(tp, replace(assignment, replicas=(*assignment.replicas, broker_id)))
             case ReplicaAction.DELETE:
-                batch.tell_stop(broker_id, tp, delete=True)
+                batch.add_stop_replica(broker_id, tp, delete=True)
             case ReplicaAction.FORGET:
                 self._context.set_assignment(tp, self._context.assignment(tp).without(broker_id))
                 self._context.replica_states.pop(replica, None)
@@ -186,8 +183,8 @@ class StateMachines:
             if tp.topic in self._context.topics_to_delete:
                 continue
             if leadership is None:
-                # Nobody has to lead or follow differently; but clients see one replica less.
-                batch.tell_metadata(self._context.brokers, [tp])
+                # No leader or follower changes, but clients must see the smaller ISR.
+                batch.add_update_metadata(self._context.brokers, [tp])
             else:
                 others = [b for b in self._context.replicas_of(tp) if b != broker_id]
-                batch.tell_leadership(others, tp, leadership)
+                batch.add_leader_and_isr(others, tp, leadership)

@@ -1,15 +1,15 @@
-"""Partitions that are moved from some brokers to others.
+"""Reassignment of partitions to other brokers.
 
-A move is written in the topic's node: `replicas` are all old and new holders, the new ones first, `adding` and
-`removing` say which are which. So it outlives a controller.
+A reassignment is stored in the topic's node, so that it survives a controller: `replicas` has the
+old and new replicas, the new ones first; `adding` and `removing` list which are which.
 
-    begun        the node says so; all holders are told, the new ones begin to copy
-    copied       all new holders are in the ISR: one of them leads, the old ones are told to stop and delete
-    done         the node names the new holders only
+    started      the node is written; the new replicas start to copy
+    copied       all new replicas are in the ISR: one of them leads, the old ones are deleted
+    done         the node has only the new replicas
 
-A crash between two of these steps leaves the node as it was, and the next controller does the step again: leaders are
-elected with another epoch, and who was told to delete is told again. Calling a move off is a move back to where it
-began, whose new holders are in the ISR already.
+A crash between two steps leaves the node as it was, and the next controller repeats the step:
+leaders are elected with another epoch, and deletions are sent again. Cancelling a reassignment
+reverses it; its new replicas are already in the ISR.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kavka.metadata.store import Delete, NoNode, Op, SetData, StoreError
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Moves = dict[TopicPartition, ReplicaAssignment]
 
@@ -43,22 +43,23 @@ class Reassignments:
         self._term = term
         self._context = term.context
 
-    # ---- asked for
+    # ---- requests
 
     async def request(
-        self, asked: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool = False
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
-        """AlterPartitionReassignments: begin moves, or call them off where the target is None."""
+        """AlterPartitionReassignments: start reassignments, or cancel them if the target is
+        None."""
         results: dict[TopicPartition, KafkaError | None] = {}
         moves: Moves = {}
-        for tp, target in asked.items():
+        for tp, target in targets.items():
             try:
                 moves[tp] = self._checked(tp, target, same_factor)
                 results[tp] = None
             except KafkaError as error:
                 results[tp] = error
-        # What is asked for last counts: the node of old tools has no say in these any more.
-        await self._forget_in_node(moves)
+        # The last request wins: remove these partitions from the old tools' node.
+        await self._remove_from_node(moves)
         return results | await self._begin(moves)
 
     def _checked(self, tp: TopicPartition, target: Sequence[int] | None, same_factor: bool) -> ReplicaAssignment:
@@ -68,7 +69,7 @@ class Reassignments:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
         if target is None:
             if not current.is_being_reassigned:
-                raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being moved.")
+                raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being reassigned.")
             target = current.origin
         elif not target:
             raise _invalid("A partition needs at least one replica.")
@@ -76,79 +77,84 @@ class Reassignments:
             raise _invalid(f"A broker is named twice: {list(target)}.")
         elif any(broker_id < 0 for broker_id in target):
             raise _invalid(f"A broker's id is not negative: {list(target)}.")
-        wanted = current.moving_to(target)
-        dead = [broker_id for broker_id in wanted.adding if not context.is_live(broker_id)]
+        assignment = current.moving_to(target)
+        dead = [broker_id for broker_id in assignment.adding if not context.is_live(broker_id)]
         if dead:
-            raise _invalid(f"Brokers that are not alive cannot be given a replica: {dead}.")
+            raise _invalid(f"Brokers that are not alive cannot get a replica: {dead}.")
         if same_factor and len(target) != len(current.origin):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"The replication factor of {tp} would change from {len(current.origin)} to {len(target)}.",
             )
-        self._check_no_loss(tp, current, wanted)
-        return wanted
+        self._check_no_loss(tp, current, assignment)
+        return assignment
 
-    def _check_no_loss(self, tp: TopicPartition, current: ReplicaAssignment, wanted: ReplicaAssignment) -> None:
-        """Replicas that a new target leaves out are stopped at once; the records must be somewhere else too."""
+    def _check_no_loss(self, tp: TopicPartition, current: ReplicaAssignment, assignment: ReplicaAssignment) -> None:
+        """Replicas that are not in the new target are stopped at once: another replica must have
+        all records."""
         leadership = self._context.leaderships.get(tp)
-        dropped = set(current.replicas) - set(wanted.replicas)
+        dropped = set(current.replicas) - set(assignment.replicas)
         if leadership is not None and dropped and set(leadership.state.isr) <= dropped:
-            raise _invalid(f"Only {sorted(leadership.state.isr)} have all records of {tp}, and would be left out.")
+            raise _invalid(f"Only {sorted(leadership.state.isr)} have all records of {tp}, and would be removed.")
 
-    async def asked_by_node(self) -> None:
-        """/admin/reassign_partitions: begin what it names and is not under way; what cannot be is struck out."""
+    async def process_node(self) -> None:
+        """Start the reassignments in /admin/reassign_partitions that are not in progress; remove
+        invalid ones from the node."""
         term, store = self._term, self._term.tree.store
         path = paths.REASSIGN_PARTITIONS
         if await store.exists(path, term.watch(events.ReassignmentNode())) is None:
             return
         try:
-            asked = paths.decode_reassignment((await store.get(path))[0])
+            targets = paths.decode_reassignment((await store.get(path))[0])
         except NoNode:
             return
         except MalformedNode as error:
-            log.error("%s is removed: %s", path, error)
+            logger.error("Removing %s: %s", path, error)
             await term.tree.delete_all([path])
             return
         moves: Moves = {}
         refused: list[TopicPartition] = []
-        for tp, target in asked.items():
+        for tp, target in targets.items():
             try:
-                wanted = self._checked(tp, target, same_factor=False)
+                assignment = self._checked(tp, target, same_factor=False)
             except KafkaError as error:
-                log.warning("%s is not moved: %s", tp, error.message)
+                logger.warning("Not reassigning %s: %s", tp, error.message)
                 refused.append(tp)
                 continue
-            if wanted != self._context.assignment(tp) or tp not in self._context.reassigning:
-                moves[tp] = wanted
+            if assignment != self._context.assignment(tp) or tp not in self._context.reassigning:
+                moves[tp] = assignment
         refused += (tp for tp, error in (await self._begin(moves)).items() if error is not None)
-        await self._forget_in_node(refused)
+        await self._remove_from_node(refused)
 
-    async def _forget_in_node(self, partitions: Iterable[TopicPartition]) -> None:
-        """Strike partitions out of /admin/reassign_partitions; the node goes with the last of them."""
-        gone, path = set(partitions), paths.REASSIGN_PARTITIONS
-        if not gone:
+    async def _remove_from_node(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remove partitions from /admin/reassign_partitions; an empty node is deleted."""
+        removed, path = set(partitions), paths.REASSIGN_PARTITIONS
+        if not removed:
             return
         try:
             data, stat = await self._term.tree.store.get(path, self._term.watch(events.ReassignmentNode()))
-            asked = paths.decode_reassignment(data)
+            targets = paths.decode_reassignment(data)
         except (NoNode, MalformedNode):
             return
-        left = {tp: target for tp, target in asked.items() if tp not in gone}
-        if len(left) == len(asked):
+        remaining = {tp: target for tp, target in targets.items() if tp not in removed}
+        if len(remaining) == len(targets):
             return
-        op: Op = SetData(path, paths.encode_reassignment(left), stat.version) if left else Delete(path, stat.version)
+        op: Op = Delete(path, stat.version)
+        if remaining:
+            op = SetData(path, paths.encode_reassignment(remaining), stat.version)
         await self._term.tree.write([op])
 
-    def under_way(self, partitions: Iterable[TopicPartition] | None) -> Moves:
+    def in_progress(self, partitions: Iterable[TopicPartition] | None) -> Moves:
         """ListPartitionReassignments."""
         moving = self._context.reassigning
-        asked = sorted(moving) if partitions is None else [tp for tp in dict.fromkeys(partitions) if tp in moving]
-        return {tp: self._context.assignment(tp) for tp in asked}
+        listed = sorted(moving) if partitions is None else [tp for tp in dict.fromkeys(partitions) if tp in moving]
+        return {tp: self._context.assignment(tp) for tp in listed}
 
-    # ---- carried out
+    # ---- execution
 
     async def resume(self, condition: Callable[[ReplicaAssignment], bool] = lambda assignment: True) -> None:
-        """Go on with what is under way: a new controller with all, or when brokers come with what waits for them."""
+        """Continue reassignments: all of them at the start of a term, or those that waited for
+        brokers."""
         moves = {tp: self._context.assignment(tp) for tp in sorted(self._context.reassigning)}
         await self._begin(
             {
@@ -159,7 +165,7 @@ class Reassignments:
         )
 
     async def isr_changed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Whoever was waited for may have caught up."""
+        """A new replica may have caught up."""
         done = {tp: self._context.assignment(tp) for tp in partitions if tp in self._context.reassigning}
         await self._complete({tp: assignment for tp, assignment in done.items() if self._is_copied(tp, assignment)})
 
@@ -197,15 +203,16 @@ class Reassignments:
     async def _start_copying(self, moves: Moves) -> None:
         if not moves:
             return
-        log.info("Being moved: %s", ", ".join(f"{tp} to {list(a.target)}" for tp, a in moves.items()))
-        await self._tell_with_next_epoch(moves)
+        logger.info("Reassigning: %s", ", ".join(f"{tp} to {list(a.target)}" for tp, a in moves.items()))
+        await self._send_with_next_epoch(moves)
         new = [Replica(tp, b) for tp, assignment in moves.items() for b in assignment.adding]
         await self._term.machines.replicas_to(
             [r for r in new if self._context.replica_state(r) is ReplicaState.NON_EXISTENT], ReplicaState.NEW
         )
 
-    async def _tell_with_next_epoch(self, moves: Moves) -> None:
-        """The leader stays. Another epoch, so that every holder takes the new list of replicas for newer."""
+    async def _send_with_next_epoch(self, moves: Moves) -> None:
+        """Increment the leader epoch without an election, so that all replicas accept the new
+        replica list."""
         context = self._context
         changed = await self._term.tree.change_states(
             moves,
@@ -213,7 +220,7 @@ class Reassignments:
         )
         batch = self._term.new_batch()
         for tp, leadership in changed.items():
-            batch.tell_leadership(context.replicas_of(tp), tp, leadership)
+            batch.add_leader_and_isr(context.replicas_of(tp), tp, leadership)
         batch.send()
 
     async def _complete(self, moves: Moves) -> None:
@@ -229,19 +236,20 @@ class Reassignments:
             context.set_assignment(tp, target)
         led = await self._move_leaders(targets)
         for tp in targets.keys() - led:
-            # Nobody of the new holders can lead now: it goes on when one of them is back.
+            # No new replica can lead now: continue when one of them is back.
             context.set_assignment(tp, moves[tp])
         done = {tp: target for tp, target in targets.items() if tp in led}
         await self._remove([Replica(tp, b) for tp in done for b in moves[tp].removing])
         written = await self._write_assignments(done)
         context.reassigning -= written
-        await self._forget_in_node(written)
-        log.info("Moved: %s", ", ".join(map(str, sorted(written))))
-        self._term.tell_metadata_to_all(written)
+        await self._remove_from_node(written)
+        logger.info("Reassigned: %s", ", ".join(map(str, sorted(written))))
+        self._term.send_metadata_to_all(written)
         await self._term.deletions.resume_for({tp.topic for tp in written})
 
     async def _move_leaders(self, targets: Moves) -> set[TopicPartition]:
-        """Have each led by one of its replicas, and tell these of one another; returns those that are."""
+        """Elect leaders among the new replicas, and send them the replica lists; returns the
+        partitions that have one."""
         context = self._context
         elect: list[TopicPartition] = []
         stay: Moves = {}
@@ -252,7 +260,7 @@ class Reassignments:
                 stay[tp] = assignment
             else:
                 elect.append(tp)
-        await self._tell_with_next_epoch(stay)
+        await self._send_with_next_epoch(stay)
         return stay.keys() | await self._term.machines.partitions_to(elect, PartitionState.ONLINE, self._elect)
 
     def _elect(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
@@ -262,18 +270,19 @@ class Reassignments:
         )
 
     async def _remove(self, replicas: Sequence[Replica]) -> None:
-        """Out of the ISR, stopped, deleted. Nobody waits for the answers: a dead broker must not hold a move up."""
-        known = [r for r in replicas if self._context.replica_state(r) is not ReplicaState.NON_EXISTENT]
+        """Remove replicas from the ISR, stop and delete them. Responses are not awaited: a dead
+        broker must not block the reassignment."""
+        existing = [r for r in replicas if self._context.replica_state(r) is not ReplicaState.NON_EXISTENT]
         for state in (
             ReplicaState.OFFLINE,
             ReplicaState.DELETION_STARTED,
             ReplicaState.DELETION_SUCCESSFUL,
             ReplicaState.NON_EXISTENT,
         ):
-            await self._term.machines.replicas_to(known, state)
+            await self._term.machines.replicas_to(existing, state)
 
     async def _write_assignments(self, moves: Moves) -> set[TopicPartition]:
-        """Put them into the topics' nodes, beside what else these say; returns those that are there."""
+        """Write the assignments to the topics' nodes; returns the partitions that exist."""
         by_topic: dict[str, Moves] = {}
         for tp, assignment in moves.items():
             by_topic.setdefault(tp.topic, {})[tp] = assignment
@@ -293,7 +302,7 @@ class Reassignments:
                 ops[name] = SetData(paths.topic(name), data, node[1].version)
             for name, outcome in zip(ops, await self._term.tree.write(ops.values()), strict=True):
                 if isinstance(outcome, StoreError):
-                    log.warning("The replicas of %s could not be written: %s", name, outcome)
+                    logger.warning("Cannot write the replicas of %s: %s", name, outcome)
                 else:
                     written |= by_topic[name].keys()
         return written

@@ -1,4 +1,4 @@
-"""How the controller reaches a broker in another process: its requests over a connection of their own."""
+"""The controller's connection to a broker in another process."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kavka.common.errors import KafkaError
 from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse
 from kavka.replication.peers import Peers
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHANNEL = "controller"
 RETRY_S = 0.1
 
 
 class RemoteChannel(BrokerChannel):
-    """Tries until the broker answers or `close` ends it: a broker that takes an order twice does the same as once, as
-    every order carries its epochs."""
+    """Retries until the broker responds or `close` is called. Requests are idempotent, because each
+    carries its epochs."""
 
     def __init__(self, broker_id: int, peers: Peers, request_timeout_s: float) -> None:
         self._broker_id = broker_id
@@ -38,10 +38,10 @@ class RemoteChannel(BrokerChannel):
                 raise
             except KafkaError as error:
                 if self._is_closed:
-                    # The task was cancelled as well; but an error that comes at the same moment hides that.
+                    # The task was cancelled too, but a simultaneous error hides that.
                     raise asyncio.CancelledError from error
                 if not complained:
-                    log.warning("Broker %d does not take a %s: %s", self._broker_id, type(request).__name__, error)
+                    logger.warning("Broker %d did not accept %s: %s", self._broker_id, type(request).__name__, error)
                     complained = True
                 await asyncio.sleep(RETRY_S)
 

@@ -1,10 +1,10 @@
-"""[pure] The life of one replica of a partition, as the controller sees it.
+"""[pure] The states of a replica in the controller.
 
-- New: it was assigned to its broker a moment ago; it can only be made a follower, or a leader by initialisation.
-- Online: it is part of the partition, on a live broker.
-- Offline: its broker or its disk is gone, or it is being taken away.
-- ReplicaDeletionStarted, Successful, Ineligible: its broker was told to delete the files; has; cannot now.
-- NonExistent: never made, or deleted and forgotten.
+- New: just assigned to its broker; it can become a follower, or the first leader.
+- Online: part of the partition, on a live broker.
+- Offline: its broker or disk has failed, or it is being removed.
+- ReplicaDeletionStarted, Successful, Ineligible: deletion requested; done; not possible now.
+- NonExistent: never created, or deleted.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class ReplicaState(Enum):
 
 class ReplicaAction(Enum):
     NOTE = "only the controller's memory changes"
-    TELL_NEW = "its broker is told who leads, and that the replica is new"
+    SEND_NEW = "its broker gets LeaderAndIsr with is_new"
     JOIN = "it becomes one of the partition's replicas"
-    TELL = "its broker is told who leads"
-    STOP = "its broker is told to stop it; it leaves the ISR, and the others are told"
-    DELETE = "its broker is told to stop it and delete its files"
-    FORGET = "it is one of the partition's replicas no more"
+    SEND = "its broker gets LeaderAndIsr"
+    STOP = "its broker gets StopReplica; it leaves the ISR, and the other replicas get LeaderAndIsr"
+    DELETE = "its broker gets StopReplica with deletion"
+    FORGET = "it is no longer one of the partition's replicas"
 
 
 _S, _A = ReplicaState, ReplicaAction
 
 REPLICA_TRANSITIONS: TransitionTable[ReplicaState, ReplicaAction] = TransitionTable(
     (
-        Transition(_S.NON_EXISTENT, _S.NEW, _A.TELL_NEW, "assigned to a broker"),
+        Transition(_S.NON_EXISTENT, _S.NEW, _A.SEND_NEW, "assigned to a broker"),
         Transition(_S.NEW, _S.ONLINE, _A.JOIN, "its partition is online"),
-        Transition(_S.ONLINE, _S.ONLINE, _A.TELL, "its broker has started"),
-        Transition(_S.OFFLINE, _S.ONLINE, _A.TELL, "its broker is back"),
-        Transition(_S.DELETION_INELIGIBLE, _S.ONLINE, _A.TELL, "its broker is back, the deletion goes on later"),
-        Transition(_S.NEW, _S.OFFLINE, _A.STOP, "its broker died, or its topic is being deleted"),
-        Transition(_S.ONLINE, _S.OFFLINE, _A.STOP, "its broker died, or its topic is being deleted"),
-        Transition(_S.OFFLINE, _S.OFFLINE, _A.STOP, "told again"),
-        Transition(_S.DELETION_INELIGIBLE, _S.OFFLINE, _A.STOP, "its deletion is tried again"),
+        Transition(_S.ONLINE, _S.ONLINE, _A.SEND, "its broker has started"),
+        Transition(_S.OFFLINE, _S.ONLINE, _A.SEND, "its broker is back"),
+        Transition(_S.DELETION_INELIGIBLE, _S.ONLINE, _A.SEND, "its broker is back, the deletion continues later"),
+        Transition(_S.NEW, _S.OFFLINE, _A.STOP, "its broker failed, or its topic is being deleted"),
+        Transition(_S.ONLINE, _S.OFFLINE, _A.STOP, "its broker failed, or its topic is being deleted"),
+        Transition(_S.OFFLINE, _S.OFFLINE, _A.STOP, "sent again"),
+        Transition(_S.DELETION_INELIGIBLE, _S.OFFLINE, _A.STOP, "its deletion is retried"),
         Transition(_S.OFFLINE, _S.DELETION_STARTED, _A.DELETE, "its topic is being deleted"),
         Transition(_S.DELETION_STARTED, _S.DELETION_SUCCESSFUL, _A.NOTE, "its broker has deleted it"),
         Transition(_S.OFFLINE, _S.DELETION_INELIGIBLE, _A.NOTE, "its broker is dead"),

@@ -1,6 +1,7 @@
-"""What one event has to tell the brokers, gathered and sent as few requests: at most one of each kind to a broker.
+"""The requests of one event to the brokers: at most one of each type per broker.
 
-LeaderAndIsr goes before UpdateMetadata, so that a broker leads before clients are sent to it, and StopReplica last.
+LeaderAndIsr is sent before UpdateMetadata, so that a broker leads before clients are sent to it,
+and StopReplica last.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from kavka.replication.metadata_cache import LEADER_DURING_DELETION
 
 EPOCH_DURING_DELETION = -2
 
-# Kafka's numbers for the security protocols.
+# Kafka's numbers of the security protocols.
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 Send = Callable[[int, ControlRequest], Any]
@@ -51,10 +52,11 @@ class RequestBatch:
         self._metadata_partitions: dict[TopicPartition, UpdateMetadataPartitionState] = {}
         self._metadata_of: dict[TopicPartition, tuple[Leadership, ReplicaAssignment]] = {}
 
-    def tell_leadership(
+    def add_leader_and_isr(
         self, broker_ids: Iterable[int], tp: TopicPartition, leadership: Leadership, *, is_new: bool = False
     ) -> None:
-        """Who leads `tp`: to the brokers that hold it; and then to every broker, for its clients."""
+        """Send the state of `tp` to the brokers that have a replica, and then to every broker for
+        its clients."""
         assignment = self._context.assignment(tp)
         state = leadership.state
         for broker_id in broker_ids:
@@ -74,16 +76,17 @@ class RequestBatch:
                 is_new=is_new or (earlier is not None and earlier.is_new),
                 leader_recovery_state=state.leader_recovery_state,
             )
-        self.tell_metadata(self._context.brokers, [tp])
+        self.add_update_metadata(self._context.brokers, [tp])
 
-    def tell_metadata(self, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]) -> None:
-        """Where the brokers are, and who leads `partitions`; those without a leader yet are left out."""
+    def add_update_metadata(self, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]) -> None:
+        """Send the brokers and the states of `partitions`; partitions without a leader are
+        omitted."""
         self._metadata_brokers.update(broker_ids)
         for tp in partitions:
             leadership = self._context.leaderships.get(tp)
             if leadership is None:
                 continue
-            # Told of each of its replicas, a partition comes here once for each.
+            # A partition is added once per replica: reuse its state.
             source = (leadership, self._context.assignment(tp))
             if self._metadata_of.get(tp) == source:
                 continue
@@ -103,7 +106,7 @@ class RequestBatch:
                 offline_replicas=[b for b in replicas if not self._context.is_online(Replica(tp, b))],
             )
 
-    def tell_stop(self, broker_id: int, tp: TopicPartition, *, delete: bool) -> None:
+    def add_stop_replica(self, broker_id: int, tp: TopicPartition, *, delete: bool) -> None:
         leadership = self._context.leaderships.get(tp)
         if tp.topic in self._context.topics_to_delete:
             epoch = EPOCH_DURING_DELETION
@@ -118,7 +121,7 @@ class RequestBatch:
         )
 
     def send(self) -> None:
-        """Hand everything over, and be empty again."""
+        """Send all requests and clear the batch."""
         for broker_id, states in self._leader_and_isr.items():
             self._send_leader_and_isr(broker_id, states)
         self._send_update_metadata()

@@ -1,7 +1,8 @@
-"""A broker that is about to stop hands over first: what it leads gets other leaders, and it leaves every ISR.
+"""Controlled shutdown: a broker that is about to stop loses its leaderships and leaves every ISR.
 
-Until its registration is gone it counts as shutting down: it is told everything, and elected for nothing. That is known
-to this controller only. Should another be elected meanwhile, the broker's request, which it repeats, goes to that one.
+Until its registration has expired it counts as shutting down: it gets all requests, and is not
+elected. Only this controller knows that. If another one is elected meanwhile, the broker repeats
+its request to that one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kavka.metadata.paths import PartitionStateNode
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 UNKNOWN_EPOCH = -1
 
@@ -31,16 +32,17 @@ class ControlledShutdowns:
         self._context = term.context
 
     async def hand_over(self, broker_id: int, broker_epoch: int) -> tuple[list[TopicPartition], set[int]]:
-        """Returns what the broker still leads, because nobody else can; and who leads instead of it now."""
+        """Returns the partitions that no other replica can lead, and the brokers that lead the
+        others now."""
         context, machines = self._context, self._term.machines
         epoch = context.broker_epochs.get(broker_id)
         if epoch is None:
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {broker_id} is not signed in.")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {broker_id} is not registered.")
         if UNKNOWN_EPOCH != broker_epoch < epoch:
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has signed in again since.")
-        log.info("Broker %d is shutting down", broker_id)
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has registered again since.")
+        logger.info("Broker %d is shutting down", broker_id)
         context.shutting_down.add(broker_id)
-        held = [tp for tp, _ in context.replicas_on([broker_id]) if self._can_go_on(tp)]
+        held = [tp for tp, _ in context.replicas_on([broker_id]) if self._has_other_replica(tp)]
         led = [tp for tp in held if context.leaderships[tp].state.leader == broker_id]
         followed = [tp for tp in held if context.leaderships[tp].state.leader != broker_id]
         elected = await machines.partitions_to(led, PartitionState.ONLINE, self._elect)
@@ -48,8 +50,8 @@ class ControlledShutdowns:
         remaining = [tp for tp in led if context.leaderships[tp].state.leader == broker_id]
         return remaining, {context.leaderships[tp].state.leader for tp in elected}
 
-    def _can_go_on(self, tp: TopicPartition) -> bool:
-        """Somebody else holds it too. With one replica there is nothing to hand over."""
+    def _has_other_replica(self, tp: TopicPartition) -> bool:
+        """Whether another broker has a replica."""
         context = self._context
         return (
             len(context.replicas_of(tp)) > 1 and tp in context.leaderships and tp.topic not in context.topics_to_delete

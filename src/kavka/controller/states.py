@@ -1,6 +1,6 @@
-"""[pure] A state machine as a table: which state may follow which, what is done on the way, and why.
+"""[pure] A state machine as a table: the allowed transitions, their actions and their reasons.
 
-The table is checked against at run time and draws the diagram in the docs.
+The table is checked at run time, and the diagrams in the docs are drawn from it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TransitionTable(Generic[State, Action]):
         return (source, target) in self._by_ends
 
     def action(self, what: object, source: State, target: State) -> Action:
-        """What is to be done when `what` goes from one state to the other; IllegalTransition if it may not."""
+        """The action of the transition; raises IllegalTransition if it is not allowed."""
         row = self._by_ends.get((source, target))
         if row is None:
             raise IllegalTransition(what, source, target)

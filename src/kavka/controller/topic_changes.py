@@ -1,4 +1,4 @@
-"""Topics as they are found in the tree: new ones, grown ones, and those that are marked for deletion."""
+"""Topics in the tree: new topics, added partitions, and topics that are marked for deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kavka.metadata.store import SetData, Stat, StoreError
 if TYPE_CHECKING:
     from kavka.controller.term import Term
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class TopicChanges:
@@ -27,13 +27,14 @@ class TopicChanges:
         self._modified: set[str] = set()
 
     async def load(self) -> None:
-        """All topics, at the beginning of a term."""
+        """Load all topics at the start of a term."""
         term = self._term
         await self._read(await term.tree.store.children(paths.TOPICS, term.watch(events.TopicChange())))
         self._context.topics_to_delete.update(await self._marked())
 
     async def _read(self, names: Iterable[str]) -> list[str]:
-        """Take topics and the states of their partitions into the context; returns those that could be read."""
+        """Add topics and the states of their partitions to the context; returns those that could be
+        read."""
         read: list[str] = []
         without_id: dict[str, tuple[TopicNode, Stat]] = {}
         for name, (node, stat) in (await self._nodes(names)).items():
@@ -42,7 +43,7 @@ class TopicChanges:
             else:
                 self._context.add_topic(name, node.topic_id, node.partitions)
                 read.append(name)
-        read += await self._give_ids(without_id)
+        read += await self._assign_ids(without_id)
         states = await self._term.tree.read_states(self._context.partitions_of(read))
         self._context.leaderships.update(states)
         return read
@@ -50,33 +51,34 @@ class TopicChanges:
     async def _nodes(self, names: Iterable[str]) -> dict[str, tuple[TopicNode, Stat]]:
         by_path = {paths.topic(name): name for name in names}
         nodes = await self._term.tree.get_all(list(by_path), lambda path: self._term.watch_topic(by_path[path]))
-        found: dict[str, tuple[TopicNode, Stat]] = {}
+        nodes_by_topic: dict[str, tuple[TopicNode, Stat]] = {}
         for name, node in zip(by_path.values(), nodes, strict=True):
             if node is None:
                 continue
             try:
-                found[name] = TopicNode.decode(name, node[0]), node[1]
+                nodes_by_topic[name] = TopicNode.decode(name, node[0]), node[1]
             except MalformedNode as error:
-                log.error("Topic %s is left out: %s", name, error)
-        return found
+                logger.error("Ignoring topic %s: %s", name, error)
+        return nodes_by_topic
 
-    async def _give_ids(self, topics: dict[str, tuple[TopicNode, Stat]]) -> list[str]:
-        """Topics of releases that knew no ids get one. A node that changed meanwhile comes again as a change."""
+    async def _assign_ids(self, topics: dict[str, tuple[TopicNode, Stat]]) -> list[str]:
+        """Give topics of old releases an id. A node that changed meanwhile triggers its watch
+        again."""
         new = {name: TopicNode(paths.random_id(), node.partitions) for name, (node, _) in topics.items()}
         outcomes = await self._term.tree.write(
             [SetData(paths.topic(name), node.encode(), topics[name][1].version) for name, node in new.items()]
         )
-        given: list[str] = []
+        named: list[str] = []
         for (name, node), outcome in zip(new.items(), outcomes, strict=True):
             if isinstance(outcome, StoreError):
-                log.error("Topic %s is left without an id: %s", name, outcome)
+                logger.error("Cannot write the id of topic %s: %s", name, outcome)
                 continue
             assert node.topic_id is not None
             self._context.add_topic(name, node.topic_id, node.partitions)
-            given.append(name)
-        # Writing them set off the watches.
+            named.append(name)
+        # Writing the nodes has fired their watches: set them again.
         await self._nodes(new)
-        return given
+        return named
 
     async def changed(self) -> None:
         term, context = self._term, self._context
@@ -86,13 +88,14 @@ class TopicChanges:
         new = await self._read(sorted(names - context.topics.keys()))
         await self._new_partitions(context.partitions_of(new))
 
-    def note_modified(self, name: str) -> None:
+    def record_modified(self, name: str) -> None:
         if not self._modified:
             self._term.put(events.TopicModification())
         self._modified.add(name)
 
     async def modified(self) -> None:
-        """Partitions were added. Replicas that differ are not taken from here: only the controller moves them."""
+        """Partitions were added. Changed replicas are ignored: only the controller reassigns
+        them."""
         names, self._modified = self._modified, set()
         added: list[TopicPartition] = []
         for name, (node, _) in (await self._nodes(sorted(names))).items():
@@ -108,7 +111,7 @@ class TopicChanges:
     async def _new_partitions(self, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
-        log.info("New partitions: %s", ", ".join(map(str, partitions)))
+        logger.info("New partitions: %s", ", ".join(map(str, partitions)))
         machines = self._term.machines
         replicas = list(self._context.replicas(partitions))
         await machines.partitions_to(partitions, PartitionState.NEW)
@@ -119,20 +122,21 @@ class TopicChanges:
     # ---- deletion
 
     async def _marked(self) -> list[str]:
-        """Topics with a mark. Marks on topics that are not there, or while deletion is switched off, are removed."""
+        """Topics that are marked for deletion. Marks of unknown topics are removed, and all marks
+        if deletion is disabled."""
         term = self._term
         marked = await term.tree.store.children(paths.DELETE_TOPICS, term.watch(events.TopicDeletion()))
-        known = [name for name in marked if name in self._context.topics and term.settings.deletion_enabled()]
-        kept = set(known)
-        await term.tree.delete_all([paths.delete_topic(name) for name in marked if name not in kept])
-        return known
+        deletable = [name for name in marked if name in self._context.topics and term.settings.deletion_enabled()]
+        valid = set(deletable)
+        await term.tree.delete_all([paths.delete_topic(name) for name in marked if name not in valid])
+        return deletable
 
     async def marked(self) -> None:
         self._context.topics_to_delete.update(await self._marked())
-        self.hold_up_deletions()
+        self.block_deletions()
         await self._term.deletions.resume()
 
-    def hold_up_deletions(self) -> None:
-        """While partitions of a topic are being moved it stays."""
+    def block_deletions(self) -> None:
+        """A topic whose partitions are being reassigned cannot be deleted now."""
         moving = {tp.topic for tp in self._context.reassigning}
         self._context.topics_not_deletable_now |= moving & self._context.topics_to_delete

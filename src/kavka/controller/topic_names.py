@@ -1,4 +1,4 @@
-"""[pure] Which names a topic may have."""
+"""[pure] Validation of topic names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION: a topic's name is the name of a folder, and part of others' names."""
+    """Raises INVALID_TOPIC_EXCEPTION: the name is part of a folder name."""
     if not name:
         raise _invalid("A topic needs a name.")
     if name in (".", ".."):
@@ -26,7 +26,7 @@ def check(name: str) -> None:
 
 
 def check_collision(name: str, others: Iterable[str]) -> None:
-    """Metrics write '.' as '_', so two names that differ only there would be one."""
+    """Metrics replace '.' with '_', so names that differ only there would collide."""
     if "." not in name and "_" not in name:
         return
     unified = name.replace(".", "_")

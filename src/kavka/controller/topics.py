@@ -1,7 +1,7 @@
-"""Topics made, grown and deleted on request: what is wrong is refused, what is right is written to the tree.
+"""Creation, growth and deletion of topics on request: validates, then writes to the tree.
 
-The controller sees the change in the tree like any other and carries it out; the calls here wait until this broker's
-own metadata shows it, or the caller's time is up.
+The controller sees the change in the tree like any other and executes it. The calls here wait until
+this broker's metadata shows it, or until they time out.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from kavka.metadata.store import (
 from kavka.replication.metadata_cache import MetadataCache
 
 USE_DEFAULT = -1
-# More in one request would keep the controller, and on one node the whole broker, busy for minutes.
+# More in one request would keep the controller, and on a single node the whole broker, busy for
+# minutes.
 MAX_NEW_PARTITIONS = 10_000
-# A request may name tens of thousands of topics: other work of the loop goes on in between.
+# A request may name tens of thousands of topics: yield to the loop after this many.
 TOPICS_PER_TURN = 200
 
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic asked for: either counts (-1 for the broker's default), or the replicas of each partition."""
+    """A topic to create: either counts (-1 for the broker's default), or the replicas of each
+    partition."""
 
     name: str
     partitions: int = USE_DEFAULT
@@ -53,7 +55,7 @@ class NewTopic:
 
 @dataclass(slots=True)
 class TopicOutcome:
-    """What became of one topic: with `error`, nothing."""
+    """The result for one topic. With `error`, nothing was changed."""
 
     name: str
     error: KafkaError | None = None
@@ -65,28 +67,27 @@ class TopicOutcome:
 
 @dataclass(slots=True)
 class MorePartitions:
-    """A topic to be grown to `count` partitions, the new ones placed by hand where `assignments` are given."""
+    """A topic to grow to `count` partitions, with the replicas of the new ones if `assignments` is
+    set."""
 
     name: str
     count: int
     assignments: Sequence[Sequence[int]] | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Topics:
-    def __init__(
-        self, controller: Controller, store: MetadataStore, configs: DynamicConfig, metadata_cache: MetadataCache
-    ) -> None:
-        self._controller = controller
-        self._store = store
-        self._configs = configs
-        self._cache = metadata_cache
+    _controller: Controller
+    _store: MetadataStore
+    _configs: DynamicConfig
+    _cache: MetadataCache
 
     # ---- create
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """One outcome for each, in order. Two of one name are refused both."""
+        """One outcome for each topic, in order. Topics with the same name are all refused."""
         self._check_active()
         names = Counter(topic.name for topic in topics)
         outcomes: list[TopicOutcome] = []
@@ -113,7 +114,8 @@ class Topics:
         return TopicOutcome(topic.name, None, topic_id, len(assignment), len(assignment[0]), configs)
 
     def _checked(self, topic: NewTopic) -> tuple[dict[int, tuple[int, ...]], dict[str, str]]:
-        """The replicas of each partition and the settings that the topic would have; KafkaError if it may not be."""
+        """The replicas of each partition and the settings of the new topic; raises KafkaError if it
+        is invalid."""
         name, context = topic.name, self._controller.context
         if name == topic_names.CLUSTER_METADATA_TOPIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is reserved.")
@@ -151,13 +153,13 @@ class Topics:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
         return assignment, configs
 
-    def _checked_assignment(self, asked: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, ...]]:
-        if sorted(asked) != list(range(len(asked))):
+    def _checked_assignment(self, assignments: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, ...]]:
+        if sorted(assignments) != list(range(len(assignments))):
             raise _bad_assignment("The partitions must be numbered from 0 on, without a gap.")
-        factor = len(asked[0])
-        for partition in range(len(asked)):
-            self._check_replicas(partition, asked[partition], factor)
-        return {partition: tuple(asked[partition]) for partition in range(len(asked))}
+        factor = len(assignments[0])
+        for partition in range(len(assignments)):
+            self._check_replicas(partition, assignments[partition], factor)
+        return {partition: tuple(assignments[partition]) for partition in range(len(assignments))}
 
     def _check_replicas(self, partition: int, replicas: Sequence[int], factor: int) -> None:
         if not replicas:
@@ -170,7 +172,7 @@ class Topics:
             )
         unknown = [broker for broker in replicas if broker not in self._controller.context.brokers]
         if unknown:
-            raise _bad_assignment(f"Partition {partition} names broker {unknown[0]}, which there is not.")
+            raise _bad_assignment(f"Partition {partition} names broker {unknown[0]}, which does not exist.")
 
     async def _write_topic(
         self, name: str, assignment: Mapping[int, tuple[int, ...]], configs: Mapping[str, str]
@@ -180,7 +182,8 @@ class Topics:
         node = TopicNode(topic_id, {p: ReplicaAssignment(replicas) for p, replicas in assignment.items()})
         config_path, config_data = paths.topic_config(name), paths.encode_config(configs)
         while True:
-            # Settings of an earlier topic of that name may be left over, or be written or removed at this moment.
+            # Settings of an earlier topic with this name may exist, or be written or removed
+            # concurrently.
             left_over = await self._store.exists(config_path) is not None
             config: Op = SetData(config_path, config_data) if left_over else Create(config_path, config_data)
             try:
@@ -206,7 +209,7 @@ class Topics:
             outcomes.append(await self._mark(name))
             if not len(outcomes) % TOPICS_PER_TURN:
                 await asyncio.sleep(0)
-        await self._wait(outcomes, timeout_ms, lambda outcome: self._is_gone(outcome.name))
+        await self._wait(outcomes, timeout_ms, lambda outcome: self._is_deleted(outcome.name))
         return outcomes
 
     async def _mark(self, name: str) -> TopicOutcome:
@@ -217,17 +220,18 @@ class Topics:
         try:
             await self._store.create(paths.delete_topic(name))
         except NodeExists:
-            # Somebody else asked for it before; both may wait for it.
+            # It is already marked; both callers wait for the deletion.
             pass
         except StoreUnavailable as error:
             return TopicOutcome(name, self._unavailable(error))
         return TopicOutcome(name, None, topic.topic_id)
 
-    def _is_gone(self, name: str) -> bool:
-        """Clients see it no more; and its nodes are gone too, unless that has to wait for a broker."""
+    def _is_deleted(self, name: str) -> bool:
+        """Clients no longer see the topic, and its nodes are removed unless that waits for a
+        broker."""
         context = self._controller.context
-        waits = name in context.topics_not_deletable_now
-        return name not in self._cache.topics and (name not in context.topics or waits)
+        is_blocked = name in context.topics_not_deletable_now
+        return name not in self._cache.topics and (name not in context.topics or is_blocked)
 
     # ---- grow
 
@@ -243,7 +247,7 @@ class Topics:
                     raise KafkaError(
                         ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is in the request more than once."
                     )
-                await self._grow(topic, validate_only)
+                await self._add_partitions_to(topic, validate_only)
                 outcomes.append(TopicOutcome(topic.name, partitions=topic.count))
             except KafkaError as error:
                 outcomes.append(TopicOutcome(topic.name, error))
@@ -253,8 +257,8 @@ class Topics:
             await self._wait(outcomes, timeout_ms, self._is_led)
         return outcomes
 
-    async def _grow(self, asked: MorePartitions, validate_only: bool) -> None:
-        name = asked.name
+    async def _add_partitions_to(self, requested: MorePartitions, validate_only: bool) -> None:
+        name = requested.name
         if name in self._controller.context.topics_to_delete:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is being deleted.")
         try:
@@ -264,34 +268,36 @@ class Topics:
         node = TopicNode.decode(name, data)
         if any(assignment.is_being_reassigned for assignment in node.partitions.values()):
             raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Partitions of topic '{name}' are being moved.")
-        added = self._added_partitions(asked, node)
+        added = self._added_partitions(requested, node)
         if validate_only:
             return
-        grown = TopicNode(node.topic_id, {**node.partitions, **{p: ReplicaAssignment(r) for p, r in added.items()}})
+        extended = TopicNode(node.topic_id, {**node.partitions, **{p: ReplicaAssignment(r) for p, r in added.items()}})
         try:
-            await self._store.multi([self._fence(), SetData(paths.topic(name), grown.encode(), stat.version)])
+            await self._store.multi([self._fence(), SetData(paths.topic(name), extended.encode(), stat.version)])
         except (BadVersion, NoNode) as error:
             if error.path == paths.CONTROLLER_EPOCH:
                 raise _not_controller() from error
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' was changed at the same time.") from error
 
-    def _added_partitions(self, asked: MorePartitions, node: TopicNode) -> dict[int, tuple[int, ...]]:
-        have = len(node.partitions)
-        if asked.count <= have:
-            why = "" if asked.count == have else ", and cannot get fewer"
-            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic '{asked.name}' has {have} partitions already{why}.")
+    def _added_partitions(self, requested: MorePartitions, node: TopicNode) -> dict[int, tuple[int, ...]]:
+        existing = len(node.partitions)
+        if requested.count <= existing:
+            detail = "" if requested.count == existing else ", and cannot get fewer"
+            message = f"Topic '{requested.name}' already has {existing} partitions{detail}."
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
         first = node.partitions[0].replicas
-        _check_not_too_many(asked.count - have)
-        if asked.assignments is None:
+        _check_not_too_many(requested.count - existing)
+        if requested.assignments is None:
             racks = self._controller.context.racks()
             start = next((i for i, broker in enumerate(sorted(racks)) if broker >= first[0]), 0)
-            return assign(racks, asked.count - have, len(first), fixed_start=start, first_partition=have)
-        if len(asked.assignments) != asked.count - have:
+            return assign(racks, requested.count - existing, len(first), fixed_start=start, first_partition=existing)
+        if len(requested.assignments) != requested.count - existing:
+            missing = requested.count - existing
             raise _bad_assignment(
-                f"{asked.count - have} partitions are to be added, {len(asked.assignments)} assignments are given."
+                f"{missing} new partitions need as many assignments, not {len(requested.assignments)}."
             )
         added = {}
-        for partition, replicas in enumerate(asked.assignments, start=have):
+        for partition, replicas in enumerate(requested.assignments, start=existing):
             self._check_replicas(partition, replicas, len(first))
             added[partition] = tuple(replicas)
         return added
@@ -303,7 +309,8 @@ class Topics:
             raise _not_controller()
 
     def _unavailable(self, error: StoreUnavailable) -> KafkaError:
-        """With its session, this broker has lost its office: somebody else is to be asked."""
+        """With its session, this broker has lost the controllership: clients must ask another
+        broker."""
         if not self._controller.is_active:
             return _not_controller()
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -1,10 +1,12 @@
-"""The metadata tree as a controller writes it: fenced, many operations at a time.
+"""Fenced writes of a controller to the metadata tree, batched.
 
-Every write is one transaction with a check that /controller_epoch still has the version that this controller was
-elected with. When it has not, `ControllerMoved` is raised and nothing was written. Writes go out in transactions of
-many operations; one that fails as a whole is made again operation by operation, so that only what is wrong fails.
+Every write is a transaction with a check that /controller_epoch still has the version of this
+controller's election. If not, `ControllerMoved` is raised and nothing was written. A transaction
+has many operations; one that fails is repeated operation by operation, so that only the invalid
+operations fail.
 
-`StoreUnavailable` leaves it open what was written. The controller then reads the tree anew, as a new one would.
+After `StoreUnavailable` it is unknown what was written. The controller then reads the tree again,
+as a new one would.
 """
 
 from __future__ import annotations
@@ -32,20 +34,20 @@ from kavka.metadata.store import (
     Watch,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# ZooKeeper takes no packet beyond 1 MB (jute.maxbuffer).
+# ZooKeeper accepts packets up to 1 MB (jute.maxbuffer).
 OPS_PER_TRANSACTION = 200
 BYTES_PER_TRANSACTION = 256 << 10
-# A state node that somebody else writes at the same time is read and tried again this often.
+# Attempts to write a state node that others write concurrently.
 ATTEMPTS = 3
 
-# Gives a partition's next state, or None when it is to stay as it is.
+# Returns a partition's next state, or None for no change.
 ChangeState = Callable[[TopicPartition, PartitionStateNode], PartitionStateNode | None]
 
 
 class ControllerMoved(Exception):
-    """Another broker is the controller now."""
+    """Another broker has become the controller."""
 
 
 class FencedTree:
@@ -58,7 +60,7 @@ class FencedTree:
     async def get_all(
         self, of: Sequence[str], watch: Callable[[str], Watch] | None = None
     ) -> list[tuple[bytes | None, Stat] | None]:
-        """All of them with many reads in flight; None for what is not there."""
+        """All nodes, with many reads in flight; None for missing nodes."""
 
         async def get(path: str) -> tuple[bytes | None, Stat] | None:
             try:
@@ -69,23 +71,25 @@ class FencedTree:
         return await asyncio.gather(*map(get, of))
 
     async def read_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
-        """What the state nodes say; partitions without one, or with one that cannot be read, are left out."""
-        asked = list(partitions)
-        found: dict[TopicPartition, Leadership] = {}
-        for tp, node in zip(asked, await self.get_all([paths.partition_state(tp) for tp in asked]), strict=True):
+        """The state nodes; partitions without a valid one are omitted."""
+        requested = list(partitions)
+        leaderships: dict[TopicPartition, Leadership] = {}
+        for tp, node in zip(
+            requested, await self.get_all([paths.partition_state(tp) for tp in requested]), strict=True
+        ):
             if node is None:
                 continue
             data, stat = node
             try:
-                found[tp] = Leadership(PartitionStateNode.decode(tp, data), stat.version, stat.mzxid)
+                leaderships[tp] = Leadership(PartitionStateNode.decode(tp, data), stat.version, stat.mzxid)
             except MalformedNode as error:
-                log.error("%s", error)
-        return found
+                logger.error("%s", error)
+        return leaderships
 
     # ---- writes
 
     async def write(self, ops: Iterable[Op]) -> list[OpResult | StoreError]:
-        """Each op on its own, fenced; the result of each, or its error."""
+        """Each operation separately, fenced; returns the result or the error of each."""
         batches = list(_batches(ops))
         outcomes = await asyncio.gather(*map(self._fenced, batches), return_exceptions=True)
         results: list[OpResult | StoreError] = []
@@ -99,27 +103,28 @@ class FencedTree:
         return results
 
     async def write_all(self, ops: Sequence[Op]) -> list[OpResult]:
-        """All or none of them, fenced; the error of the first that could not be done is raised."""
+        """All operations or none, fenced; raises the first error."""
         return await self._fenced(ops)
 
     async def change_states(
         self, partitions: Iterable[TopicPartition], change: ChangeState
     ) -> dict[TopicPartition, Leadership]:
-        """Replace state nodes, each only if it is the one that `change` was given; returns those that were replaced.
+        """Replace state nodes that are unchanged since they were read; returns those that were
+        replaced.
 
-        The context knows them afterwards.
+        Updates the context.
         """
         changed: dict[TopicPartition, Leadership] = {}
         remaining = [tp for tp in partitions if tp in self._context.leaderships]
         for _ in range(ATTEMPTS):
-            wanted: dict[TopicPartition, PartitionStateNode] = {}
+            changes: dict[TopicPartition, PartitionStateNode] = {}
             for tp in remaining:
                 state = change(tp, self._context.leaderships[tp].state)
                 if state is not None:
-                    wanted[tp] = state
-            written = await self.replace_states(wanted)
+                    changes[tp] = state
+            written = await self.replace_states(changes)
             changed |= written
-            remaining = [tp for tp in wanted if tp not in written]
+            remaining = [tp for tp in changes if tp not in written]
             if not remaining:
                 break
             await self.refresh_states(remaining)
@@ -128,29 +133,30 @@ class FencedTree:
     async def replace_states(
         self, states: Mapping[TopicPartition, PartitionStateNode]
     ) -> dict[TopicPartition, Leadership]:
-        """Write state nodes, each only if it is the one that the context knows; returns those that were."""
-        known = self._context.leaderships
+        """Write state nodes whose version is that in the context; returns those that were
+        written."""
+        leaderships = self._context.leaderships
         ops = [
-            SetData(paths.partition_state(tp), state.encode(), known[tp].partition_epoch)
+            SetData(paths.partition_state(tp), state.encode(), leaderships[tp].partition_epoch)
             for tp, state in states.items()
         ]
         written: dict[TopicPartition, Leadership] = {}
         for (tp, state), outcome in zip(states.items(), await self.write(ops), strict=True):
             if isinstance(outcome, Stat):
-                written[tp] = known[tp] = Leadership(state, outcome.version, outcome.mzxid)
+                written[tp] = leaderships[tp] = Leadership(state, outcome.version, outcome.mzxid)
             else:
-                log.warning("The state of %s could not be written: %s", tp, outcome)
+                logger.warning("Cannot write the state of %s: %s", tp, outcome)
         return written
 
     async def refresh_states(self, partitions: Iterable[TopicPartition]) -> None:
-        """Somebody else may have written them: know what they are now."""
+        """Read the nodes again, after others may have written them."""
         for tp, leadership in (await self.read_states(partitions)).items():
             if leadership.state.controller_epoch > self._context.epoch:
                 raise ControllerMoved
             self._context.leaderships[tp] = leadership
 
     async def delete_tree(self, path: str) -> None:
-        """Remove a node with all below it; what is gone already is fine."""
+        """Delete a node and its descendants; missing nodes are ignored."""
         await self.delete_all(await self.store.subtree(path))
 
     async def delete_all(self, of: Iterable[str]) -> None:

@@ -1,8 +1,9 @@
-"""[pure] What the coordinators' state machines and the runtime that hosts them say to each other.
+"""[pure] The interface between the coordinators' state machines and their runtime.
 
-A state machine has no I/O. A call gives an `Outcome`: the records that make the change durable, and the answer that the
-caller may have once they are. The runtime appends the records to the shard's partition, replays them into the state and
-answers when they are committed. What must happen at a time is asked for through `Timers`.
+A state machine has no I/O. An operation returns an `Outcome`: the records that make the change
+durable, and the response. The runtime appends the records to the shard's partition, replays them
+into the state and responds when they are committed. Operations that run later are scheduled with
+`Timers`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ OnAppend = Callable[[KafkaError | None], None]
 
 
 class Outcome(NamedTuple):
-    """`on_append` is called when the records are committed, or with the error that kept them from being written.
+    """`on_append` is called when the records are committed, or with the error if the write failed.
 
-    With `replay` False the records only say what the state machine has done (or does in `on_append`) by itself: they
-    are replayed when the shard is loaded, not now.
+    `replay=False`: the state machine has changed its state itself, or does so in `on_append`. The
+    records are replayed only when the shard is loaded.
 
-    With `atomic` False some of the records may be in the log without the others: where they are too many for one batch,
-    they are written in several.
+    `atomic=False`: the records may be written in several batches if they do not fit into one.
     """
 
     records: Sequence[Any] = ()
@@ -38,7 +38,7 @@ TimerOperation = Callable[[], Outcome]
 
 
 class Timers(Protocol):
-    """Timers of one shard, by key: a new one under the same key takes the place of the old."""
+    """Timers of one shard by key. A new timer replaces the one with the same key."""
 
     def schedule(self, key: Hashable, delay_ms: float, operation: TimerOperation) -> None: ...
 
@@ -49,9 +49,9 @@ MISSING: Any = object()
 
 
 class Journal:
-    """What replay changed since the last write, so that a write that fails leaves the state as it was.
+    """The changes since the last write, so that they can be undone if the next write fails.
 
-    State that is replayed lives in dicts whose values are replaced, never changed in place; every change goes through
+    Replayed state is in dicts whose values are replaced, never mutated. Every change goes through
     `put` and `drop`.
     """
 
@@ -73,15 +73,15 @@ class Journal:
         return len(self._entries)
 
     def since(self, count: int) -> list[tuple[dict[Any, Any], Any, Any]]:
-        """All changes but the first `count`."""
+        """All changes after the first `count`."""
         return self._entries[count:]
 
-    def keep(self, entries: list[tuple[dict[Any, Any], Any, Any]]) -> None:
-        """They were forgotten, and are not in the log."""
+    def restore(self, entries: list[tuple[dict[Any, Any], Any, Any]]) -> None:
+        """Add back changes that `clear` removed although they are not in the log."""
         self._entries += entries
 
-    def forget(self) -> None:
-        """What was replayed is in the log now."""
+    def clear(self) -> None:
+        """The changes are in the log: they can no longer be undone."""
         self._entries.clear()
 
     def undo(self) -> None:

@@ -1,4 +1,5 @@
-"""What every broker does with the tree before anything else: lay it out, agree on the cluster's id, sign in."""
+"""Operations of a broker on the metadata tree: the top-level paths, the cluster id, broker
+registration, log directory failures, producer ids."""
 
 from __future__ import annotations
 
@@ -10,22 +11,23 @@ from kavka.metadata import paths
 from kavka.metadata.paths import BrokerRegistration, ProducerIdBlock
 from kavka.metadata.store import BadVersion, Create, MetadataStore, NodeExists, SetData, StoreUnavailable
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PRODUCER_IDS_PER_BLOCK = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 RETRY_S = 1.0
 
 
-async def lay_out(store: MetadataStore) -> None:
-    """Make the nodes that are always there: in one step when nobody else does it at the same time."""
-    wanted = dict.fromkeys(above for path in paths.ALWAYS_THERE for above in _with_parents(path))
-    missing = [path for path in wanted if await store.exists(path) is None]
+async def create_top_level_paths(store: MetadataStore) -> None:
+    """Create the missing top-level znodes, in one transaction unless another broker creates them at
+    the same time."""
+    required = dict.fromkeys(ancestor for path in paths.PERSISTENT_PATHS for ancestor in _with_parents(path))
+    missing = [path for path in required if await store.exists(path) is None]
     try:
         if missing:
             await store.multi([Create(path) for path in missing])
     except NodeExists:
-        for path in paths.ALWAYS_THERE:
+        for path in paths.PERSISTENT_PATHS:
             await store.ensure(path)
 
 
@@ -34,8 +36,9 @@ def _with_parents(path: str) -> list[str]:
     return ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
 
-async def agree_on_cluster_id(store: MetadataStore, proposed: str | None = None) -> str:
-    """The id in the tree; in a new tree, `proposed` (what the log directories say) or a random one is put there."""
+async def create_or_get_cluster_id(store: MetadataStore, proposed: str | None = None) -> str:
+    """The cluster id in the tree. In a new tree, store `proposed` (the id in the log directories)
+    or a random id first."""
     await store.ensure(paths.CLUSTER_ID.rpartition("/")[0])
     with contextlib.suppress(NodeExists):
         await store.create(paths.CLUSTER_ID, paths.encode_cluster_id(proposed or paths.random_cluster_id()))
@@ -43,16 +46,18 @@ async def agree_on_cluster_id(store: MetadataStore, proposed: str | None = None)
 
 
 async def next_broker_id(store: MetadataStore, reserved: int) -> int:
-    """An id that nobody has had: above those that people may give (`reserved.broker.max.id`). The number of writes to
-    the node is the counter, as in Kafka."""
+    """Generate an unused broker id above `reserved.broker.max.id`. As in Kafka, the version of the
+    znode is the counter."""
     await store.ensure(paths.BROKER_SEQUENCE)
     return reserved + (await store.set(paths.BROKER_SEQUENCE, b"")).version
 
 
 async def register_broker(store: MetadataStore, registration: BrokerRegistration) -> int:
-    """Sign in; returns the broker's epoch. `NodeExists` when a broker with this id is signed in already.
+    """Register a broker and return its epoch. Raises `NodeExists` if a broker with this id is
+    registered.
 
-    The node is made and filled by two operations, as Kafka does, which is why its version is 1.
+    As in Kafka, one operation creates the znode and a second one sets its data, so its version is
+    1.
     """
     path = paths.broker(registration.id)
     await store.multi([Create(path, None, ephemeral=True), SetData(path, registration.encode())])
@@ -61,26 +66,21 @@ async def register_broker(store: MetadataStore, registration: BrokerRegistration
     return stat.czxid
 
 
-async def update_broker(store: MetadataStore, registration: BrokerRegistration) -> None:
-    """Its listeners changed (a free port was asked for, and is known now)."""
-    await store.set(paths.broker(registration.id), registration.encode())
-
-
 async def announce_log_dir_failure(store: MetadataStore, broker_id: int) -> None:
-    """Tell the controller that a log directory of this broker is lost; it asks which partitions were in it. Tried until
-    it is told: said twice is as good as once."""
+    """Notify the controller that a log directory of this broker failed. Retries until the
+    notification is written; a duplicate has no effect."""
     path = f"{paths.LOG_DIR_EVENTS}/{paths.LOG_DIR_EVENT_PREFIX}"
     while True:
         try:
             await store.create(path, paths.encode_log_dir_event(broker_id), sequential=True)
             return
         except StoreUnavailable as error:
-            log.error("The failed log directory is announced again: %s", error)
+            logger.error("Cannot announce the failed log directory, retrying: %s", error)
             await asyncio.sleep(RETRY_S)
 
 
-async def take_producer_ids(store: MetadataStore, broker_id: int) -> ProducerIdBlock:
-    """The next block of producer ids, which is this broker's from now on."""
+async def allocate_producer_ids(store: MetadataStore, broker_id: int) -> ProducerIdBlock:
+    """Allocate the next block of producer ids to this broker."""
     while True:
         data, stat = await store.get(paths.PRODUCER_ID_BLOCK)
         latest = ProducerIdBlock.decode(data)
@@ -94,9 +94,10 @@ async def take_producer_ids(store: MetadataStore, broker_id: int) -> ProducerIdB
 
 
 class ProducerIds:
-    """Gives out producer ids, each once in the life of the cluster.
+    """Generates producer ids that are unique in the cluster.
 
-    A block of a thousand is taken from the tree at a time; what is left of it when the broker stops is lost.
+    Owns the current block of ids, allocated from the tree. Unused ids of a block are lost when the
+    broker stops.
     """
 
     def __init__(self, store: MetadataStore, broker_id: int) -> None:
@@ -104,18 +105,18 @@ class ProducerIds:
         self._broker_id = broker_id
         self._next = 0
         self._last = -1
-        self._taking = asyncio.Lock()
+        self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
         while True:
             if self._next <= self._last:
-                given = self._next
+                producer_id = self._next
                 self._next += 1
-                return given
-            async with self._taking:
+                return producer_id
+            async with self._allocating:
                 if self._next > self._last:
-                    await self._take_block()
+                    await self._allocate_block()
 
-    async def _take_block(self) -> None:
-        block = await take_producer_ids(self._store, self._broker_id)
+    async def _allocate_block(self) -> None:
+        block = await allocate_producer_ids(self._store, self._broker_id)
         self._next, self._last = block.first, block.last

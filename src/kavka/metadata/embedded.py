@@ -1,17 +1,18 @@
-"""The metadata tree of one node, kept in SQLite: no ZooKeeper, no second process.
+"""The metadata tree of a single node, stored in SQLite.
 
-On disk there is one table, `nodes`, a row per node; `creates` counts the children that a node ever had, and gives
-sequential nodes their number. The root is a row like any other, so the greatest zxid in the table is the last one
-used: a deleted node leaves its zxid in its parent's `pzxid`.
+The file has one table, `nodes`, with a row per znode. `creates` counts the children ever created
+and numbers sequential znodes. The root has a row as well, so the greatest zxid in the table is the
+last used zxid: a deleted znode leaves its zxid in its parent's `pzxid`.
 
-In memory there is the whole tree as it is on disk, and beside it what was accepted and is being written
-(`_pending`): a write is checked against both on the loop, queued, and all that one turn of the loop queued is
-committed in one transaction by a thread of its own, with an fsync. Then, on the loop, it is put into the tree, its
-watches fire and it is answered. If the commit fails (a full disk), it and everything queued behind it fail, and the
-tree is as it was.
+Memory holds the whole tree as it is on disk, and the accepted writes that are not committed yet
+(`_pending`). A write is validated against both on the event loop and queued. A worker thread
+commits all writes of one turn of the loop in one transaction, with an fsync. The loop then updates
+the tree, fires the watches and completes the writes. If a commit fails, for example on a full disk,
+it and all queued writes fail, and the tree stays unchanged.
 
-A session is one life of the process. A crash leaves its ephemeral nodes in the file; the next `open` removes them.
-The file is locked while it is open: a second process gets `StoreUnavailable`.
+A session lasts as long as the process. After a crash the ephemeral znodes remain in the file; the
+next `open` removes them. The file is locked while it is open: a second process gets
+`StoreUnavailable`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from kavka.metadata.store import (
 )
 from kavka.metadata.watches import Watches
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
@@ -69,7 +70,7 @@ _FORMAT_VERSION = 1
 
 
 class _Node(NamedTuple):
-    """A node at one moment; a change makes a new one. `child_count` is not on disk."""
+    """An immutable version of a znode. `child_count` is not stored on disk."""
 
     data: bytes | None
     version: int
@@ -98,19 +99,22 @@ class _Node(NamedTuple):
 
 
 class _Transaction:
-    """A checked write on its way to the disk. `answer` gets None, or the error; it is never itself failed."""
+    """A validated write that is not committed yet. The result of `outcome` is None or the error;
+    the future itself never fails."""
 
-    __slots__ = ("answer", "changes", "events", "results", "zxid")
+    __slots__ = ("changes", "events", "outcome", "results", "zxid")
 
     def __init__(self, zxid: int) -> None:
         self.zxid = zxid
         self.changes: dict[str, _Node | None] = {}
         self.events: list[WatchEvent] = []
         self.results: list[OpResult] = []
-        self.answer: asyncio.Future[StoreUnavailable | None]
+        self.outcome: asyncio.Future[StoreUnavailable | None]
 
 
 class EmbeddedStore(MetadataStore):
+    """Owns the tree in memory, the queue of writes and the SQLite connection."""
+
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock) -> None:
         self.path = path
         self._connection = connection
@@ -128,16 +132,16 @@ class EmbeddedStore(MetadataStore):
 
     @classmethod
     def open(cls, path: Path, clock: Clock | None = None) -> EmbeddedStore:
-        """Blocks while it reads the file, which is made where there is none."""
+        """Open or create the file. Blocks while it reads the tree."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
             for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
-            found = connection.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, _FORMAT_VERSION):
-                raise StoreUnavailable(str(path), f"its format {found} is of a newer release")
-            if found == 0:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, _FORMAT_VERSION):
+                raise StoreUnavailable(str(path), f"format {version} is of a newer release")
+            if version == 0:
                 connection.execute(_SCHEMA)
                 connection.execute(f"PRAGMA user_version={_FORMAT_VERSION}")
             store = cls(path, connection, clock or SystemClock())
@@ -166,7 +170,7 @@ class EmbeddedStore(MetadataStore):
         if changes:
             self._commit([changes])
             self._apply(changes)
-        # The session is as new as the next write: greater than that of any ephemeral node there ever was.
+        # The session id is a new zxid, so it is greater than that of every earlier session.
         self._zxid += 1
         self._session_id = self._zxid
 
@@ -186,7 +190,7 @@ class EmbeddedStore(MetadataStore):
     # ---- reads
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, Stat]:
-        await self._settled()
+        await self._wait_for_writes()
         node = self._nodes.get(path)
         if node is None:
             raise NoNode(path)
@@ -195,14 +199,14 @@ class EmbeddedStore(MetadataStore):
         return node.data, node.stat()
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        await self._settled()
+        await self._wait_for_writes()
         if watch is not None:
             self._watches.add_data(path, watch)
         node = self._nodes.get(path)
         return node.stat() if node is not None else None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        await self._settled()
+        await self._wait_for_writes()
         names = self._children.get(path)
         if names is None:
             raise NoNode(path)
@@ -210,8 +214,8 @@ class EmbeddedStore(MetadataStore):
             self._watches.add_children(path, watch)
         return sorted(names)
 
-    async def _settled(self) -> None:
-        """Wait for the writes that were accepted before now: a read must see them."""
+    async def _wait_for_writes(self) -> None:
+        """Wait for the accepted writes, because a read must see them."""
         if self._tail is not None and not self._tail.done():
             await asyncio.shield(self._tail)
 
@@ -219,24 +223,24 @@ class EmbeddedStore(MetadataStore):
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         if self._closed:
-            raise StoreUnavailable(str(self.path), "it is closed")
+            raise StoreUnavailable(str(self.path), "the store is closed")
         transaction = _Transaction(self._zxid + 1)
         for op in ops:
-            transaction.results.append(self._check_and_change(transaction, op))
+            transaction.results.append(self._validate(transaction, op))
         self._zxid = transaction.zxid
         for path, node in transaction.changes.items():
             self._pending[path] = (transaction.zxid, node)
         loop = asyncio.get_running_loop()
-        transaction.answer = self._tail = loop.create_future()
+        transaction.outcome = self._tail = loop.create_future()
         if not self._queue and not self._committing:
             loop.call_soon(self._start_commit)
         self._queue.append(transaction)
-        failure = await asyncio.shield(transaction.answer)
+        failure = await asyncio.shield(transaction.outcome)
         if failure is not None:
             raise failure
         return transaction.results
 
-    def _check_and_change(self, transaction: _Transaction, op: Op) -> OpResult:
+    def _validate(self, transaction: _Transaction, op: Op) -> OpResult:
         check_path(op.path)
         match op:
             case Create():
@@ -290,7 +294,7 @@ class EmbeddedStore(MetadataStore):
         transaction.events.append(WatchEvent(WatchType.CHILDREN, parent_path))
 
     def _newest(self, transaction: _Transaction, path: str) -> _Node | None:
-        """The node as it will be when all that was accepted, this transaction so far included, is done."""
+        """The znode after all accepted writes and the operations of this transaction so far."""
         if path in transaction.changes:
             return transaction.changes[path]
         pending = self._pending.get(path)
@@ -313,7 +317,7 @@ class EmbeddedStore(MetadataStore):
         work.add_done_callback(lambda done: self._finish_commit(batch, done))
 
     def _commit(self, batch: Iterable[dict[str, _Node | None]]) -> None:
-        """Runs in the worker thread (and alone in `open`)."""
+        """Runs in the worker thread, or in `open` before that thread exists."""
         merged: dict[str, _Node | None] = {}
         for changes in batch:
             merged.update(changes)
@@ -337,12 +341,12 @@ class EmbeddedStore(MetadataStore):
         self._committing = False
         error = done.exception()
         if error is not None:
-            log.error("The metadata could not be written to %s: %s", self.path, error)
-            # What is queued was checked against what has just failed.
+            logger.error("Cannot write the metadata to %s: %s", self.path, error)
+            # The queued writes were validated against the failed writes.
             failed, self._queue = batch + self._queue, []
             self._pending.clear()
             for transaction in failed:
-                transaction.answer.set_result(StoreUnavailable(str(self.path), str(error)))
+                transaction.outcome.set_result(StoreUnavailable(str(self.path), str(error)))
             return
         if self._queue:
             self._start_commit()
@@ -354,10 +358,10 @@ class EmbeddedStore(MetadataStore):
                     del self._pending[path]
             for event in transaction.events:
                 self._watches.fire(event)
-            transaction.answer.set_result(None)
+            transaction.outcome.set_result(None)
 
     def _apply(self, changes: dict[str, _Node | None]) -> None:
-        # In any order: of a node that goes and its parent that goes too, either may come first.
+        # The order is arbitrary: a deleted znode may come before or after its deleted parent.
         for path, node in changes.items():
             parent, _, name = path.rpartition("/")
             if node is not None:
@@ -375,16 +379,16 @@ class EmbeddedStore(MetadataStore):
         if self._closed:
             return
         while self._tail is not None and not self._tail.done():
-            await self._settled()
+            await self._wait_for_writes()
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(self._worker, self._close)
         self._worker.shutdown(wait=False)
 
     def _close(self) -> None:
         try:
-            ended = self._end_session()
-            if ended:
-                self._commit([ended])
+            changes = self._end_session()
+            if changes:
+                self._commit([changes])
         except sqlite3.Error as error:
-            log.warning("The ephemeral nodes stay in %s until the next start: %s", self.path, error)
+            logger.warning("The ephemeral nodes remain in %s until the next start: %s", self.path, error)
         self._connection.close()

@@ -1,8 +1,8 @@
-"""Features that all brokers of a cluster must have before any of them offers them.
+"""Features that need the support of all brokers of a cluster.
 
-A broker writes the levels that it can serve into its registration. A feature is offered (finalized) at the highest
-level that every registered broker has: so a broker that does not know it keeps it off while it is there. An
-administrator may set a lower one for all, which is kept in /feature (`controller/features.py`).
+A broker writes its supported levels into its registration. The finalized level of a feature is the
+highest level that every registered broker supports, so one broker without support disables it. An
+administrator can set a lower level for the cluster, stored in /feature (`controller/features.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 from kavka.metadata.paths import BrokerRegistration
 
 TRANSACTION_VERSION = "transaction.version"
-"""1: the coordinator's log in its flexible format; 2: every end of a transaction raises the producer's epoch."""
+"""1: flexible records in the transaction log; 2: every end of a transaction bumps the producer
+epoch."""
 GROUP_VERSION = "group.version"
-"""1: groups whose partitions are assigned by the coordinator."""
+"""1: groups of the consumer protocol, whose partitions the coordinator assigns."""
 
 
 class Levels(NamedTuple):
+    """The supported levels of a feature, both ends included."""
+
     lowest: int
     highest: int
 
@@ -27,25 +30,27 @@ SUPPORTED: Mapping[str, Levels] = {TRANSACTION_VERSION: Levels(0, 2), GROUP_VERS
 
 
 def common_levels(supported: Mapping[str, Levels], brokers: Collection[BrokerRegistration]) -> dict[str, int]:
-    """The highest level of each feature that all brokers have; 0 where one does not know it."""
+    """The highest level of each feature that all brokers support; 0 for a feature that a broker
+    does not know."""
     return {
         name: min([levels.highest, *(broker.features.get(name, {}).get("max_version", 0) for broker in brokers)])
         for name, levels in supported.items()
     }
 
 
-def offered(
+def finalized_levels(
     supported: Mapping[str, Levels], brokers: Collection[BrokerRegistration], limits: Mapping[str, int]
 ) -> dict[str, int]:
-    """What the brokers offer, where `limits` are set; without those that are off."""
+    """The finalized levels under the administrator's `limits`, without disabled features."""
     common = common_levels(supported, brokers)
-    found = {name: min(level, limits.get(name, level)) for name, level in common.items()}
-    return {name: level for name, level in found.items() if level > 0}
+    levels = {name: min(level, limits.get(name, level)) for name, level in common.items()}
+    return {name: level for name, level in levels.items() if level > 0}
 
 
 class Features:
-    """`epoch` goes up with every change of the brokers or of what is set, and is the same on all of them (a zxid):
-    clients take the levels that come with the highest one. `on_change` is called after each."""
+    """Owns the finalized features. `epoch` is the zxid of the last change of the brokers or of
+    /feature, the same on all brokers; clients use the levels with the highest epoch. `on_change` is
+    called after every change."""
 
     def __init__(self, supported: Mapping[str, Levels] = SUPPORTED) -> None:
         self.supported = dict(supported)
@@ -54,7 +59,7 @@ class Features:
         self.on_change: list[Callable[[], Any]] = []
 
     def registered(self) -> dict[str, dict[str, int]]:
-        """What the broker's registration says of them."""
+        """The supported levels as the broker's registration contains them."""
         return {
             name: {"min_version": levels.lowest, "max_version": levels.highest}
             for name, levels in self.supported.items()
@@ -63,11 +68,11 @@ class Features:
     def set_brokers(
         self, brokers: Collection[BrokerRegistration], epoch: int, limits: Mapping[str, int] | None = None
     ) -> None:
-        self.finalized = offered(self.supported, brokers, limits or {})
+        self.finalized = finalized_levels(self.supported, brokers, limits or {})
         self.epoch = epoch
-        for changed in self.on_change:
-            changed()
+        for callback in self.on_change:
+            callback()
 
     def level(self, name: str) -> int:
-        """0 where it is not offered."""
+        """The finalized level, 0 if the feature is disabled."""
         return self.finalized.get(name, 0)

@@ -1,10 +1,10 @@
-"""Every path of the metadata tree, and what is in the node: Kafka 3.9's JSON, member for member.
+"""The paths of the metadata tree and the contents of its znodes: the JSON of Kafka 3.9.
 
-A class here is the content of one kind of node, with `encode` and `decode`; the functions beside it give its path.
-Members that older releases did not write are optional on decode; members that are unknown are ignored. The order of
-members is the one that Kafka 3.9.1 writes, so that the bytes are the same wherever Kafka's own order is fixed.
+A class is the content of one kind of znode, with `encode` and `decode`; functions return the paths.
+Members that older releases did not write are optional, and unknown members are ignored. Members are
+written in the order of Kafka 3.9.1, so that the bytes are equal wherever Kafka's order is fixed.
 
-`decode` raises `MalformedNode` when the bytes are not what the path should hold.
+`decode` raises `MalformedNode` if the data is not valid for the path.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ FEATURE = "/feature"
 FEATURE_LEVELS = "kavka.levels"
 CONSUMERS = "/consumers"
 
-# The kinds of things that have a node under /config, and the name of "all that have none of their own".
+# The entity types under /config, and the name of the default entity.
 TOPIC_CONFIGS, BROKER_CONFIGS, CLIENT_CONFIGS, USER_CONFIGS, IP_CONFIGS = "topics", "brokers", "clients", "users", "ips"
 GROUP_CONFIGS = "groups"
 DEFAULT_ENTITY = "<default>"
 
-# The nodes without content that a cluster always has, in the order in which Kafka makes them.
-ALWAYS_THERE = (
+# The empty znodes that every cluster has, in the order in which Kafka creates them.
+PERSISTENT_PATHS = (
     CONSUMERS,
     BROKER_IDS,
     TOPICS,
@@ -61,7 +61,7 @@ ALWAYS_THERE = (
 
 
 class MalformedNode(ValueError):
-    """A node holds something else than its path promises."""
+    """The data of a znode is not valid for its path."""
 
 
 def broker(broker_id: int) -> str:
@@ -93,7 +93,7 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker_id: int | None) -> str:
-    """With None, the node of the settings that hold for all brokers."""
+    """The znode of a broker's dynamic settings; with None, of all brokers."""
     return config(BROKER_CONFIGS, DEFAULT_ENTITY if broker_id is None else str(broker_id))
 
 
@@ -102,7 +102,8 @@ def group_config(group: str) -> str:
 
 
 def group_node(group: str) -> str:
-    """A group's name as the name of a node: any text will do for a group, and no node can be called "." or ".."."""
+    """The znode's name of a group. A group may have any name, but a znode cannot be named "." or
+    ".."."""
     return sanitize(group) if group.strip(".") or len(group) > 2 else group.replace(".", "%2E")
 
 
@@ -111,12 +112,12 @@ def delete_topic(name: str) -> str:
 
 
 def consumer_offset(group: str, tp: TopicPartition) -> str:
-    """Where OffsetCommit v0 keeps an offset; the node holds the number as text."""
+    """The znode of an offset committed with OffsetCommit v0; its data is the number as text."""
     return f"{CONSUMERS}/{group}/offsets/{tp.topic}/{tp.partition}"
 
 
 def sanitize(name: str) -> str:
-    """A user's or a client's name as the name of a node, as Kafka's Sanitizer writes it."""
+    """The znode's name of a user or client, as Kafka's Sanitizer writes it."""
     return quote(name, safe="-_.~").replace("~", "%7E")
 
 
@@ -132,11 +133,12 @@ def topic_id_from_text(text: str) -> uuid.UUID:
 
 
 def random_id() -> uuid.UUID:
-    """A topic's id; never one whose text starts with a dash, which a command line would take for an option."""
+    """A random topic id whose text does not start with a dash, which a command line would parse as
+    an option."""
     while True:
-        made = uuid.uuid4()
-        if made.bytes[0] >> 2 != 62:
-            return made
+        topic_id = uuid.uuid4()
+        if topic_id.bytes[0] >> 2 != 62:
+            return topic_id
 
 
 def random_cluster_id() -> str:
@@ -168,7 +170,7 @@ class BrokerRegistration:
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        # Clients of before listeners had names read host and port, which are those of a plaintext listener.
+        # Old clients read only host and port, which are those of a plaintext listener.
         plain = next((e for e in self.end_points if e.security_protocol == "PLAINTEXT"), None)
         members: dict[str, Any] = {
             "features": {name: dict(levels) for name, levels in self.features.items()},
@@ -215,13 +217,13 @@ def _end_point(url: str, protocols: Mapping[str, str]) -> EndPoint:
     listener, separator, address = url.partition("://")
     host, _, port = address.rpartition(":")
     if not separator or not port.lstrip("-").isdigit():
-        raise MalformedNode(f"{url!r} is not a listener's address")
+        raise MalformedNode(f"{url!r} is not the address of a listener")
     return EndPoint(listener, protocols.get(listener, listener), host.strip("[]"), int(port))
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerNode:
-    """/controller, ephemeral: whoever made it is the controller."""
+    """/controller, ephemeral: the broker that created it is the controller."""
 
     broker_id: int
     timestamp: int
@@ -249,7 +251,8 @@ def decode_epoch(data: bytes | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """Who holds a partition, preferred leader first; the old and the new holders while it is being moved."""
+    """The replicas of a partition, preferred leader first. During a reassignment they include the
+    old and the new replicas."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -261,30 +264,31 @@ class ReplicaAssignment:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """Who held it before the move began."""
+        """The replicas before the reassignment."""
         return tuple(r for r in self.replicas if r not in self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Who will hold it when the move is done."""
+        """The replicas after the reassignment."""
         return tuple(r for r in self.replicas if r not in self.removing)
 
     def moving_to(self, target: Sequence[int]) -> ReplicaAssignment:
-        """The same partition on its way to `target`; from where it was before a move that is under way."""
+        """A reassignment to `target`, from the origin of the current reassignment if there is
+        one."""
         origin = self.origin
-        everybody = tuple(dict.fromkeys((*target, *origin)))
+        replicas = tuple(dict.fromkeys((*target, *origin)))
         return ReplicaAssignment(
-            everybody, tuple(r for r in everybody if r not in origin), tuple(r for r in everybody if r not in target)
+            replicas, tuple(r for r in replicas if r not in origin), tuple(r for r in replicas if r not in target)
         )
 
     def without(self, broker_id: int) -> ReplicaAssignment:
-        holders = (self.replicas, self.adding, self.removing)
-        return ReplicaAssignment(*(tuple(r for r in some if r != broker_id) for some in holders))
+        fields = (self.replicas, self.adding, self.removing)
+        return ReplicaAssignment(*(tuple(r for r in replicas if r != broker_id) for replicas in fields))
 
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:
-    """/brokers/topics/T. A topic made by an old release has no id until a controller gives it one."""
+    """/brokers/topics/T. A topic of an old release has no id until a controller assigns one."""
 
     topic_id: uuid.UUID | None
     partitions: Mapping[int, ReplicaAssignment]
@@ -356,7 +360,7 @@ class PartitionStateNode:
 
 
 def encode_config(values: Mapping[str, str]) -> bytes:
-    """A node under /config/topics, /config/brokers …: what was set, by name."""
+    """A znode under /config/topics, /config/brokers …: the overrides by name."""
     return _dump({"version": 1, "config": dict(values)})
 
 
@@ -365,12 +369,12 @@ def decode_config(data: bytes | None) -> dict[str, str]:
         return {}
     values = _load(data, CONFIG).get("config")
     if not isinstance(values, dict):
-        raise MalformedNode("a node under /config holds no settings")
+        raise MalformedNode("a node under /config has no settings")
     return {name: str(value) for name, value in values.items()}
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """/config/changes/config_change_N: which node under /config has changed, as 'topics/T'."""
+    """/config/changes/config_change_N: the changed znode under /config, such as 'topics/T'."""
     return _dump({"version": 2, "entity_path": entity_path})
 
 
@@ -380,12 +384,12 @@ def decode_config_change(data: bytes | None) -> str:
         return f"{members.get('entity_type')}/{members.get('entity_name')}"
     entity_path = members.get("entity_path")
     if not isinstance(entity_path, str):
-        raise MalformedNode("a change notification names nothing")
+        raise MalformedNode("a change notification has no entity path")
     return entity_path
 
 
 def encode_reassignment(assignments: Mapping[TopicPartition, Sequence[int]]) -> bytes:
-    """/admin/reassign_partitions, the old way to ask for a move."""
+    """/admin/reassign_partitions, the old way to request a reassignment."""
     rows = [{"topic": t, "partition": p, "replicas": list(replicas)} for (t, p), replicas in assignments.items()]
     return _dump({"version": 1, "partitions": rows})
 
@@ -423,13 +427,13 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 def decode_cluster_id(data: bytes | None) -> str:
     cluster_id = _load(data, CLUSTER_ID).get("id")
     if not isinstance(cluster_id, str):
-        raise MalformedNode(f"{CLUSTER_ID} names no cluster")
+        raise MalformedNode(f"{CLUSTER_ID} has no cluster id")
     return cluster_id
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """/latest_producer_id_block: the last block of producer ids that a broker took, both ends included."""
+    """/latest_producer_id_block: the last allocated block of producer ids, both ends included."""
 
     broker_id: int
     first: int
@@ -441,14 +445,14 @@ class ProducerIdBlock:
 
     @classmethod
     def decode(cls, data: bytes | None) -> ProducerIdBlock | None:
-        """None where no block was ever taken."""
+        """None if no block was allocated yet."""
         if not data:
             return None
         members = _load(data, PRODUCER_ID_BLOCK)
         try:
             return cls(_number(members, "broker"), int(members["block_start"]), int(members["block_end"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise MalformedNode(f"{PRODUCER_ID_BLOCK} names no block") from error
+            raise MalformedNode(f"{PRODUCER_ID_BLOCK} has no block") from error
 
 
 def encode_features(finalized: Mapping[str, int], enabled: bool = True) -> bytes:
@@ -459,14 +463,15 @@ def decode_features(data: bytes | None) -> tuple[dict[str, int], bool]:
     members = _load(data, FEATURE)
     features = members.get("features") or {}
     if not isinstance(features, dict):
-        raise MalformedNode(f"{FEATURE} names no features")
+        raise MalformedNode(f"{FEATURE} has no features")
     return features, _number(members, "status") == 1
 
 
 def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:
-    """What /feature says, with these levels set for our brokers.
+    """The data of /feature with these levels for Kavka's brokers.
 
-    They are beside `features`: a broker of Apache's does not start, and ends, where that names what it does not know.
+    The levels are a separate member, because an Apache Kafka broker stops if `features` contains a
+    feature that it does not know.
     """
     try:
         members = dict(_load(data, FEATURE))
@@ -476,9 +481,9 @@ def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:
 
 
 def decode_feature_levels(data: bytes | None) -> dict[str, int]:
-    """What is no level of a feature is left out."""
-    found = _load(data, FEATURE).get(FEATURE_LEVELS)
-    return {name: level for name, level in found.items() if type(level) is int} if isinstance(found, dict) else {}
+    """The levels of Kavka's brokers in /feature; malformed levels are left out."""
+    levels = _load(data, FEATURE).get(FEATURE_LEVELS)
+    return {name: level for name, level in levels.items() if type(level) is int} if isinstance(levels, dict) else {}
 
 
 def encode_offset(offset: int) -> bytes:
@@ -489,7 +494,7 @@ def decode_offset(data: bytes | None) -> int:
     return _text_number(data, CONSUMERS)
 
 
-# Kafka's JSON has no blanks and keeps letters that are not ASCII as they are.
+# Kafka's JSON has no blanks and does not escape non-ASCII characters.
 _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
@@ -501,16 +506,16 @@ def _load(data: bytes | None, path: str) -> dict[str, Any]:
     try:
         members = json.loads(data or b"")
     except (ValueError, RecursionError) as error:
-        raise MalformedNode(f"{path} holds no JSON") from error
+        raise MalformedNode(f"{path} is not JSON") from error
     if not isinstance(members, dict):
-        raise MalformedNode(f"{path} holds no JSON object")
+        raise MalformedNode(f"{path} is not a JSON object")
     return members
 
 
 def _rows(data: bytes | None, path: str) -> list[dict[str, Any]]:
     rows = _load(data, path).get("partitions")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise MalformedNode(f"{path} names no partitions")
+        raise MalformedNode(f"{path} has no partitions")
     return rows
 
 
@@ -522,8 +527,8 @@ def _topic_partition(row: Mapping[str, Any]) -> TopicPartition:
 
 
 def _ids(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, int) for one in value):
-        raise MalformedNode(f"not a list of brokers: {value!r}")
+    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+        raise MalformedNode(f"not a list of broker ids: {value!r}")
     return tuple(value)
 
 
@@ -538,4 +543,4 @@ def _text_number(data: bytes | None, path: str) -> int:
     try:
         return int(data or b"")
     except ValueError as error:
-        raise MalformedNode(f"{path} holds no number") from error
+        raise MalformedNode(f"{path} is not a number") from error

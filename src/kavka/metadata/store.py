@@ -1,14 +1,15 @@
-"""The tree that the cluster's metadata lives in: ZooKeeper's shape, whoever keeps it.
+"""The metadata tree of a cluster, with the data model of ZooKeeper.
 
-A node has a path, some bytes (or none at all) and a `Stat`. What every implementation promises:
-- writes take effect one after the other, each whole or not at all, and are on disk before they are answered;
-- a read sees every write that was started before it through the same store;
-- a watch fires once, on the loop, after the change that it waited for is on disk and before that change is answered
-  to whoever made it; to go on watching, read again with the watch.
+A znode has a path, data (bytes or None) and a `Stat`. Every implementation guarantees:
 
-Watches follow ZooKeeper: `get` and `exists` leave a watch on the node's data and existence, `children` one on the
-list of its children and its end. `exists` may watch a node that is not there yet; the other two raise `NoNode` then,
-and leave no watch.
+- Writes are atomic and sequential, and are on disk before the call returns.
+- A read sees every write that was started before it through the same store.
+- A watch fires once, on the event loop, after the change is on disk and before the call that made
+  the change returns. To keep watching, read again with the watch.
+
+As in ZooKeeper, `get` and `exists` watch the znode's data and existence; `children` watches the
+list of its children and its deletion. `exists` can watch a znode that does not exist yet; the
+others then raise `NoNode` and set no watch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 
 
 class StoreError(Exception):
-    """Something about the tree itself; `path` is the node that it is about."""
+    """A failed operation on the tree; `path` is the affected znode."""
 
     meaning = "the metadata store failed"
 
@@ -38,11 +39,11 @@ class NoNode(StoreError):
 
 
 class NodeExists(StoreError):
-    meaning = "the node exists already"
+    meaning = "the node already exists"
 
 
 class BadVersion(StoreError):
-    meaning = "the node has another version than the one expected"
+    meaning = "the node does not have the expected version"
 
 
 class NotEmpty(StoreError):
@@ -50,18 +51,19 @@ class NotEmpty(StoreError):
 
 
 class NoChildrenForEphemerals(StoreError):
-    meaning = "an ephemeral node can have no children"
+    meaning = "an ephemeral node cannot have children"
 
 
 class StoreUnavailable(StoreError):
-    """The store is closed, or its disk failed and nothing was written, or its session ended: then what was under way
-    may have been written or not."""
+    """The store is closed, or its disk failed and nothing was written, or its session ended. After
+    the end of a session it is unknown whether pending writes were applied."""
 
     meaning = "the metadata store cannot be reached"
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper tells of a node. A zxid is the number of a write; they only go up, also over restarts."""
+    """ZooKeeper's metadata of a znode. A zxid is the number of a write; it always increases, also
+    over restarts."""
 
     czxid: int
     mzxid: int
@@ -115,7 +117,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Changes nothing; fails the whole `multi` when the node is gone or has another version."""
+    """Fails the whole `multi` unless the znode exists with this version."""
 
     path: str
     version: int
@@ -123,15 +125,17 @@ class Check:
 
 Op = Create | SetData | Delete | Check
 
-# What an op of a multi gives: the path made, the new Stat, or nothing.
+# The result of an operation of a multi: the created path, the new Stat, or None.
 OpResult = str | Stat | None
 
 
 class MetadataStore(ABC):
+    """A session with the metadata tree. Only the event loop may call it."""
+
     @property
     @abstractmethod
     def session_id(self) -> int:
-        """The owner of the ephemeral nodes made through this store."""
+        """The owner of the ephemeral znodes that this store creates."""
 
     @abstractmethod
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, Stat]: ...
@@ -145,16 +149,17 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        """All of `ops` in order, or none: then the error of the first that could not be done is raised."""
+        """Apply all of `ops` in order, or none of them and raise the error of the first that
+        failed."""
 
     @abstractmethod
     async def close(self) -> None:
-        """What was answered is kept; ephemeral nodes of this session go."""
+        """Complete pending writes, and remove the ephemeral znodes of this session."""
 
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """The path that was made: with `sequential`, ten digits follow what was asked for."""
+        """The created path; with `sequential` it is `path` and a number of ten digits."""
         result = (await self.multi((Create(path, data, ephemeral, sequential),)))[0]
         assert isinstance(result, str)
         return result
@@ -167,15 +172,8 @@ class MetadataStore(ABC):
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         await self.multi((Delete(path, version),))
 
-    async def watch_data(self, path: str, watch: Watch) -> Stat | None:
-        """Be told when the node is made, changed or deleted, whichever comes next."""
-        return await self.exists(path, watch)
-
-    async def watch_children(self, path: str, watch: Watch) -> list[str]:
-        return await self.children(path, watch)
-
     async def ensure(self, path: str) -> None:
-        """Make the node, and those above it, where they are not there yet."""
+        """Create the znode and its parents if they do not exist."""
         if await self.exists(path) is not None:
             return
         parent = parent_of(path)
@@ -185,14 +183,15 @@ class MetadataStore(ABC):
             await self.create(path)
 
     async def subtree(self, path: str) -> list[str]:
-        """The node and all below it, children before their parents: the order to delete them in. Empty if not there."""
+        """The znode and all its descendants, children before parents, which is the order to delete
+        them in. Empty if the znode does not exist."""
         try:
             names = await self.children(path)
         except NoNode:
             return []
-        below = path if path != "/" else ""
-        found = await asyncio.gather(*(self.subtree(f"{below}/{name}") for name in names))
-        return [*(each for one in found for each in one), path]
+        prefix = path if path != "/" else ""
+        subtrees = await asyncio.gather(*(self.subtree(f"{prefix}/{name}") for name in names))
+        return [*(descendant for subtree in subtrees for descendant in subtree), path]
 
 
 def parent_of(path: str) -> str:
@@ -204,6 +203,7 @@ _PATH = re.compile(f"/|(?:/{_NAME})+")
 
 
 def check_path(path: str) -> None:
-    """ZooKeeper's rules: absolute, no empty or relative name, no slash at the end, no control characters."""
+    """Raise ValueError unless ZooKeeper accepts the path: absolute, no empty or relative name, no
+    trailing slash, no control characters."""
     if _PATH.fullmatch(path) is None:
-        raise ValueError(f"not a path that a node can have: {path!r}")
+        raise ValueError(f"not a valid path of a node: {path!r}")

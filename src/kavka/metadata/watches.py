@@ -1,4 +1,4 @@
-"""Who waits for which change of the tree."""
+"""The watches of a metadata store."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import logging
 
 from kavka.metadata.store import Watch, WatchEvent, WatchType
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Watches:
-    """Each fires once. The same function twice on one node counts once; one that fails hinders no other."""
+    """Owns the registered watches by path. A watch fires once. Registering the same function twice
+    on a znode has no effect, and a failing watch does not affect others."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[Watch, None]] = {}
@@ -32,11 +33,11 @@ class Watches:
             _call(watch, event)
 
     def fire_all(self) -> None:
-        """Whatever may have changed: every watch there is."""
+        """Fire every watch, because anything may have changed."""
         data, self._data = self._data, {}
         children, self._children = self._children, {}
-        for kind, waiting in ((WatchType.CHANGED, data), (WatchType.CHILDREN, children)):
-            for path, watches in waiting.items():
+        for kind, by_path in ((WatchType.CHANGED, data), (WatchType.CHILDREN, children)):
+            for path, watches in by_path.items():
                 for watch in watches:
                     _call(watch, WatchEvent(kind, path))
 
@@ -45,4 +46,4 @@ def _call(watch: Watch, event: WatchEvent) -> None:
     try:
         watch(event)
     except Exception:
-        log.exception("A watch on %s failed", event.path)
+        logger.exception("A watch on %s failed", event.path)

@@ -1,21 +1,23 @@
-"""The metadata tree of a cluster, kept by ZooKeeper and reached through kazoo.
+"""The metadata tree of a cluster in ZooKeeper, accessed with kazoo.
 
-Threads: kazoo has one, which owns the connection, pings, and reads answers. It touches nothing here but `_arrived`
-(an append and a wake-up of the loop) and, under `_gate`, the number of the connection that is up. All else belongs to
-the loop, and sees answers, watches and changes of the connection in the order in which the server sent them.
+Threads: kazoo has one thread, which owns the connection, sends pings and reads responses. It only
+touches `_posted` (an append, and a wake-up of the loop) and, under `_gate`, the number of the
+current connection. Everything else belongs to the event loop, which processes responses, watches
+and connection changes in the order in which the server sent them.
 
-Operations leave in the order in which they were asked for, at most `max_in_flight` at a time. When the connection
-breaks they wait, whether they were sent or not, and after the reconnect go again in the same order. A write that had
-been sent may have been made: that is looked up first (see `zookeeper_recovery`), so that nothing is done twice and
-nobody is told that his own write is in his way. Only a sequential node may be made twice, and where nobody can tell any
-more (a later write of the same session has changed the same node) the answer is `StoreUnavailable`.
+Operations are sent in the order of the calls, at most `max_in_flight` at a time. When the
+connection breaks, all pending operations wait, and are sent in the same order after the reconnect.
+A write that was already sent may have been applied. This is checked first (`zookeeper_recovery`),
+so that no write is applied twice and no caller gets an error caused by its own write. Two
+exceptions: a sequential znode may be created twice, and if a later write of the session changed the
+same znode, the outcome is unknown and the caller gets `StoreUnavailable`.
 
-When the session is gone (the server says so, after a reconnect), everything that was asked for in it fails with
-`StoreUnavailable`, and whether a write that was under way has been made is unknown. What is asked for from then on
-waits for the next session, which kazoo opens by itself.
+When the server reports after a reconnect that the session expired, all pending operations fail with
+`StoreUnavailable`, and it is unknown whether pending writes were applied. Later operations wait for
+the next session, which kazoo opens itself.
 
-ZooKeeper forgets this client's watches with the connection. Each that is still registered then fires once when there is
-a connection again (as CHANGED or CHILDREN): whoever watches has to look, and misses nothing.
+ZooKeeper drops the watches of a client with its connection. After the reconnect every registered
+watch fires once, as CHANGED or CHILDREN, so that its owner reads again and misses no change.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from kazoo import exceptions as kazoo_errors
@@ -61,18 +64,19 @@ from kavka.metadata.store import (
 from kavka.metadata.watches import Watches
 from kavka.metadata.zookeeper_recovery import Verdict
 
-log = logging.getLogger(__name__)
-# kazoo tells of every try to connect; what matters is told here.
+logger = logging.getLogger(__name__)
+# kazoo logs every connection attempt; this module logs the relevant events.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
-# A server drops the connection of whoever sends more than its jute.maxbuffer: that would be tried again without end.
+# A server closes the connection after a request above its jute.maxbuffer, and the request would be
+# retried forever.
 MAX_REQUEST_BYTES = 0xFFFFF - 1024
-# How long a closing store waits for what was asked for, and then for kazoo's thread.
-CLOSE_PATIENCE_S = 5.0
+# How long `close` waits for pending operations, and then for kazoo's thread.
+CLOSE_TIMEOUT_S = 5.0
 RESTART_DELAY_S = 1.0
-# kazoo wakes its thread with a byte for each request, in a pipe that takes some 270 before it blocks the loop.
-MOST_IN_FLIGHT = 200
+# kazoo wakes its thread with a byte per request in a pipe, which blocks the loop after about 270.
+MAX_IN_FLIGHT = 200
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
@@ -96,54 +100,42 @@ _SESSION_ENDED = (
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Operation:
-    """Something asked of the server. `path` names it in errors; `ops` are those of a write.
+    """A request to the server. Errors contain `path`; `ops` are the operations of a write.
 
-    `register` is called with the value just before the answer is given: it leaves the watch. `sent_after` is the last
-    zxid seen before a write was first sent, None while no server can have it. What is asked `once` fails with the
-    connection.
+    `register` is called just before the future completes and registers the watch. `sent_after` is
+    the last zxid seen when a write was first sent, None before that. An operation with `once` is
+    cancelled when the connection breaks.
     """
 
-    __slots__ = ("answer", "once", "ops", "path", "register", "request", "sent_after")
-
-    def __init__(
-        self,
-        path: str,
-        request: Any,
-        answer: asyncio.Future[Any],
-        register: Callable[[], None] | None = None,
-        ops: Sequence[Op] = (),
-        *,
-        once: bool = False,
-    ) -> None:
-        self.path = path
-        self.request = request
-        self.answer = answer
-        self.register = register
-        self.ops = ops
-        self.once = once
-        self.sent_after: int | None = None
+    path: str
+    request: Any
+    future: asyncio.Future[Any]
+    register: Callable[[], None] | None = None
+    ops: Sequence[Op] = ()
+    _: KW_ONLY
+    once: bool = False
+    sent_after: int | None = field(init=False, default=None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Reply:
-    """What kazoo puts an answer into; called in kazoo's thread."""
+    """The result object that kazoo completes in its thread."""
 
-    __slots__ = ("operation", "store")
-
-    def __init__(self, store: ZooKeeperStore, operation: _Operation) -> None:
-        self.store = store
-        self.operation = operation
+    store: ZooKeeperStore
+    operation: _Operation
 
     def set(self, value: Any = None) -> None:
-        self.store._post(self.store._on_answer, self.operation, value, None)
+        self.store._post(self.store._on_response, self.operation, value, None)
 
     def set_exception(self, error: BaseException) -> None:
-        self.store._post(self.store._on_answer, self.operation, None, error)
+        self.store._post(self.store._on_response, self.operation, None, error)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Without the two worker threads of kazoo's own: watches are handed over by the thread that reads the answers,
-    so that they keep their place among them."""
+    """A handler without kazoo's two worker threads: the thread that reads responses also delivers
+    the watches, so that their order is kept."""
 
     def start(self) -> None:
         self._running = True
@@ -156,7 +148,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class ZooKeeperStore(MetadataStore):
-    """Made by `open`. The lists of callbacks may be changed at any time; they are called on the loop."""
+    """Owns a ZooKeeper session, the pending operations and the watches. Created by `open`.
+
+    The callback lists may be changed at any time; callbacks run on the event loop.
+    """
 
     def __init__(self, hosts: str, session_timeout_ms: int, max_in_flight: int) -> None:
         servers, slash, path = hosts.partition("/")
@@ -165,7 +160,7 @@ class ZooKeeperStore(MetadataStore):
         if self._chroot:
             check_path(self._chroot)
         self._loop = asyncio.get_running_loop()
-        self._max_in_flight = min(max_in_flight, MOST_IN_FLIGHT)
+        self._max_in_flight = min(max_in_flight, MAX_IN_FLIGHT)
         self.on_session_lost: list[Callable[[], Any]] = []
         self.on_new_session: list[Callable[[], Any]] = []
         self.on_reconnected: list[Callable[[], Any]] = []
@@ -174,17 +169,18 @@ class ZooKeeperStore(MetadataStore):
         self._connected = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._waiting: deque[_Operation] = deque()
+        self._pending: deque[_Operation] = deque()
         self._in_flight: dict[_Operation, None] = {}
         self._lost: list[_Operation] = []
         self._watches = Watches()
         self._recovery: asyncio.Task[None] | None = None
-        # The number of the connection that is up, 0 while none is: what the loop knows, and what is so.
+        # The number of the current connection, 0 without one: as the loop knows it, and as kazoo's
+        # thread knows it.
         self._connection = 0
         self._gate = threading.Lock()
         self._live_connection = 0
         self._connections = 0
-        self._arrived: deque[tuple[Any, ...]] = deque()
+        self._posted: deque[tuple[Any, ...]] = deque()
         self._woken = False
         self._client = KazooClient(
             hosts=servers,
@@ -199,7 +195,8 @@ class ZooKeeperStore(MetadataStore):
     async def open(
         cls, hosts: str, *, session_timeout_ms: int, connection_timeout_ms: int, max_in_flight: int = 10
     ) -> ZooKeeperStore:
-        """Connected, or `StoreUnavailable` after the connection timeout. A chroot in `hosts` is made when missing."""
+        """Connect, and create the chroot in `hosts` if it does not exist. Raises
+        `StoreUnavailable` after the connection timeout."""
         store = cls(hosts, session_timeout_ms, max_in_flight)
         store._client.start_async()
         try:
@@ -208,7 +205,7 @@ class ZooKeeperStore(MetadataStore):
                 await store._make_chroot()
         except TimeoutError:
             await store.close()
-            raise StoreUnavailable(hosts, f"no ZooKeeper answered in {connection_timeout_ms} ms") from None
+            raise StoreUnavailable(hosts, f"no ZooKeeper server responded in {connection_timeout_ms} ms") from None
         except BaseException:
             await store.close()
             raise
@@ -230,37 +227,39 @@ class ZooKeeperStore(MetadataStore):
     def connected(self) -> bool:
         return self._connected.is_set()
 
-    # ---- what can be asked for
+    # ---- operations
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, Stat]:
         request = wire.GetData(self._full(path), self._watched if watch is not None else None)
-        data, stat = await self._ask(path, request, _registration(self._watches.add_data, path, watch))
+        data, stat = await self._submit(path, request, _registration(self._watches.add_data, path, watch))
         return data, _stat(stat)
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         request = wire.Exists(self._full(path), self._watched if watch is not None else None)
-        stat = await self._ask(path, request, _registration(self._watches.add_data, path, watch))
+        stat = await self._submit(path, request, _registration(self._watches.add_data, path, watch))
         return _stat(stat) if stat is not None else None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         request = wire.GetChildren(self._full(path), self._watched if watch is not None else None)
-        return sorted(await self._ask(path, request, _registration(self._watches.add_children, path, watch)))
+        return sorted(await self._submit(path, request, _registration(self._watches.add_children, path, watch)))
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         request = wire.Transaction([self._wire_op(op) for op in ops])
         if (size := sum(map(_size, ops))) > MAX_REQUEST_BYTES:
-            raise StoreError(ops[0].path, f"a write of {size} bytes, and ZooKeeper takes no more than 1 MiB")
-        results = await self._ask(ops[0].path if ops else "/", request, None, ops)
+            raise StoreError(ops[0].path, f"a write of {size} bytes exceeds ZooKeeper's limit of 1 MiB")
+        results = await self._submit(ops[0].path if ops else "/", request, None, ops)
         return [self._op_result(op, result) for op, result in zip(ops, results, strict=True)]
 
-    async def _ask(self, path: str, request: Any, register: Callable[[], None] | None, ops: Sequence[Op] = ()) -> Any:
+    async def _submit(
+        self, path: str, request: Any, register: Callable[[], None] | None, ops: Sequence[Op] = ()
+    ) -> Any:
         if self._closed:
             raise StoreUnavailable(self.hosts, "the session is closed")
         operation = _Operation(path, request, self._loop.create_future(), register, ops)
-        self._waiting.append(operation)
+        self._pending.append(operation)
         self._idle.clear()
-        self._send_waiting()
-        return await operation.answer
+        self._send_pending()
+        return await operation.future
 
     def _full(self, path: str) -> str:
         check_path(path)
@@ -288,21 +287,21 @@ class ZooKeeperStore(MetadataStore):
             return result if isinstance(result, Stat) else _stat(result)
         return None
 
-    # ---- the queue (on the loop)
+    # ---- the queue (on the event loop)
 
-    def _send_waiting(self) -> None:
+    def _send_pending(self) -> None:
         if self._recovery is not None:
             return
-        while self._waiting and len(self._in_flight) < self._max_in_flight:
-            operation = self._waiting[0]
-            if not operation.answer.done() and not self._send(operation):
+        while self._pending and len(self._in_flight) < self._max_in_flight:
+            operation = self._pending[0]
+            if not operation.future.done() and not self._send(operation):
                 return
-            self._waiting.popleft()
-        if not self._waiting and not self._in_flight:
+            self._pending.popleft()
+        if not self._pending and not self._in_flight:
             self._idle.set()
 
     def _send(self, operation: _Operation) -> bool:
-        """False when there is no connection: it has to wait."""
+        """Returns False without a connection: the operation stays in the queue."""
         with self._gate:
             if not self._connection or self._connection != self._live_connection:
                 return False
@@ -312,36 +311,36 @@ class ZooKeeperStore(MetadataStore):
             self._client._call(operation.request, _Reply(self, operation))
         return True
 
-    def _on_answer(self, operation: _Operation, value: Any, error: BaseException | None) -> None:
+    def _on_response(self, operation: _Operation, value: Any, error: BaseException | None) -> None:
         if self._in_flight.pop(operation, False) is False:
             return
         if error is None and operation.ops:
             error = next((result for result in value if _is_cause(result)), None)
         if isinstance(error, kazoo_errors.ConnectionLoss):
             if operation.once:
-                operation.answer.cancel()
+                operation.future.cancel()
             else:
-                # These come in the order in which they were sent.
+                # Lost operations arrive in the order in which they were sent.
                 self._lost.append(operation)
             return
         self._resolve(operation, value, error)
-        self._send_waiting()
+        self._send_pending()
 
     def _resolve(self, operation: _Operation, value: Any, error: BaseException | None) -> None:
         if error is None and operation.register is not None:
             operation.register()
-        if operation.answer.done():
+        if operation.future.done():
             return
         if error is None:
-            operation.answer.set_result(value)
+            operation.future.set_result(value)
         else:
-            operation.answer.set_exception(self._translate(operation, value, error))
+            operation.future.set_exception(self._translate(operation, value, error))
 
     def _translate(self, operation: _Operation, value: Any, error: BaseException) -> StoreError:
         if isinstance(error, _SESSION_ENDED):
-            return StoreUnavailable(operation.path, "the session ended; what was under way may have been done or not")
+            return StoreUnavailable(operation.path, "the session ended, and the operation may have been applied")
         if isinstance(error, kazoo_errors.ConnectionLoss):
-            return StoreUnavailable(operation.path, "the connection was lost, and it may have been done or not")
+            return StoreUnavailable(operation.path, "the connection was lost, and the operation may have been applied")
         path = operation.path
         if operation.ops and isinstance(value, list):
             failed = next((index for index, result in enumerate(value) if result is error), 0)
@@ -349,37 +348,40 @@ class ZooKeeperStore(MetadataStore):
         kind = _ERRORS.get(type(error))
         return kind(path) if kind is not None else StoreError(path, type(error).__name__)
 
-    # ---- what kazoo's thread tells
+    # ---- events from kazoo's thread
 
     def _post(self, *call: Any) -> None:
-        """In kazoo's thread: have it called on the loop, after all that was posted before."""
-        self._arrived.append(call)
+        """Called in kazoo's thread: run `call` on the event loop, after earlier calls."""
+        self._posted.append(call)
         if not self._woken:
             self._woken = True
-            # The loop is closed when the program ends without closing the store: nobody waits for this any more.
+            # The loop is closed if the program ends without closing the store.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._take_arrived)
+                self._loop.call_soon_threadsafe(self._run_posted)
 
-    def _take_arrived(self) -> None:
-        """Only what is there now: what comes meanwhile wakes the loop again, and leaves others their turn."""
+    def _run_posted(self) -> None:
+        """Run the calls posted so far. Later calls wake the loop again, so that other callbacks
+        get a turn."""
         self._woken = False
-        for _ in range(len(self._arrived)):
-            function, *arguments = self._arrived.popleft()
+        for _ in range(len(self._posted)):
+            function, *arguments = self._posted.popleft()
             function(*arguments)
 
     def _watched(self, event: WatchedEvent) -> None:
-        """In kazoo's thread. That the connection broke is no news about a node, and comes another way."""
+        """Called in kazoo's thread. Events about the connection are ignored here; `_state_changed`
+        handles them."""
         if event.type in _WATCH_TYPES:
             path = event.path[len(self._chroot) :] or "/"
             self._post(self._watches.fire, WatchEvent(_WATCH_TYPES[event.type], path))
 
     def _state_changed(self, state: str) -> None:
-        """In kazoo's thread. From here on nothing is sent until the loop knows of the new connection too."""
+        """Called in kazoo's thread. Nothing is sent until the event loop has processed the
+        change."""
         with self._gate:
             self._connections += state == KazooState.CONNECTED
             self._live_connection = self._connections if state == KazooState.CONNECTED else 0
         if state == KazooState.SUSPENDED:
-            # kazoo has failed what was under way before it told; this is for what was asked for in between.
+            # kazoo has already failed the requests in flight; this fails the requests sent since.
             self._client._notify_pending(KeeperState.CONNECTING)
         handle = {
             KazooState.CONNECTED: self._on_connected,
@@ -396,39 +398,41 @@ class ZooKeeperStore(MetadataStore):
         first, new = not self._session_id, session_id != self._session_id
         self._session_id = session_id
         if first:
-            log.info("Connected to ZooKeeper at %s, session 0x%x", self.hosts, session_id)
+            logger.info("Connected to ZooKeeper at %s, session 0x%x", self.hosts, session_id)
         elif new:
-            log.info("Connected to ZooKeeper again, with a new session 0x%x", session_id)
+            logger.info("Reconnected to ZooKeeper with a new session 0x%x", session_id)
             _call_all(self.on_new_session)
         else:
-            log.info("Connected to ZooKeeper again, session 0x%x goes on", session_id)
-        unknown = [each for each in self._waiting if each.sent_after is not None and not each.answer.done()]
+            logger.info("Reconnected to ZooKeeper, session 0x%x continues", session_id)
+        unknown = [
+            operation for operation in self._pending if operation.sent_after is not None and not operation.future.done()
+        ]
         if unknown:
             self._recovery = self._loop.create_task(self._recover(unknown))
         if not first:
             self._watches.fire_all()
             if not new:
                 _call_all(self.on_reconnected)
-        self._send_waiting()
+        self._send_pending()
 
     def _on_disconnected(self, *_about: Any) -> None:
-        log.warning("The connection to ZooKeeper at %s is lost", self.hosts)
-        self._forget_connection()
-        self._waiting.extendleft(reversed(self._lost))
+        logger.warning("Lost the connection to ZooKeeper at %s", self.hosts)
+        self._reset_connection()
+        self._pending.extendleft(reversed(self._lost))
         self._lost.clear()
 
     def _on_lost(self, _connection: int, _session_id: int, state: str) -> None:
-        """The server ended the session, or kazoo's thread has ended (it is then started again)."""
-        self._forget_connection()
+        """The session expired, or kazoo's thread ended and has to be restarted."""
+        self._reset_connection()
         self._fail_all(kazoo_errors.SessionExpiredError())
         if self._closed:
             return
-        log.warning("ZooKeeper ended the session 0x%x", self._session_id)
+        logger.warning("The ZooKeeper session 0x%x expired", self._session_id)
         _call_all(self.on_session_lost)
         if state != KeeperState.EXPIRED_SESSION:
             self._loop.call_later(RESTART_DELAY_S, self._restart)
 
-    def _forget_connection(self) -> None:
+    def _reset_connection(self) -> None:
         self._connection = 0
         self._connected.clear()
         if self._recovery is not None:
@@ -436,11 +440,11 @@ class ZooKeeperStore(MetadataStore):
             self._recovery = None
 
     def _fail_all(self, error: BaseException) -> None:
-        under_way = [*self._lost, *self._in_flight, *self._waiting]
+        failed = [*self._lost, *self._in_flight, *self._pending]
         self._lost.clear()
         self._in_flight.clear()
-        self._waiting.clear()
-        for operation in under_way:
+        self._pending.clear()
+        for operation in failed:
             self._resolve(operation, None, error)
         self._idle.set()
 
@@ -449,54 +453,57 @@ class ZooKeeperStore(MetadataStore):
             threading.Thread(target=self._client.start_async, daemon=True, name="zookeeper-restart").start()
 
     async def _recover(self, unknown: list[_Operation]) -> None:
-        """Answers the writes that were made, and lets the others go again. Ends early when the connection does."""
-        found: dict[str, tuple[bytes | None, Stat] | None] = {}
-        for path in dict.fromkeys(path for each in unknown for path in zookeeper_recovery.paths_to_read(each.ops)):
+        """Complete the writes that were applied, and let the others be sent again. Stops when the
+        connection breaks."""
+        nodes: dict[str, tuple[bytes | None, Stat] | None] = {}
+        for path in dict.fromkeys(
+            path for operation in unknown for path in zookeeper_recovery.paths_to_read(operation.ops)
+        ):
             read = _Operation(path, wire.GetData(self._full(path), None), self._loop.create_future(), once=True)
             if not self._send(read):
                 return
             try:
-                data, stat = await read.answer
-                found[path] = data, _stat(stat)
+                data, stat = await read.future
+                nodes[path] = data, _stat(stat)
             except StoreError:
-                found[path] = None
-        writes = [zookeeper_recovery.Write(each.ops, each.sent_after or 0) for each in unknown]
-        verdicts = zookeeper_recovery.judge(writes, found, self._session_id)
+                nodes[path] = None
+        writes = [zookeeper_recovery.Write(operation.ops, operation.sent_after or 0) for operation in unknown]
+        verdicts = zookeeper_recovery.judge(writes, nodes, self._session_id)
         for operation, verdict in zip(unknown, verdicts, strict=True):
-            if verdict is Verdict.MADE:
-                results = zookeeper_recovery.results_of(operation.ops, found)
+            if verdict is Verdict.APPLIED:
+                results = zookeeper_recovery.results_of(operation.ops, nodes)
                 self._resolve(operation, [self._chroot + r if isinstance(r, str) else r for r in results], None)
             elif verdict is Verdict.UNKNOWN:
                 self._resolve(operation, None, kazoo_errors.ConnectionLoss())
             else:
                 operation.sent_after = None
         self._recovery = None
-        self._send_waiting()
+        self._send_pending()
 
-    # ---- the end
+    # ---- close
 
     async def close(self) -> None:
         if self._closed:
             return
         if self.connected:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), CLOSE_PATIENCE_S)
+                await asyncio.wait_for(self._idle.wait(), CLOSE_TIMEOUT_S)
         self._closed = True
         self._fail_all(kazoo_errors.ConnectionClosedError())
         stopped = asyncio.Event()
         threading.Thread(target=self._stop_client, args=(stopped,), daemon=True, name="zookeeper-close").start()
         try:
-            await asyncio.wait_for(stopped.wait(), CLOSE_PATIENCE_S)
+            await asyncio.wait_for(stopped.wait(), CLOSE_TIMEOUT_S)
         except TimeoutError:
-            log.warning("The session with ZooKeeper at %s could not be closed and will run out", self.hosts)
-        self._forget_connection()
+            logger.warning("Cannot close the session with ZooKeeper at %s; it will expire", self.hosts)
+        self._reset_connection()
 
     def _stop_client(self, stopped: asyncio.Event) -> None:
         try:
             self._client.stop()
             self._client.close()
         except Exception as error:
-            log.warning("Closing the session with ZooKeeper: %s", error)
+            logger.warning("Error while closing the ZooKeeper session: %s", error)
         self._post(stopped.set)
 
 
@@ -504,18 +511,18 @@ def _registration(add: Callable[[str, Watch], None], path: str, watch: Watch | N
     return None if watch is None else lambda: add(path, watch)
 
 
-def _stat(found: Any) -> Stat:
+def _stat(znode_stat: Any) -> Stat:
     return Stat(
-        found.czxid,
-        found.mzxid,
-        found.pzxid,
-        found.ctime,
-        found.mtime,
-        found.version,
-        found.cversion,
-        found.ephemeralOwner,
-        found.dataLength,
-        found.numChildren,
+        znode_stat.czxid,
+        znode_stat.mzxid,
+        znode_stat.pzxid,
+        znode_stat.ctime,
+        znode_stat.mtime,
+        znode_stat.version,
+        znode_stat.cversion,
+        znode_stat.ephemeralOwner,
+        znode_stat.dataLength,
+        znode_stat.numChildren,
     )
 
 
@@ -525,8 +532,8 @@ def _size(op: Op) -> int:
 
 
 def _is_cause(result: Any) -> bool:
-    """Of the results of a multi that was refused: the error of the op that is to blame. The others were undone, or
-    never looked at."""
+    """Whether a result of a rejected multi is the error of the failed operation. The other
+    operations were rolled back or not processed."""
     return isinstance(result, Exception) and not isinstance(
         result, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency
     )
@@ -537,4 +544,4 @@ def _call_all(callbacks: list[Callable[[], Any]]) -> None:
         try:
             callback()
         except Exception:
-            log.exception("A callback of the metadata store failed")
+            logger.exception("A callback of the metadata store failed")

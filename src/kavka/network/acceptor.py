@@ -1,4 +1,4 @@
-"""Listening sockets. Accepts while there is room; a broker with `max.connections` open lets new ones wait outside."""
+"""Listening sockets. With `max.connections` open, new connections stay in the backlog."""
 
 from __future__ import annotations
 
@@ -7,53 +7,47 @@ import logging
 import socket
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kavka.network.limits import ConnectionLimits
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-_ACCEPTS_A_TURN = 64
+_ACCEPTS_PER_TURN = 64
 _OUT_OF_FILES_PAUSE_S = 0.1
-_TRIES_FOR_A_FREE_PORT = 10
+_FREE_PORT_ATTEMPTS = 10
 
 
 class SocketBuffers(NamedTuple):
-    """The operating system's buffers of each connection; None leaves them to it."""
+    """Sizes of each connection's socket buffers; None keeps the operating system's default."""
 
     send: int | None = None
     receive: int | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Acceptor:
-    """All addresses of one listener. `on_connection(socket, address)` gets each admitted connection."""
+    """Owns the listening sockets of one listener. `on_connection(socket, address)` gets each
+    admitted connection."""
 
-    def __init__(
-        self,
-        loop: AbstractEventLoop,
-        limits: ConnectionLimits,
-        on_connection: Callable[[socket.socket, str], None],
-        buffers: SocketBuffers = SocketBuffers(),
-    ) -> None:
-        self._loop = loop
-        self._limits = limits
-        self._on_connection = on_connection
-        self._buffers = buffers
-        self._sockets: list[socket.socket] = []
-        self._accepting = False
-        self._resume: TimerHandle | None = None
+    _loop: AbstractEventLoop
+    _limits: ConnectionLimits
+    _on_connection: Callable[[socket.socket, str], None]
+    _buffers: SocketBuffers = field(default_factory=SocketBuffers)
+    _sockets: list[socket.socket] = field(init=False, default_factory=list)
+    _accepting: bool = field(init=False, default=False)
+    _resume: TimerHandle | None = field(init=False, default=None)
 
     def bind(self, host: str, port: int, backlog: int) -> int:
-        """Bind every address that `host` stands for ("" is all of them); returns the port (given, or a free one for 0).
-
-        OSError where that cannot be; nothing is bound then.
-        """
-        for last_try in (*(False for _ in range(_TRIES_FOR_A_FREE_PORT)), True):
+        """Bind all addresses of `host` ("" for all of the machine); returns the port, which is a
+        free one for 0. Raises OSError, and then binds none."""
+        for last_try in (*(False for _ in range(_FREE_PORT_ATTEMPTS)), True):
             try:
                 return self._bind_all(host, port, backlog)
             except OSError as error:
                 self.close()
-                # The port that is free at one address may be taken at the next one.
+                # A port that is free at one address may be in use at the next.
                 if port or last_try or error.errno != errno.EADDRINUSE:
                     raise
         raise AssertionError
@@ -72,7 +66,7 @@ class Acceptor:
                 if family == socket.AF_INET6:
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 if self._buffers.receive is not None:
-                    # Accepted sockets inherit it, and their window is agreed on before they are accepted.
+                    # Accepted sockets inherit the size; TCP negotiates the window before `accept`.
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffers.receive)
                 sock.bind((address[0], port, *address[2:]))
                 sock.listen(backlog)
@@ -89,14 +83,14 @@ class Acceptor:
         return port
 
     def start(self) -> None:
-        """Accept, or do so again: there may be room."""
+        """Start to accept, or resume after a pause."""
         if not self._accepting and self._sockets and self._resume is None:
             self._accepting = True
             for sock in self._sockets:
                 self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     def pause(self) -> None:
-        """Until the next `start`."""
+        """Accept no connection until the next `start`."""
         if self._accepting:
             self._accepting = False
             for sock in self._sockets:
@@ -105,9 +99,9 @@ class Acceptor:
     def _pause_for(self, seconds: float) -> None:
         self.pause()
         if self._resume is None:
-            self._resume = self._loop.call_later(seconds, self._rested)
+            self._resume = self._loop.call_later(seconds, self._end_pause)
 
-    def _rested(self) -> None:
+    def _end_pause(self) -> None:
         self._resume = None
         self.start()
 
@@ -122,24 +116,24 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         limits = self._limits
-        for _ in range(_ACCEPTS_A_TURN):
+        for _ in range(_ACCEPTS_PER_TURN):
             if limits.full:
                 self.pause()
                 return
-            if rest := limits.pause(self._loop.time()):
-                self._pause_for(rest)
+            if delay := limits.pause(self._loop.time()):
+                self._pause_for(delay)
                 return
             try:
                 sock, address = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # No file descriptors left: the waiting connection would wake us again at once.
-                log.error("Cannot accept connections: %s", error.strerror)
+                # Without file descriptors the socket stays readable: pause.
+                logger.error("Accepting a connection failed: %s", error.strerror)
                 self._pause_for(_OUT_OF_FILES_PAUSE_S)
                 return
             if not limits.admit(address[0]):
-                log.info("Too many connections from %s: turned away", address[0])
+                logger.info("Refused a connection from %s: too many connections", address[0])
                 sock.close()
                 continue
             try:
@@ -150,6 +144,6 @@ class Acceptor:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffers.send)
                 self._on_connection(sock, address[0])
             except OSError as error:
-                log.info("The connection from %s is gone already: %s", address[0], error)
+                logger.info("The connection from %s closed before it was accepted: %s", address[0], error)
                 sock.close()
                 limits.release(address[0])

@@ -1,21 +1,22 @@
-"""One client connection: requests in, answers out in the order of the requests.
+"""One client connection: requests in, responses out in the order of the requests.
 
-    readable -> one recv into the buffer that all connections share -> every whole request in it is decoded and
-    handled -> what they staged is written (one writev a log) -> their answers leave in one send
+    readable -> one recv into the buffer that all connections share -> every complete request in it
+    is decoded and handled -> staged appends are written (one writev a log) -> one send of responses
 
-A request is a view into the receive buffer and is gone when the call returns: a handler that waits keeps only what it
-decoded. Part of a request that was received is carried over to the next read; a large one gets a buffer of its own,
-which grows as its bytes come, so that a length alone never makes us allocate.
+A request is a view of the receive buffer, valid until the call returns: a handler that waits keeps
+only decoded values. An incomplete request is carried over to the next read. A large one gets a
+separate buffer, which grows as its bytes arrive, so that a length alone never allocates memory.
 
-Who waits: a future holds its place in the line of answers while later requests are handled; a coroutine makes the
-connection stop reading until it is done. Too many unanswered requests, answers that the peer does not take, and a large
-request while too many bytes of others' are on their way, do so too. Whatever ends such a wait calls `go_on`.
+Waiting: a future keeps its place in the response queue while later requests are handled. A
+coroutine stops the reading until it is done. So do too many pending responses, responses that the
+peer does not receive, and a large request while `queued.max.request.bytes` are in use.
 
-Fairness: a connection handles requests for `TURN_S` in a turn of the loop. The rest of what it received waits for the
-next turn, in which every other connection has its own.
+Fairness: a connection handles requests for `TURN_S` in a turn of the loop. The rest of its requests
+wait for the next turn.
 
-How it ends: a peer that sends no more, or sends what cannot be served, still gets the answers to what it asked before;
-an error of the socket, of an answer, or the stop of the server closes at once.
+Closing: after the end of the input, or a request that cannot be served, the pending responses are
+sent before the connection closes. A socket error, a response that cannot be encoded, or the stop of
+the server close it at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
 from struct import Struct
 from time import perf_counter
@@ -34,7 +36,7 @@ from kavka.api.context import RequestContext
 from kavka.api.produce import ConnectionMustClose
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.network import large_request
-from kavka.network.large_request import ELEMENTS_ON_LOOP, AnswerFailed
+from kavka.network.large_request import ELEMENTS_ON_LOOP, EncodingFailed
 from kavka.network.zero_copy import FileShrank, Outbox
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.headers import RequestHeader
@@ -43,112 +45,92 @@ from kavka.protocol.primitives import ProtocolError, TooManyElements, decode_bou
 if TYPE_CHECKING:
     from kavka.network.server import Server
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SIZE = Struct(">i")
 _HEAD = Struct(">hhi")
-_ANSWER_HEAD = Struct(">ii")
-_ANSWER_HEAD_FLEXIBLE = Struct(">iiB")
+_RESPONSE_HEAD = Struct(">ii")
+_RESPONSE_HEAD_FLEXIBLE = Struct(">iiB")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 _PRODUCE = int(ApiKey.PRODUCE)
 
-# A request up to this size is carried over in the shared buffer; a larger one gets its own.
+# A request up to this size is carried over in the shared buffer; a larger one gets a separate one.
 CARRY_LIMIT = 128 * 1024
-# Decoding turns every few bytes into an object; only the records of a Produce stay as they are. A request
-# other than Produce that is larger than this would hold the loop for seconds and take gigabytes.
+# Decoding turns every few bytes into an object, except for the records of a Produce. A larger
+# request other than Produce would block the loop for seconds and take gigabytes.
 MAX_DECODED_BYTES = 16 * 1024 * 1024
-# Looked at after each read, so that what one read brought may exceed them.
-MAX_UNANSWERED = 256
+# Checked after each read, so that the requests of one read may exceed them.
+MAX_PENDING_RESPONSES = 256
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_PIECES = 1024
-# How long a connection handles requests before others have their turn. One request may take longer.
+# How long a connection handles requests in one turn of the loop. One request may take longer.
 TURN_S = 0.002
-# The least that a large request's own buffer grows by.
+# The minimum growth of a large request's buffer.
 MIN_GROWTH = 64 * 1024
-# A peer that sends no more is given its answers for this long.
+# How long pending responses are sent after the end of the input.
 LINGER_S = 30.0
-# A client sends the same header again and again: it is decoded once, unless it is longer than this.
-REMEMBERED_HEADER = 256
-# A partition of a Produce takes six bytes and more: a request of this size has few elements, and is not counted.
+# A client repeats its header: up to this size it is decoded only once.
+MAX_CACHED_HEADER = 256
+# A partition of a Produce has at least six bytes, so a Produce of this size has few elements.
 UNCOUNTED_PRODUCE = 4 * ELEMENTS_ON_LOOP
-# Groups keep the client ids of their members and show them to others: the rest of a longer one is dropped.
+# Groups store the client ids of their members, so longer ones are truncated.
 MAX_CLIENT_ID = 1024
 ANONYMOUS = "User:ANONYMOUS"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Exchange:
-    """A request and, when it is there, its answer: one place in the line of answers."""
+    """A request and its response, once it exists: one entry of the response queue."""
 
-    __slots__ = ("api", "correlation_id", "done", "response", "started", "version")
-
-    def __init__(self, api: registry.Api, version: int, correlation_id: int, started: float) -> None:
-        self.api = api
-        self.version = version
-        self.correlation_id = correlation_id
-        self.started = started
-        self.done = False
-        self.response: Any = None
+    api: registry.Api
+    version: int
+    correlation_id: int
+    started: float
+    done: bool = field(init=False, default=False)
+    response: Any = field(init=False, default=None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Connection:
-    __slots__ = (
-        "_carry",
-        "_client",
-        "_client_id",
-        "_ending",
-        "_fd",
-        "_filled",
-        "_frame",
-        "_frame_size",
-        "_held",
-        "_linger",
-        "_loop",
-        "_muted",
-        "_outbox",
-        "_paused",
-        "_reading",
-        "_server",
-        "_sock",
-        "_starved",
-        "_tasks",
-        "_unanswered",
-        "address",
-        "closed",
-        "last_active",
-        "listener",
-    )
+    """Owns one socket, its unread requests and its response queue. The server creates it; only the
+    loop thread uses it."""
 
-    def __init__(self, server: Server, sock: socket.socket, address: str, listener: str) -> None:
-        self._server = server
-        self._sock = sock
-        self._fd = sock.fileno()
-        self._loop = server.loop
-        self._outbox = Outbox(self._loop, sock, self._on_room)
-        self._carry: bytes = b""
-        self._client: bytes | None = None
-        self._client_id: str | None = None
-        self._frame: bytearray | None = None
-        self._frame_size = 0
-        self._filled = 0
-        self._unanswered: deque[Exchange] = deque()
-        self._tasks: set[asyncio.Future[Any]] = set()
-        self._muted = False
-        # The bytes of a large request that a coroutine handles, as reserved from the server.
-        self._held = 0
-        self._starved = False
-        self._paused = False
-        self._ending = False
-        self._linger: asyncio.TimerHandle | None = None
-        self._reading = False
-        self.address = address
-        self.listener = listener
+    _server: Server
+    _sock: socket.socket
+    address: str
+    listener: str
+    _fd: int = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False)
+    _outbox: Outbox = field(init=False)
+    _carry: bytes = field(init=False, default=b"")
+    _client: bytes | None = field(init=False, default=None)
+    _client_id: str | None = field(init=False, default=None)
+    _frame: bytearray | None = field(init=False, default=None)
+    _frame_size: int = field(init=False, default=0)
+    _filled: int = field(init=False, default=0)
+    _response_queue: deque[Exchange] = field(init=False, default_factory=deque)
+    _tasks: set[asyncio.Future[Any]] = field(init=False, default_factory=set)
+    _is_muted: bool = field(init=False, default=False)
+    # Bytes reserved from the server for a large request that a coroutine handles.
+    _held: int = field(init=False, default=0)
+    _waits_for_bytes: bool = field(init=False, default=False)
+    _paused: bool = field(init=False, default=False)
+    _ending: bool = field(init=False, default=False)
+    _linger: asyncio.TimerHandle | None = field(init=False, default=None)
+    _reading: bool = field(init=False, default=False)
+    last_active: float = field(init=False)
+    closed: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._fd = self._sock.fileno()
+        self._loop = self._server.loop
+        self._outbox = Outbox(self._loop, self._sock, self._on_writable)
         self.last_active = self._loop.time()
-        self.closed = False
-        self._read_again()
+        self._start_reading()
 
     # ---- reading
 
-    def _read_again(self) -> None:
+    def _start_reading(self) -> None:
         if not self._reading and not self.closed:
             self._reading = True
             self._loop.add_reader(self._fd, self._on_readable)
@@ -165,7 +147,7 @@ class Connection:
             else:
                 self._read_shared()
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
 
     def _read_shared(self) -> None:
         buffer = self._server.receive_buffer
@@ -177,10 +159,10 @@ class Connection:
         except BlockingIOError:
             return
         if not received:
-            self._end()
+            self._end_input()
             return
         self.last_active = self._loop.time()
-        self._take(buffer[: carried + received])
+        self._handle_all(buffer[: carried + received])
 
     def _read_into_frame(self) -> None:
         frame = self._frame
@@ -193,7 +175,7 @@ class Connection:
             except BlockingIOError:
                 return
         if not received:
-            self._end()
+            self._end_input()
             return
         self.last_active = self._loop.time()
         self._filled += received
@@ -201,10 +183,10 @@ class Connection:
             self._frame = None
             self._held = self._frame_size
             try:
-                self._take(memoryview(frame))
+                self._handle_all(memoryview(frame))
             finally:
-                # A coroutine may need the bytes for longer.
-                if not self._muted:
+                # A coroutine uses the bytes after this call.
+                if not self._is_muted:
                     self._release_held()
 
     def _release_held(self) -> None:
@@ -212,8 +194,8 @@ class Connection:
         if held:
             self._server.release_bytes(held)
 
-    def _take(self, data: memoryview) -> None:
-        """Handle every whole request in `data`; keep the rest for later."""
+    def _handle_all(self, data: memoryview) -> None:
+        """Handle every complete request in `data`; carry the rest over."""
         position = 0
         end = len(data)
         self._carry = b""
@@ -229,17 +211,17 @@ class Connection:
                             self._start_frame(size + 4, data[position:])
                             position = end
                         else:
-                            self._starved = True
+                            self._waits_for_bytes = True
                     break
                 position += 4
                 self._handle(data[position : position + size])
                 position += size
-                if len(self._unanswered) >= MAX_UNANSWERED:
-                    # Small requests, thousands in one read: their answers leave before more of them are made.
+                if len(self._response_queue) >= MAX_PENDING_RESPONSES:
+                    # One read may bring thousands of small requests: send their responses first.
                     self._finish_turn()
-                    if self._congested():
+                    if self._is_congested():
                         break
-                if self._muted or self.closed:
+                if self._is_muted or self.closed:
                     break
                 if position < end and perf_counter() > deadline:
                     self._paused = True
@@ -248,13 +230,13 @@ class Connection:
             if position < end:
                 self._carry = bytes(data[position:])
         finally:
-            # Also when a request was bad: those before it are written and answered, and no view into
-            # the shared buffer is left behind.
+            # Also after a bad request: the appends of earlier requests are written, and no view of
+            # the shared buffer remains.
             self._finish_turn()
 
-    def _start_frame(self, size: int, begun: memoryview) -> None:
-        self._frame = bytearray(begun)
-        self._filled = len(begun)
+    def _start_frame(self, size: int, received: memoryview) -> None:
+        self._frame = bytearray(received)
+        self._filled = len(received)
         self._frame_size = size
 
     # ---- handling
@@ -267,17 +249,21 @@ class Connection:
         api = self._server.apis.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             if key == _API_VERSIONS and api is not None:
-                self._answer_unsupported_api_versions(api, correlation_id, started)
+                self._respond_unsupported_version(api, correlation_id, started)
                 return
-            raise ProtocolError(f"API key {key} version {version} is not served here")
+            raise ProtocolError(f"API key {key} version {version} is not supported")
         if key != _PRODUCE:
             if len(data) > MAX_DECODED_BYTES:
-                raise ProtocolError(f"{api.name} of {len(data)} bytes; more than {MAX_DECODED_BYTES} are not taken")
+                raise ProtocolError(f"{api.name} of {len(data)} bytes; the limit is {MAX_DECODED_BYTES}")
             self._server.write_staged()
-        known = self._client
-        if known is not None and version >= api.flexible_from and data[8 : 8 + len(known)] == known:
+        cached_header = self._client
+        if (
+            cached_header is not None
+            and version >= api.flexible_from
+            and data[8 : 8 + len(cached_header)] == cached_header
+        ):
             client_id = self._client_id
-            position = 8 + len(known)
+            position = 8 + len(cached_header)
         else:
             if len(data) <= ELEMENTS_ON_LOOP:
                 header, position = RequestHeader.decode(data, 0)
@@ -286,7 +272,7 @@ class Connection:
             client_id = header.client_id
             if client_id is not None and len(client_id) > MAX_CLIENT_ID:
                 client_id = client_id[:MAX_CLIENT_ID]
-            if version >= api.flexible_from and position <= REMEMBERED_HEADER:
+            if version >= api.flexible_from and position <= MAX_CACHED_HEADER:
                 self._client, self._client_id = bytes(data[8:position]), client_id
         context = RequestContext(
             self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
@@ -299,7 +285,7 @@ class Connection:
         except TooManyElements:
             if data.obj is self._server.receive_buffer.obj:
                 data = memoryview(bytearray(data))
-            result = large_request.serve(self._server, api, context, data, position, self._error_answer, self._await)
+            result = large_request.serve(self._server, api, context, data, position, self._error_response, self._await)
             self._add_exchange(Exchange(api, version, correlation_id, started), None, result)
             return
         try:
@@ -307,42 +293,43 @@ class Connection:
         except ConnectionMustClose:
             raise
         except Exception as error:
-            result = self._error_answer(api, request, version, error)
+            result = self._error_response(api, request, version, error)
         if result is None:
             self._server.count(api, perf_counter() - started)
         else:
             self._add_exchange(Exchange(api, version, correlation_id, started), request, result)
 
     def _add_exchange(self, exchange: Exchange, request: Any, result: Any) -> None:
-        """Give the response, or the future or coroutine of it, its place behind the responses before it."""
-        self._unanswered.append(exchange)
+        """Append the response, or a future or coroutine of it, to the response queue."""
+        self._response_queue.append(exchange)
         if isinstance(result, asyncio.Future):
             self._wait_for(exchange, request, result, mutes=False)
         elif asyncio.iscoroutine(result):
-            self._muted = True
+            self._is_muted = True
             self._wait_for(exchange, request, self._loop.create_task(result), mutes=True)
         else:
             exchange.response = result
             exchange.done = True
 
-    def _error_answer(self, api: registry.Api, request: Any, version: int, error: BaseException) -> Any:
+    def _error_response(self, api: registry.Api, request: Any, version: int, error: BaseException) -> Any:
         if not isinstance(error, KafkaError):
-            log.error("%s v%d from %s failed", api.name, version, self.address, exc_info=error)
+            logger.error("%s v%d from %s failed", api.name, version, self.address, exc_info=error)
         return api.on_error(request, version, registry.as_kafka_error(error))
 
-    def _answer_unsupported_api_versions(self, api: registry.Api, correlation_id: int, started: float) -> None:
+    def _respond_unsupported_version(self, api: registry.Api, correlation_id: int, started: float) -> None:
         exchange = Exchange(api, 0, correlation_id, started)
         exchange.response = api_versions.supported(self._server.services.in_cluster)
         exchange.response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
         exchange.done = True
-        self._unanswered.append(exchange)
+        self._response_queue.append(exchange)
 
     def _wait_for(self, exchange: Exchange, request: Any, future: asyncio.Future[Any], mutes: bool) -> None:
         self._tasks.add(future)
         future.add_done_callback(partial(self._completed, exchange, request, mutes))
 
     async def _await(self, future: asyncio.Future[Any]) -> Any:
-        """For a coroutine that has only this left to wait for: as a handler's future, it ends with the connection."""
+        """The last wait of a coroutine. Closing the connection cancels it, like a handler's
+        future."""
         self._release_held()
         if self.closed:
             future.cancel()
@@ -358,64 +345,65 @@ class Connection:
             self._release_held()
         try:
             if done.cancelled():
-                # Nobody will answer it any more, and so nothing after it either.
+                # Without this response, no later response can be sent.
                 self.close()
                 return
             if mutes:
-                self._muted = False
+                self._is_muted = False
             error = done.exception()
-            ends = isinstance(error, (ProtocolError, ConnectionMustClose, AnswerFailed))
+            ends = isinstance(error, (ProtocolError, ConnectionMustClose, EncodingFailed))
             if error is None:
                 result = done.result()
                 if isinstance(result, asyncio.Future):
-                    self._wait_on(exchange, request, result)
+                    self._wait_for_future(exchange, request, result)
                     return
                 exchange.response = result
             elif not ends:
-                exchange.response = self._error_answer(exchange.api, request, exchange.version, error)
+                exchange.response = self._error_response(exchange.api, request, exchange.version, error)
             if self.closed:
-                # What a coroutine staged at last has to be written all the same.
+                # Appends that a coroutine has staged are written nevertheless.
                 self._server.write_staged()
                 return
             if exchange.response is None:
-                self._unanswered.remove(exchange)
+                self._response_queue.remove(exchange)
                 self._server.count(exchange.api, perf_counter() - exchange.started)
             if error is not None and ends:
                 raise error
             exchange.done = True
             self.last_active = self._loop.time()
             self._finish_turn()
-            self._take_carried()
+            self._handle_carried()
         except Exception as failure:
-            self._failed(failure)
+            self._on_failure(failure)
 
-    def _wait_on(self, exchange: Exchange, request: Any, future: asyncio.Future[Any]) -> None:
-        """A coroutine has changed what it had to; its response waits for replicas. Later requests are handled now."""
+    def _wait_for_future(self, exchange: Exchange, request: Any, future: asyncio.Future[Any]) -> None:
+        """A coroutine is done, but its response waits for replicas. Handle later requests now."""
         if self.closed:
             future.cancel()
             self._server.write_staged()
             return
         self._wait_for(exchange, request, future, mutes=False)
         self._finish_turn()
-        self._take_carried()
+        self._handle_carried()
 
-    # ---- answering
+    # ---- responses
 
     def _finish_turn(self) -> None:
-        """Write what the requests of this turn staged, then send the answers that are next in the line."""
+        """Write the staged appends of this turn, then send the responses at the head of the
+        queue."""
         self._server.write_staged()
-        line = self._unanswered
-        if line and line[0].done and not self.closed:
+        queue = self._response_queue
+        if queue and queue[0].done and not self.closed:
             pieces: list[Any] = []
             now = perf_counter()
-            while line and line[0].done:
-                exchange = line.popleft()
+            while queue and queue[0].done:
+                exchange = queue.popleft()
                 self._encode(exchange, pieces)
                 self._server.count(exchange.api, now - exchange.started)
             self._outbox.send(pieces)
         if self._ending:
-            self._close_when_answered()
-        elif self._congested():
+            self._close_if_drained()
+        elif self._is_congested():
             self._stop_reading()
 
     def _encode(self, exchange: Exchange, out: list[Any]) -> None:
@@ -424,89 +412,89 @@ class Connection:
         try:
             exchange.response.encode(body, exchange.version)
         except Exception as error:
-            raise AnswerFailed(f"{api.name} v{exchange.version} cannot be answered") from error
+            raise EncodingFailed(f"the response to {api.name} v{exchange.version} cannot be encoded") from error
         size = sum(map(len, body))
-        # Responses of flexible versions have a header with (empty) tagged fields, except ApiVersions'.
+        # The header of a flexible response has (empty) tagged fields, except that of ApiVersions.
         if exchange.version >= api.flexible_from and api.key != _API_VERSIONS:
-            out.append(_ANSWER_HEAD_FLEXIBLE.pack(size + 5, exchange.correlation_id, 0))
+            out.append(_RESPONSE_HEAD_FLEXIBLE.pack(size + 5, exchange.correlation_id, 0))
         else:
-            out.append(_ANSWER_HEAD.pack(size + 4, exchange.correlation_id))
+            out.append(_RESPONSE_HEAD.pack(size + 4, exchange.correlation_id))
         out.extend(body)
 
-    def _congested(self) -> bool:
+    def _is_congested(self) -> bool:
         outbox = self._outbox
         return (
-            self._muted
-            or self._starved
+            self._is_muted
+            or self._waits_for_bytes
             or self._paused
             or self._ending
-            or len(self._unanswered) >= MAX_UNANSWERED
+            or len(self._response_queue) >= MAX_PENDING_RESPONSES
             or outbox.queued_bytes > MAX_UNSENT_BYTES
             or outbox.queued_pieces > MAX_UNSENT_PIECES
         )
 
-    def go_on(self) -> None:
-        """The bytes that a large request waits for may be there."""
-        self._starved = False
+    def on_bytes_released(self) -> None:
+        """The bytes that a large request waits for may be available."""
+        self._waits_for_bytes = False
         try:
-            self._take_carried()
+            self._handle_carried()
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
 
     def _resume(self) -> None:
-        """The next turn, after one that was used up."""
+        """Continue in the next turn of the loop."""
         self._paused = False
         try:
-            self._take_carried()
+            self._handle_carried()
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
 
-    def _take_carried(self) -> None:
-        """What held the connection back may be over: take what was carried, then read again."""
-        if self._reading or self.closed or self._congested():
+    def _handle_carried(self) -> None:
+        """Handle the carried requests and start to read again, unless still congested."""
+        if self._reading or self.closed or self._is_congested():
             return
         if self._carry:
-            self._take(memoryview(bytearray(self._carry)))
-        if not self._congested():
-            self._read_again()
+            self._handle_all(memoryview(bytearray(self._carry)))
+        if not self._is_congested():
+            self._start_reading()
 
-    def _on_room(self) -> None:
+    def _on_writable(self) -> None:
         try:
-            self._outbox.on_room()
+            self._outbox.on_writable()
             self.last_active = self._loop.time()
             if self._ending:
-                self._close_when_answered()
+                self._close_if_drained()
             else:
-                self._take_carried()
+                self._handle_carried()
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
 
-    # ---- the end
+    # ---- closing
 
-    def _failed(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         if isinstance(error, (ProtocolError, ConnectionMustClose)):
             if isinstance(error, ProtocolError):
-                log.info("Closing the connection from %s: bad request (%s)", self.address, error)
-            self._end()
+                logger.info("Closing the connection from %s: invalid request (%s)", self.address, error)
+            self._end_input()
             return
         if not isinstance(error, (OSError, FileShrank)):
-            log.error("Closing the connection from %s after an unexpected failure", self.address, exc_info=error)
+            logger.error("Closing the connection from %s after an unexpected error", self.address, exc_info=error)
         self.close()
 
-    def _end(self) -> None:
-        """Nothing more is read: answer what was asked, then close."""
+    def _end_input(self) -> None:
+        """Stop reading, send the pending responses, then close."""
         if self.closed:
             return
         self._ending = True
         self._stop_reading()
         self._carry = b""
         self._drop_frame()
-        self._close_when_answered()
+        self._close_if_drained()
         if not self.closed and self._linger is None:
             self._linger = self._loop.call_later(LINGER_S, self.close)
 
-    def _close_when_answered(self) -> None:
-        if not self._unanswered and self._outbox.empty:
+    def _close_if_drained(self) -> None:
+        if not self._response_queue and self._outbox.empty:
             self.close()
 
     def _drop_frame(self) -> None:
@@ -515,7 +503,8 @@ class Connection:
             self._server.release_bytes(self._frame_size)
 
     def close(self) -> None:
-        """At once. Futures are given up; coroutines go on, as half of what they do must not be left undone."""
+        """Close at once. Futures are cancelled. Coroutines continue, as they must not stop
+        half-way."""
         if self.closed:
             return
         self.closed = True
@@ -527,14 +516,14 @@ class Connection:
             if not isinstance(task, asyncio.Task):
                 task.cancel()
         self._drop_frame()
-        self._unanswered.clear()
+        self._response_queue.clear()
         self._sock.close()
         self._server.forget(self)
 
     def tasks(self) -> list[asyncio.Future[Any]]:
-        """What is under way for this connection."""
+        """The pending futures and tasks of this connection."""
         return list(self._tasks)
 
-    def silent_since(self, time: float) -> bool:
-        """Whether nothing was received or sent since then, and nothing waits for an answer of ours."""
-        return self.last_active < time and not self._unanswered
+    def is_idle_since(self, time: float) -> bool:
+        """Whether nothing was received or sent since then, and no response is pending."""
+        return self.last_active < time and not self._response_queue

@@ -1,10 +1,11 @@
 """Requests of many elements: decoded, and their responses encoded, in a worker thread.
 
-Every array element and tagged field of a request costs a microsecond or more to decode, and some hundred bytes. Up to
-`ELEMENTS_ON_LOOP` of them are decoded on the loop. A request with more is decoded again in a worker, up to
-`MAX_ELEMENTS`; with more than that it is refused as malformed, which closes its connection. The handler itself runs on
-the loop, as every handler does, where possible for a part of the elements at a time. The connection reads no further
-request before the response is encoded.
+Every array element and tagged field of a request costs a microsecond or more to decode, and some
+hundred bytes. Up to `ELEMENTS_ON_LOOP` of them are decoded on the loop. A request with more is
+decoded again in a worker, up to `MAX_ELEMENTS`; with more than that it is refused as malformed,
+which closes its connection. The handler itself runs on the loop, as every handler does, where
+possible for a part of the elements at a time. The connection reads no further request before the
+response is encoded.
 
 The figures are in docs/decisions/0007-limits-of-decoding.md.
 """
@@ -38,8 +39,8 @@ MAX_ELEMENTS_OF = {
 # A controller names all partitions of a broker in one request.
 MAX_ELEMENTS_BETWEEN_BROKERS = 2_000_000
 
-# Requests whose elements are independent of each other, with the fields of their elements and of the results.
-# They are handled in parts, so that the loop serves others in between.
+# Requests whose elements are independent of each other, with the fields of their elements and of
+# the results. They are handled in parts, so that the loop serves others in between.
 DIVISIBLE: dict[int, tuple[tuple[str, str], ...]] = {
     int(ApiKey.LIST_OFFSETS): (("topics", "topics"),),
     int(ApiKey.METADATA): (("topics", "topics"),),
@@ -64,12 +65,12 @@ ErrorResponse = Callable[[registry.Api, Any, int, BaseException], Any]
 Wait = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 
-class AnswerFailed(Exception):
-    """A response that cannot be encoded: a fault of the broker. Its connection is closed."""
+class EncodingFailed(Exception):
+    """The response cannot be encoded, which is a bug of the broker. The connection is closed."""
 
 
 class EncodedResponse:
-    """Stands for a response whose bytes exist already."""
+    """A response that is encoded already."""
 
     __slots__ = ("_pieces",)
 
@@ -89,9 +90,11 @@ async def serve(
     failed: ErrorResponse,
     wait: Wait,
 ) -> EncodedResponse | None:
-    """The response to the request whose body starts at `position`; None where it gets none (Produce with acks=0).
+    """The response to the request whose body starts at `position`; None where it gets none (Produce
+    with acks=0).
 
-    `data` belongs to this request alone. ProtocolError, ConnectionMustClose and AnswerFailed end the connection.
+    `data` belongs to this request alone. ProtocolError, ConnectionMustClose and EncodingFailed end
+    the connection.
     """
     version = context.version
     run = server.services.run_in_worker
@@ -117,12 +120,13 @@ async def serve(
         try:
             pieces = await run(_encode, messages, version)
         except Exception as error:
-            raise AnswerFailed(f"{api.name} v{version} cannot be answered") from error
+            raise EncodingFailed(f"the response to {api.name} v{version} cannot be encoded") from error
     return EncodedResponse(pieces)
 
 
 def _encode(messages: list[Any], version: int) -> list[Any]:
-    """The first of the messages, encoded to few pieces: bytes that follow one another are joined."""
+    """The first of the messages, encoded to few pieces: bytes that follow one another are
+    joined."""
     pieces: list[Any] = []
     messages[0].encode(pieces, version)
     messages.clear()
@@ -161,7 +165,8 @@ async def _handle_in_parts(
     elements: str,
     results: str,
 ) -> Any:
-    """As `_handle`, for `PART` elements of the request in each turn of the loop. All results go into one response."""
+    """As `_handle`, for `PART` elements of the request in each turn of the loop. All results go
+    into one response."""
     response: Any = None
     for part, continues in _parts(getattr(request, elements)):
         setattr(request, elements, part)
@@ -170,7 +175,8 @@ async def _handle_in_parts(
             response = partial
         else:
             if getattr(partial, "error_code", 0):
-                # The results of this part may be missing: a client must not take them for those of the whole request.
+                # The results of this part may be missing: a client must not take them for those of
+                # the whole request.
                 response.error_code = partial.error_code
             merged, more = getattr(response, results), getattr(partial, results)
             if continues and merged and more:
@@ -181,8 +187,8 @@ async def _handle_in_parts(
 
 
 def _parts(elements: list[Any]) -> Iterator[tuple[list[Any], bool]]:
-    """Lists of elements of about `PART` elements and nested ones, each with whether its first element continues the
-    last element of the list before."""
+    """Lists of elements of about `PART` elements and nested ones, each with whether its first
+    element continues the last element of the list before."""
     part: list[Any] = []
     weight = 0
     for element in elements:

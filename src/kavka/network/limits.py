@@ -1,4 +1,4 @@
-"""[pure] How many connections may be open, in all and per address, and how many may be made in a second."""
+"""[pure] Limits of open connections, in total and per address, and of the connection rate."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ WINDOW_S = 1.0
 
 
 class ConnectionLimits:
-    """Counts connections. A full broker, and one that takes no more this second, lets new ones wait in the backlog; a
-    full address is turned away.
-
-    Changed limits take effect for connections to come; those that are open stay.
+    """Owns the counts of open connections. Over the total limit or the rate, new connections stay
+    in the backlog. Over the limit of an address they are refused. Changed limits apply to new
+    connections only.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class ConnectionLimits:
         return self.count >= self._max
 
     def pause(self, now: float) -> float:
-        """Seconds until the next connection may be taken, as far as the rate goes."""
+        """Seconds until the rate allows the next connection."""
         if now >= self._window_end:
             self._window_end = now + WINDOW_S
             self._in_window = 0

@@ -1,4 +1,4 @@
-"""The network side of a broker: its listeners, its connections, and what they share."""
+"""The network server of a broker: its listeners, its connections, and their shared resources."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from kavka.network.acceptor import Acceptor, SocketBuffers
 from kavka.network.connection import Connection
 from kavka.network.limits import ConnectionLimits
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RECEIVE_BUFFER = 256 * 1024
 IDLE_SWEEPS = 10  # per connections.max.idle.ms
-# What is under way when the server stops may take this long to end.
+# How long pending requests may take when the server stops.
 STOP_GRACE_S = 1.0
 
 
 class Server:
-    """Made on the loop it runs on. `services` must be ready before `start`."""
+    """Owns the listeners, the connections and the shared receive buffer. Created on the loop that
+    it runs on. `services` must be ready before `start`."""
 
     def __init__(self, services: BrokerServices) -> None:
         settings = services.settings
@@ -37,7 +38,7 @@ class Server:
         # Decoding a large request takes memory and a worker: one at a time.
         self.large_requests = asyncio.Lock()
         self._waiting_for_bytes: dict[Connection, None] = {}
-        self.write_staged = services.replica_manager.write_staged
+        self.write_staged = services.replica_manager.staged_appends.write
         self.connections: set[Connection] = set()
         self.limits = ConnectionLimits(*self._limits())
         self._max_bytes_in_flight: int = settings.queued_max_request_bytes
@@ -45,9 +46,11 @@ class Server:
         self._acceptors: list[Acceptor] = []
         self._started = False
         self._idle_timer: asyncio.TimerHandle | None = None
-        requests = services.metrics.counter("kavka_requests_total", "Requests answered", ("api",))
+        requests = services.metrics.counter("kavka_requests_total", "Responses sent", ("api",))
         seconds = services.metrics.counter(
-            "kavka_request_seconds_total", "Time from a request's arrival to its answer, waiting included", ("api",)
+            "kavka_request_seconds_total",
+            "Time from the arrival of a request to its response, including waits",
+            ("api",),
         )
         self._counters: dict[int, tuple[Counter, Counter]] = {
             key: (requests.labels(api.name), seconds.labels(api.name)) for key, api in self.apis.items()
@@ -55,10 +58,11 @@ class Server:
         services.metrics.gauge("kavka_connections", "Open client connections", read=lambda: float(self.limits.count))
 
     def listen(self, listener: str, host: str, port: int) -> int:
-        """Bind; returns the port. Connections wait in the backlog until `start`."""
+        """Bind; returns the port. Connections stay in the backlog until `start`."""
         settings = self.services.settings
         buffers = SocketBuffers(
-            send=_chosen(settings, "socket.send.buffer.bytes"), receive=_chosen(settings, "socket.receive.buffer.bytes")
+            send=_configured(settings, "socket.send.buffer.bytes"),
+            receive=_configured(settings, "socket.receive.buffer.bytes"),
         )
         acceptor = Acceptor(self.loop, self.limits, partial(self._on_connection, listener), buffers)
         bound = acceptor.bind(host, port, max(128, settings.socket_listen_backlog_size))
@@ -75,7 +79,7 @@ class Server:
         )
 
     def settings_changed(self) -> None:
-        """Take over what may change while the broker runs: the limits of connections."""
+        """Apply the dynamic settings: the connection limits."""
         self.limits.change(*self._limits())
         self._accept_again()
 
@@ -99,16 +103,16 @@ class Server:
             connection.close()
 
     async def stop(self) -> None:
-        """Close all connections, and let what is under way for them (a topic half created) come to its end."""
-        under_way = [task for connection in self.connections for task in connection.tasks()]
+        """Close all connections. Wait for pending tasks: a topic may be half created."""
+        pending = [task for connection in self.connections for task in connection.tasks()]
         self.close()
-        under_way = [task for task in under_way if not task.done()]
-        if under_way:
-            _, late = await asyncio.wait(under_way, timeout=STOP_GRACE_S)
+        pending = [task for task in pending if not task.done()]
+        if pending:
+            _, late = await asyncio.wait(pending, timeout=STOP_GRACE_S)
             for task in late:
                 task.cancel()
             if late:
-                log.warning("%d requests were not done when the broker stopped", len(late))
+                logger.warning("Cancelled %d requests that did not complete before the stop", len(late))
                 await asyncio.wait(late, timeout=STOP_GRACE_S)
 
     # ---- for connections
@@ -130,9 +134,9 @@ class Server:
                 acceptor.start()
 
     def reserve_bytes(self, connection: Connection, size: int) -> bool:
-        """`queued.max.request.bytes`: a large request may begin while those under way are not more than that.
+        """Reserve bytes of `queued.max.request.bytes` for a large request.
 
-        False: it has to wait, and the connection's `go_on` is called when others have come to their end.
+        False if they are in use. The connection's `on_bytes_released` is then called later.
         """
         if 0 < self._max_bytes_in_flight <= self.large_frame_bytes:
             self._waiting_for_bytes[connection] = None
@@ -145,7 +149,7 @@ class Server:
         if self._waiting_for_bytes:
             waiting, self._waiting_for_bytes = self._waiting_for_bytes, {}
             for connection in waiting:
-                self.loop.call_soon(connection.go_on)
+                self.loop.call_soon(connection.on_bytes_released)
 
     def _on_connection(self, listener: str, sock: socket.socket, address: str) -> None:
         self.connections.add(Connection(self, sock, address, listener))
@@ -155,12 +159,13 @@ class Server:
             return
         oldest = self.loop.time() - self._max_idle_s
         for connection in list(self.connections):
-            if connection.silent_since(oldest):
+            if connection.is_idle_since(oldest):
                 connection.close()
         self._idle_timer = self.loop.call_later(self._max_idle_s / IDLE_SWEEPS, self._sweep_idle)
 
 
-def _chosen(settings: Any, name: str) -> int | None:
-    """The value that somebody set; without one the operating system does better by itself than Kafka's default."""
+def _configured(settings: Any, name: str) -> int | None:
+    """The configured value. Without one the operating system's choice is better than Kafka's
+    default."""
     value: int = settings[name]
     return value if settings.is_set(name) and value > 0 else None

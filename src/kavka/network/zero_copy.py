@@ -1,9 +1,9 @@
-"""What leaves a connection: bytes and pieces of files, in order, straight to a non-blocking socket.
+"""The output of a connection: bytes and file slices, in order, to a non-blocking socket.
 
-`send` writes at once as much as the socket takes. What is left waits in a queue until the socket has room again; a
-FileSlice goes by sendfile from the page cache to the socket, and never through this process. Bytes that stand in front
-of a slice are sent with MSG_MORE, so that both share packets. Answers with little data are read and sent in one
-call: cheaper than three, and the peer is woken once.
+`send` writes as much as the socket accepts. The rest is queued until the socket is writable. A
+FileSlice goes by sendfile from the page cache to the socket, without a copy in this process. Bytes
+before a slice are sent with MSG_MORE, so that both share packets. Small slices are read and sent in
+one call, which is cheaper than three.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ from kavka.storage.file_slice import FileClosed, FileSlice
 
 Piece = bytes | memoryview | FileSlice
 
-# One call sends no more than this of a file, so that one fast reader does not hold the loop.
+# The most bytes of a file that one call sends, so that a fast reader does not block the loop.
 _SENDFILE_CHUNK = 4 * 1024 * 1024
 
 
-# Up to this size a read and one send take two thirds of the time of a send, a sendfile and a send (10 of 15 µs).
+# Up to this size a read and one send take two thirds of the time of a send, a sendfile and a send
+# (10 of 15 µs).
 _SMALL = 32 * 1024
 
 
 class FileShrank(Exception):
-    """A file ended before the slice did, or was closed (the log was truncated): the response cannot be completed."""
+    """The file is shorter than the slice, or closed, because the log was truncated. The response
+    cannot be completed."""
 
 
 class Outbox:
-    __slots__ = ("_fd", "_loop", "_on_room", "_queue", "_sock", "_waiting", "queued_bytes")
+    """Owns the unsent pieces of a connection. `queued_bytes` counts their memory, without file
+    slices."""
 
-    def __init__(self, loop: AbstractEventLoop, sock: socket.socket, on_room: Callable[[], None]) -> None:
-        """`on_room` is called on the loop when the socket takes more again; it has to call `Outbox.on_room`.
+    __slots__ = ("_fd", "_loop", "_on_writable", "_queue", "_sock", "_waiting", "queued_bytes")
 
-        `queued_bytes` is what waits in memory: pieces of files do not count.
-        """
+    def __init__(self, loop: AbstractEventLoop, sock: socket.socket, on_writable: Callable[[], None]) -> None:
+        """`on_writable` is called on the loop when the socket is writable. It must call
+        `Outbox.on_writable`."""
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
-        self._on_room = on_room
+        self._on_writable = on_writable
         self._queue: deque[Piece] = deque()
         self._waiting = False
         self.queued_bytes = 0
@@ -55,11 +58,11 @@ class Outbox:
         return len(self._queue)
 
     def send(self, pieces: list[Piece]) -> None:
-        """Raises OSError or FileShrank when the connection is of no more use."""
+        """Raises OSError or FileShrank; then the connection has to be closed."""
         queue = self._queue
         try:
             data: bytes | memoryview = b"".join(pieces)  # type: ignore[arg-type]
-        except TypeError:  # there is a FileSlice among them
+        except TypeError:  # one of them is a FileSlice
             if sum(map(len, pieces)) > _SMALL:
                 for piece in _joined(pieces):
                     queue.append(piece)
@@ -93,7 +96,7 @@ class Outbox:
                 continue
             if sent:
                 queue[0] = piece.tail(sent) if isinstance(piece, FileSlice) else memoryview(piece)[sent:]
-            self._wait_for_room()
+            self._start_waiting()
             return
         self._stop_waiting()
 
@@ -115,18 +118,18 @@ class Outbox:
             raise FileShrank
         return sent
 
-    def _wait_for_room(self) -> None:
+    def _start_waiting(self) -> None:
         if not self._waiting:
             self._waiting = True
-            self._loop.add_writer(self._fd, self._on_room)
+            self._loop.add_writer(self._fd, self._on_writable)
 
     def _stop_waiting(self) -> None:
         if self._waiting:
             self._waiting = False
             self._loop.remove_writer(self._fd)
 
-    def on_room(self) -> None:
-        """The socket has room again: go on sending. Raises as `send` does."""
+    def on_writable(self) -> None:
+        """Continue to send. Raises as `send` does."""
         self._pump()
 
     def close(self) -> None:
@@ -146,7 +149,7 @@ def _read(piece: FileSlice) -> bytes:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """The same with each run of bytes in one piece."""
+    """The pieces with adjacent bytes joined."""
     joined: list[Piece] = []
     run: list[bytes | memoryview] = []
     for piece in pieces:

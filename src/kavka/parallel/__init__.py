@@ -1,22 +1,24 @@
-"""Two ways to handle records with many threads, ready to use; both commit only what is done, so that a crash loses
-nothing.
+"""Two patterns that process records with many threads. Both commit only processed records, so that
+a crash loses none.
 
-`ConsumerThreads`: a consumer in every thread. Each handles its own partitions, one record after the other: simple,
-ordered per partition, and no more threads are of use than there are partitions.
+`ConsumerThreads`: a consumer in every thread. Each processes its partitions one record after the
+other. Simple and ordered per partition; more threads than partitions have no effect.
 
     with ConsumerThreads(settings, ["orders"], handle, threads=4) as threads:
         threads.run()
 
-`HandlerPool`: one consumer, many threads that handle. Records of one key (or of one partition) are handled in order,
-others at the same time; as many threads as the work wants, however few partitions there are.
+`HandlerPool`: one consumer and a pool of workers. Records with the same key (or of the same
+partition) are processed in order, others concurrently. The number of workers does not depend on the
+number of partitions.
 
     with HandlerPool(settings, ["orders"], handle, workers=32, order="key") as pool:
         pool.run()
 
-`handle(record)` is the program's. When it raises, and `retries` did not help, `on_error(record, error)` decides: True
-counts the record as done (having put it somewhere, say), anything else stops everything, and `run` raises
-HandlerFailed. A record is committed when it and all before it in its partition are done; so after a crash, or a stop by
-an error, some that were done are handled again, and none is left out.
+`handle(record)` is a function of the application. If it raises an error after all `retries`,
+`on_error(record, error)` decides: True marks the record as processed (for example after sending it
+to a dead letter topic); any other result stops all threads, and `run` raises HandlerFailed. An
+offset is committed when all records before it are processed. After a crash or an error some records
+are processed again, and none is skipped.
 """
 
 from __future__ import annotations

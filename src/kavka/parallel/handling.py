@@ -1,4 +1,4 @@
-"""What both patterns do with a record, and with what goes wrong."""
+"""The parts that both patterns share: calling the handler, and reporting errors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import RecordDeserializationError
+from kavka.client.consumer.records import ConsumerRecord
 from kavka.client.errors import KafkaTimeout
 from kavka.common.config import ConfigError
 from kavka.common.types import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# How long the end of a `with` block waits for handlers that are running.
+# Time that the end of a `with` block waits for running handlers.
 STOP_TIMEOUT_S = 30.0
 
 Handler = Callable[[ConsumerRecord], object]
@@ -26,16 +26,16 @@ OnError = Callable[[ConsumerRecord, BaseException], object]
 
 
 class HandlerFailed(RuntimeError):
-    """A record could not be handled. `record` is which; its `__cause__` is why. It is not committed, nor is anything
-    after it in its partition."""
+    """The handler failed for `record`; `__cause__` is its error. Neither the record nor later
+    records of its partition are committed."""
 
     def __init__(self, record: ConsumerRecord) -> None:
-        super().__init__(f"{record.topic}-{record.partition} at offset {record.offset} could not be handled")
+        super().__init__(f"{record.topic}-{record.partition} at offset {record.offset} could not be processed")
         self.record = record
 
 
 class Handling:
-    """One record: the handler, again where `retries` says so, then `on_error`."""
+    """Calls the handler for a record, with retries, and then `on_error`. All threads share it."""
 
     def __init__(self, handler: Handler, on_error: OnError | None, retries: int, backoff: float) -> None:
         if retries < 0 or backoff < 0:
@@ -47,7 +47,8 @@ class Handling:
         self.stopping = threading.Event()
 
     def handle(self, record: ConsumerRecord) -> bool:
-        """Whether the record is done; HandlerFailed where it cannot be. False: it was given up, as everything stops."""
+        """Process a record. Returns False if it was abandoned because of a stop; raises
+        HandlerFailed."""
         attempt = 0
         while True:
             try:
@@ -58,19 +59,20 @@ class Handling:
                 if attempt > self._retries:
                     self.decide(record, error)
                     return True
-                where = f"{record.topic}-{record.partition}"
-                log.info("Attempt %s at %s offset %s failed: %r", attempt, where, record.offset, error)
+                partition = f"{record.topic}-{record.partition}"
+                logger.info("Attempt %s for %s offset %s failed: %r", attempt, partition, record.offset, error)
                 if self.stopping.wait(self._backoff * 2 ** (attempt - 1)):
                     return False
 
     def decide(self, record: ConsumerRecord, error: Exception) -> None:
-        """Nothing where the program says that the record counts as done; else HandlerFailed."""
+        """Raise HandlerFailed unless `on_error` marks the record as processed."""
         if self._on_error is not None and self._on_error(record, error) is True:
             return
         raise HandlerFailed(record) from error
 
-    def pass_over(self, consumer: Consumer, error: RecordDeserializationError) -> tuple[TopicPartition, int]:
-        """A record that could not even be read; returns where to go on, if the program says so."""
+    def skip_invalid(self, consumer: Consumer, error: RecordDeserializationError) -> tuple[TopicPartition, int]:
+        """Skip a record that cannot be deserialized, if `on_error` allows it. Returns the new
+        position."""
         tp = error.topic_partition
         record = ConsumerRecord(tp.topic, tp.partition, error.offset, error.key, error.value, headers=error.headers)
         self.decide(record, error)
@@ -79,10 +81,11 @@ class Handling:
 
 
 class Runner(ABC):
-    """What both patterns are to a program: started, waited for, stopped; a context that stops at its end.
+    """The interface of both patterns: start, join, stop, and a context manager that stops at its
+    end.
 
-    The end of the context raises what ended the handling, unless `run` or `join` has raised it before, and KafkaTimeout
-    where a handler does not return."""
+    The end of the context raises the error that stopped the threads, unless `run` or `join` has
+    raised it, and KafkaTimeout if a handler does not return."""
 
     _started = False
     _error: BaseException | None = None
@@ -93,11 +96,12 @@ class Runner(ABC):
 
     @abstractmethod
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end; whether it came in time. Raises what ended it."""
+        """Wait for all threads. Returns False on a timeout; raises the error that stopped them."""
 
     @abstractmethod
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """No more records are begun; those that are being handled are finished, and what is done is committed."""
+        """Start no more records, finish those in progress and commit. Returns False on a
+        timeout."""
 
     def start(self) -> Self:
         if not self._started:
@@ -107,7 +111,7 @@ class Runner(ABC):
         return self
 
     def run(self) -> None:
-        """Until `stop` is called from elsewhere, or a record cannot be handled (HandlerFailed)."""
+        """Run until another thread calls `stop`, or a record fails (HandlerFailed)."""
         self.start()
         try:
             self.join()
@@ -123,31 +127,31 @@ class Runner(ABC):
     ) -> None:
         is_stopped = self.stop(STOP_TIMEOUT_S)
         if kind is not None:
-            # The error that leaves the block goes first.
+            # The error that leaves the block takes precedence.
             if not is_stopped:
-                log.error("A handler is still running %g s after the stop", STOP_TIMEOUT_S)
+                logger.error("A handler is still running %g s after the stop", STOP_TIMEOUT_S)
             if self._error is not None and not self._is_reported:
-                log.error("The handling had ended before: %r", self._error)
+                logger.error("The threads had stopped with an error: %r", self._error)
         elif not is_stopped:
             raise KafkaTimeout(f"a handler is still running {STOP_TIMEOUT_S:g} s after the stop")
         elif not self._is_reported:
             self._report()
 
     def _report(self) -> None:
-        """Raise what ended the handling."""
+        """Raise the error that stopped the threads."""
         if self._error is not None:
             self._is_reported = True
             raise self._error
 
 
-def settings_of(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """For a consumer that commits itself."""
-    given = dict(config or {}) | {name.replace("_", "."): value for name, value in keywords.items()}
-    if given.get("enable.auto.commit") not in (None, False, "false", "False"):
-        raise ConfigError("enable.auto.commit", "it must be off: what is done is committed, not what was polled")
-    if not given.get("group.id"):
-        raise ConfigError("group.id", "it must be given: what is done is committed for a group")
-    return {**given, "enable.auto.commit": False}
+def consumer_settings(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a consumer without automatic commits."""
+    settings = dict(config or {}) | {name.replace("_", "."): value for name, value in keywords.items()}
+    if settings.get("enable.auto.commit") not in (None, False, "false", "False"):
+        raise ConfigError("enable.auto.commit", "must be off: processed records are committed, not polled ones")
+    if not settings.get("group.id"):
+        raise ConfigError("group.id", "is required: offsets are committed for a group")
+    return {**settings, "enable.auto.commit": False}
 
 
 def subscribe(consumer: Consumer, topics: Iterable[str] | str | None, pattern: Any, listener: Any) -> None:

@@ -1,9 +1,10 @@
-"""One consumer, many threads that handle what it reads.
+"""The pattern of one consumer and a pool of workers.
 
-The thread that polls owns everything but the lanes: it begins records, commits what is done, gives partitions up.
-Workers take work from one queue. A lane is a key (or a partition) that has a record being handled; later ones of the
-same lane wait in it, and who finishes one takes the next: so no two records of a lane are handled at the same time, or
-out of order.
+The polling thread owns the consumer and the progress of partitions: it submits records, commits and
+gives up partitions. Workers take records from one queue. A sequence is the records with the same
+key (or of the same partition). At most one record of a sequence is in progress; later ones wait in
+the sequence's queue, and the worker that finishes a record takes the next. So the records of a
+sequence are processed in order.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kavka.client.consumer._decode import ConsumerRecord
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress, RecordDeserializationError, Wakeup
+from kavka.client.consumer.records import ConsumerRecord
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
-from kavka.parallel.handling import Handler, Handling, OnError, Runner, settings_of, subscribe
+from kavka.parallel.handling import Handler, Handling, OnError, Runner, consumer_settings, subscribe
 from kavka.parallel.progress import Progress, Ticket
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 KEY, PARTITION, NONE = "key", "partition", "none"
 _POLL = 0.2
@@ -34,12 +35,12 @@ Work = tuple[Any, ConsumerRecord, Ticket]
 
 
 class HandlerPool(Runner):
-    """`order` is `key` (records with the same key, of one partition, in order; those without a key in any),
-    `partition`, or `none`. At most `max_waiting` records are held; beyond that nothing more is read until half of them
-    are done.
+    """One consumer, and workers that process its records. `order` is `key` (in order for each key
+    of a partition; records without a key in any order), `partition`, or `none`. With `max_waiting`
+    unprocessed records, reading pauses until half of them are done.
 
-    When partitions are taken away, records of theirs that are being handled are waited for, and those before them, up
-    to `revoke_timeout` seconds; the others are left to who gets them next.
+    When partitions are revoked, the pool waits up to `revoke_timeout` seconds for their records in
+    progress and those before them. The next owner processes the others.
     """
 
     def __init__(
@@ -60,30 +61,33 @@ class HandlerPool(Runner):
         **keywords: Any,
     ) -> None:
         if workers < 1:
-            raise ValueError("at least one worker")
-        lanes: dict[str, Callable[[ConsumerRecord], Any]] = {
-            KEY: lambda record: None if record.key is None else (record.topic, record.partition, _lane_key(record.key)),
+            raise ValueError("workers must be at least 1")
+        orders: dict[str, Callable[[ConsumerRecord], Any]] = {
+            KEY: lambda record: (
+                None if record.key is None else (record.topic, record.partition, _sequence_key(record.key))
+            ),
             PARTITION: lambda record: (record.topic, record.partition),
             NONE: lambda record: None,
         }
-        if order not in lanes:
-            raise ValueError(f"order is one of {', '.join(lanes)}, not {order!r}")
-        self._lane_of = lanes[order]
+        if order not in orders:
+            raise ValueError(f"order must be one of {', '.join(orders)}, not {order!r}")
+        self._sequence_of = orders[order]
         self._handling = Handling(handler, on_error, retries, backoff)
         self._stopping = self._handling.stopping
-        self._consumer = Consumer(settings_of(config, keywords))
+        self._consumer = Consumer(consumer_settings(config, keywords))
         self._commit_interval = commit_interval
         self._revoke_timeout = revoke_timeout
         self._max_waiting = max(workers * 50, 1000) if max_waiting is None else max_waiting
         self._progress: dict[TopicPartition, Progress] = {}
         self._lock = threading.Lock()
-        self._lanes: dict[Any, deque[Work]] = {}
+        self._sequences: dict[Any, deque[Work]] = {}
         self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._changed = threading.Event()
         self._waiting = 0
         self._poller = threading.Thread(target=self._poll, name="kavka-pool-poll", daemon=True)
         self._workers = [
-            threading.Thread(target=self._handle, name=f"kavka-pool-{number}", daemon=True) for number in range(workers)
+            threading.Thread(target=self._work_loop, name=f"kavka-pool-{number}", daemon=True)
+            for number in range(workers)
         ]
         try:
             subscribe(self._consumer, topics, pattern, self)
@@ -95,7 +99,8 @@ class HandlerPool(Runner):
         return self._poller, *self._workers
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end; whether it came in time. Raises what ended it."""
+        """Wait for the polling thread. Returns False on a timeout; raises the error that stopped
+        it."""
         self._poller.join(timeout)
         if self._poller.is_alive():
             return False
@@ -103,7 +108,8 @@ class HandlerPool(Runner):
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """No more records are begun; those that are being handled are finished, and what is done is committed."""
+        """Start no more records, finish those in progress and commit. Returns False on a
+        timeout."""
         self._stopping.set()
         self._consumer.wakeup()
         if not self._started:
@@ -115,18 +121,18 @@ class HandlerPool(Runner):
 
     @property
     def waiting(self) -> int:
-        """Records that were read and are not done."""
+        """The number of records that were read and are not done."""
         return self._waiting
 
-    # --- the thread that polls
+    # --- the polling thread
 
     def _poll(self) -> None:
-        full = False
+        is_full = False
         due = time.monotonic() + self._commit_interval
         try:
             while not self._stopping.is_set():
-                full = self._hold_back(full)
-                self._read(_POLL_WHEN_FULL if full else _POLL)
+                is_full = self._pause_if_full(is_full)
+                self._read(_POLL_WHEN_FULL if is_full else _POLL)
                 if time.monotonic() >= due:
                     self._commit(self._progress)
                     due = time.monotonic() + self._commit_interval
@@ -134,14 +140,14 @@ class HandlerPool(Runner):
             self._fail(error)
         self._finish()
 
-    def _hold_back(self, full: bool) -> bool:
-        """Pausing keeps the membership alive without reading more."""
-        if not full and self._waiting >= self._max_waiting:
+    def _pause_if_full(self, is_full: bool) -> bool:
+        """Pause all partitions while too many records wait; polls keep the membership alive."""
+        if not is_full and self._waiting >= self._max_waiting:
             self._consumer.pause(self._consumer.assignment())
             return True
-        if full:
+        if is_full:
             if self._waiting > self._max_waiting // 2:
-                # What a rebalance has brought meanwhile waits too.
+                # Also pause partitions that a rebalance has added.
                 self._consumer.pause(self._consumer.assignment())
                 return True
             self._consumer.resume(self._consumer.assignment())
@@ -153,26 +159,26 @@ class HandlerPool(Runner):
         except Wakeup:
             return
         except RecordDeserializationError as error:
-            tp, offset = self._handling.pass_over(self._consumer, error)
+            tp, offset = self._handling.skip_invalid(self._consumer, error)
             self._progress.setdefault(tp, Progress()).passed(offset)
             return
-        for tp, some in records.by_partition().items():
+        for tp, partition_records in records.by_partition().items():
             progress = self._progress.setdefault(tp, Progress())
-            for record in some:
-                self._begin(record, progress.begin(record.offset))
+            for record in partition_records:
+                self._submit(record, progress.begin(record.offset))
             progress.passed(records.next_offsets[tp].offset)
 
-    def _begin(self, record: ConsumerRecord, ticket: Ticket) -> None:
-        lane = self._lane_of(record)
-        work: Work = (lane, record, ticket)
+    def _submit(self, record: ConsumerRecord, ticket: Ticket) -> None:
+        sequence = self._sequence_of(record)
+        work: Work = (sequence, record, ticket)
         with self._lock:
             self._waiting += 1
-            if lane is not None:
-                queued = self._lanes.get(lane)
+            if sequence is not None:
+                queued = self._sequences.get(sequence)
                 if queued is not None:
                     queued.append(work)
                     return
-                self._lanes[lane] = deque()
+                self._sequences[sequence] = deque()
         self._work.put(work)
 
     def _commit(self, partitions: Iterable[TopicPartition]) -> None:
@@ -188,13 +194,13 @@ class HandlerPool(Runner):
             try:
                 self._consumer.commit_sync(offsets)
             except Wakeup:
-                # Of a stop, or of a worker that failed; there may be many.
+                # A stop or a failed worker has woken the consumer up; there may be many.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
-                log.info("Not committed, it will be tried again or handled again: %s", error)
+                logger.info("Offsets were not committed; they are retried, or their records processed again: %s", error)
                 return
             except KafkaError as error:
-                log.warning("Not committed: %s", error)
+                logger.warning("Offsets were not committed: %s", error)
                 return
             for tp, offset in offsets.items():
                 self._progress[tp].committed(offset)
@@ -202,7 +208,9 @@ class HandlerPool(Runner):
 
     def _finish(self) -> None:
         try:
-            self._settle(list(self._progress.values()), None if self._error is None else self._revoke_timeout)
+            self._wait_until_settled(
+                list(self._progress.values()), None if self._error is None else self._revoke_timeout
+            )
             self._commit(self._progress)
             self._consumer.close()
         except BaseException as error:
@@ -211,26 +219,27 @@ class HandlerPool(Runner):
             for _ in self._workers:
                 self._work.put(None)
 
-    def _settle(self, some: list[Progress], timeout: float | None) -> bool:
-        """Until none of their records is being handled, and there are no gaps between those that were."""
+    def _wait_until_settled(self, parts: list[Progress], timeout: float | None) -> bool:
+        """Start no more records of these partitions, and wait until those in progress and those
+        before them are done."""
         with self._lock:
-            for progress in some:
+            for progress in parts:
                 progress.close()
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._settled(some):
+        while not self._is_settled(parts):
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
             self._changed.clear()
-            if not self._settled(some):
+            if not self._is_settled(parts):
                 self._changed.wait(min(left, 1.0))
         return True
 
-    def _settled(self, some: list[Progress]) -> bool:
+    def _is_settled(self, parts: list[Progress]) -> bool:
         if self._error is not None:
-            # Nothing begins any more, so gaps stay.
-            return not any(progress.running for progress in some)
-        return all(progress.settled for progress in some)
+            # No record starts after an error, so gaps remain.
+            return not any(progress.is_running for progress in parts)
+        return all(progress.is_settled for progress in parts)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -239,12 +248,12 @@ class HandlerPool(Runner):
         self._stopping.set()
         self._consumer.wakeup()
 
-    # A rebalance listener, called inside poll.
+    # --- rebalance listener, called inside poll
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        gone = [self._progress[tp] for tp in partitions if tp in self._progress]
-        if not self._settle(gone, self._revoke_timeout):
-            log.warning("Partitions are given up while records of theirs are still handled: %s", sorted(partitions))
+        revoked = [self._progress[tp] for tp in partitions if tp in self._progress]
+        if not self._wait_until_settled(revoked, self._revoke_timeout):
+            logger.warning("Partitions were revoked while their records are still processed: %s", sorted(partitions))
         self._commit(partitions)
         for tp in partitions:
             self._progress.pop(tp, None)
@@ -255,48 +264,48 @@ class HandlerPool(Runner):
             if progress is not None:
                 progress.limit = -1
 
-    # --- the threads that handle
+    # --- the workers
 
-    def _handle(self) -> None:
+    def _work_loop(self) -> None:
         while True:
             work = self._work.get()
             if work is None:
                 return
             while work is not None:
-                self._handle_one(work[1], work[2])
-                work = self._next_of(work[0])
+                self._process(work[1], work[2])
+                work = self._next_in_sequence(work[0])
 
-    def _handle_one(self, record: ConsumerRecord, ticket: Ticket) -> None:
+    def _process(self, record: ConsumerRecord, ticket: Ticket) -> None:
         with self._lock:
             if ticket.offset > ticket.progress.limit or self._error is not None:
                 return
-            ticket.begun = True
+            ticket.started = True
         done = False
         try:
             done = self._handling.handle(record)
         except BaseException as error:
             self._fail(error)
         with self._lock:
-            ticket.done = ticket.begun = done
+            ticket.done = ticket.started = done
             if not done:
-                # It was given up, as everything stops: what stands before it is still worth finishing.
+                # The record was abandoned by a stop. Records before it may still finish.
                 ticket.progress.limit = min(ticket.progress.limit, ticket.offset - 1)
         self._changed.set()
 
-    def _next_of(self, lane: Any) -> Work | None:
+    def _next_in_sequence(self, sequence: Any) -> Work | None:
         with self._lock:
             self._waiting -= 1
-            if lane is None:
+            if sequence is None:
                 return None
-            queued = self._lanes[lane]
+            queued = self._sequences[sequence]
             if queued:
                 return queued.popleft()
-            del self._lanes[lane]
+            del self._sequences[sequence]
             return None
 
 
-def _lane_key(key: Any) -> Any:
-    """Keys that a deserializer made may not be hashable; then what they look like decides."""
+def _sequence_key(key: Any) -> Any:
+    """The key, or its representation if a deserializer returned a key that is not hashable."""
     try:
         hash(key)
     except TypeError:

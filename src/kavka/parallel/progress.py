@@ -1,4 +1,4 @@
-"""[pure] How far a partition is done, when its records are not finished in their order."""
+"""[pure] The progress of a partition whose records are processed out of order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ NO_LIMIT = 1 << 63
 
 
 class Progress:
-    """The records of one partition that are being handled, in order; what may be committed is up to the first of them
-    that is not done. Belongs to the thread that polls; those that handle only see tickets."""
+    """Owns the tickets of one partition's records in offset order. The first record that is not
+    done limits the offset to commit. Belongs to the polling thread; workers only use tickets."""
 
     __slots__ = ("_committed", "_next", "_open", "limit")
 
@@ -18,7 +18,7 @@ class Progress:
         self._next = -1
         self._committed = -1
         self.limit = NO_LIMIT
-        """Records after this offset are not to begin any more."""
+        """Records after this offset do not start."""
 
     def begin(self, offset: int) -> Ticket:
         ticket = Ticket(self, offset)
@@ -27,23 +27,23 @@ class Progress:
         return ticket
 
     def passed(self, offset: int) -> None:
-        """Everything before `offset` is done, or being handled."""
+        """All records before `offset` are done or have a ticket."""
         self._next = max(self._next, offset)
 
-    def finished(self) -> None:
-        """Forget what is done from the front."""
+    def _drop_done(self) -> None:
+        """Remove the done tickets at the front."""
         tickets = self._open
         while tickets and tickets[0].done:
             tickets.popleft()
 
     @property
     def offset(self) -> int:
-        """What may be committed; -1 where nothing was read."""
-        self.finished()
+        """The offset to commit; -1 if no record was read."""
+        self._drop_done()
         return self._open[0].offset if self._open else self._next
 
     def to_commit(self) -> int | None:
-        """What should be committed now, if that is news."""
+        """The offset to commit; None if it is committed already."""
         offset = self.offset
         return offset if offset > self._committed and offset >= 0 else None
 
@@ -51,29 +51,29 @@ class Progress:
         self._committed = max(self._committed, offset)
 
     def close(self) -> None:
-        """Begin nothing more but what stands before a record that has begun: when those are done, all that was done can
-        be committed. For who holds the lock under which records begin."""
-        begun = [ticket.offset for ticket in self._open if ticket.begun]
-        self.limit = min(self.limit, begun[-1] if begun else -1)
+        """Start no more records, except those before a record that has started: when they are done,
+        all done records can be committed. The caller holds the lock under which records start."""
+        started = [ticket.offset for ticket in self._open if ticket.started]
+        self.limit = min(self.limit, started[-1] if started else -1)
 
     @property
-    def running(self) -> bool:
-        """Whether any has begun and is not done."""
-        return any(ticket.begun and not ticket.done for ticket in self._open)
+    def is_running(self) -> bool:
+        """Whether any record has started and is not done."""
+        return any(ticket.started and not ticket.done for ticket in self._open)
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing is being handled, or still to be after `close`."""
-        return all(ticket.done or (not ticket.begun and ticket.offset > self.limit) for ticket in self._open)
+    def is_settled(self) -> bool:
+        """Whether all records that may start are done."""
+        return all(ticket.done or (not ticket.started and ticket.offset > self.limit) for ticket in self._open)
 
 
 class Ticket:
-    """One record on its way. `begun` and `done` are set by the thread that handles it, the first under the lock."""
+    """A record in progress. The worker sets `started`, under the lock, and `done`."""
 
-    __slots__ = ("begun", "done", "offset", "progress")
+    __slots__ = ("done", "offset", "progress", "started")
 
     def __init__(self, progress: Progress, offset: int) -> None:
         self.progress = progress
         self.offset = offset
-        self.begun = False
+        self.started = False
         self.done = False

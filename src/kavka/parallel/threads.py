@@ -1,4 +1,4 @@
-"""A consumer in every thread."""
+"""The pattern of one consumer per thread."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress, Reco
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
-from kavka.parallel.handling import Handler, HandlerFailed, Handling, OnError, Runner, settings_of, subscribe
+from kavka.parallel.handling import Handler, HandlerFailed, Handling, OnError, Runner, consumer_settings, subscribe
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL = 0.5
 
 
 class ConsumerThreads(Runner):
-    """So many consumers of one group, each in a thread of its own that polls, handles and commits.
+    """Consumers of one group, each in a separate thread that polls, processes and commits.
 
-    What a consumer has handled is committed every `commit_interval` seconds, when partitions are taken away, and at the
-    end. `handler` and `on_error` are called in all the threads: what they share must be safe for that.
+    Offsets of processed records are committed every `commit_interval` seconds, when partitions are
+    revoked, and at the end. `handler` and `on_error` run in all threads and must be thread-safe.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ConsumerThreads(Runner):
         **keywords: Any,
     ) -> None:
         if threads < 1:
-            raise ValueError("at least one thread")
-        self._settings = settings_of(config, keywords)
+            raise ValueError("threads must be at least 1")
+        self._settings = consumer_settings(config, keywords)
         self._topics = topics
         self._pattern = pattern
         self._commit_interval = commit_interval
@@ -60,7 +60,7 @@ class ConsumerThreads(Runner):
         return self._threads
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end; whether it came in time. Raises what ended a thread."""
+        """Wait for all threads. Returns False on a timeout; raises the error that stopped them."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -70,7 +70,8 @@ class ConsumerThreads(Runner):
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """No more records are handled; those that are being handled are finished, and committed."""
+        """Start no more records, finish those in progress and commit. Returns False on a
+        timeout."""
         self._stopping.set()
         with self._lock:
             for consumer in self._consumers:
@@ -91,21 +92,22 @@ class ConsumerThreads(Runner):
                 try:
                     _Loop(self, consumer).run()
                 except BaseException as error:
-                    # Before this consumer leaves the group: what it could not handle would go to another one.
-                    self._end_all(error)
+                    # Stop before this consumer leaves the group: its failed record would be
+                    # assigned to another consumer.
+                    self._stop_all(error)
                     raise
                 finally:
                     with self._lock:
                         self._consumers.discard(consumer)
         except BaseException as error:
-            self._end_all(error)
+            self._stop_all(error)
 
-    def _end_all(self, error: BaseException) -> None:
+    def _stop_all(self, error: BaseException) -> None:
         with self._lock:
             if self._error is not None:
                 return
             self._error = error
-        log.info("A thread of consumers ends, and the others with it: %r", error)
+        logger.info("A consumer thread failed; stopping all threads: %r", error)
         self._stopping.set()
         with self._lock:
             for consumer in self._consumers:
@@ -113,14 +115,13 @@ class ConsumerThreads(Runner):
 
 
 class _Loop:
-    """One consumer's. `_done` is what was handled and is not committed."""
+    """The loop of one consumer. `_done` has the offsets of processed records to commit."""
 
     def __init__(self, owner: ConsumerThreads, consumer: Consumer) -> None:
         self._handling = owner._handling
         self._interval = owner._commit_interval
         self._consumer = consumer
         self._done: dict[TopicPartition, OffsetAndMetadata | int] = {}
-        self._gone: set[TopicPartition] = set()
         subscribe(consumer, owner._topics, owner._pattern, self)
 
     def run(self) -> None:
@@ -132,11 +133,11 @@ class _Loop:
                 except Wakeup:
                     continue
                 except RecordDeserializationError as error:
-                    tp, offset = self._handling.pass_over(self._consumer, error)
+                    tp, offset = self._handling.skip_invalid(self._consumer, error)
                     self._done[tp] = offset
                     continue
-                for tp, some in records.by_partition().items():
-                    for record in some:
+                for tp, partition_records in records.by_partition().items():
+                    for record in partition_records:
                         if self._handling.stopping.is_set() or not self._handling.handle(record):
                             return
                         self._done[tp] = record.offset + 1
@@ -150,27 +151,28 @@ class _Loop:
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         if not offsets:
             return
+        commit: dict[TopicPartition, OffsetAndMetadata | int] = dict(offsets)
         while True:
             try:
-                self._consumer.commit_sync(dict(offsets))
+                self._consumer.commit_sync(commit)
                 break
             except Wakeup:
-                # Of a stop; there may be more than one.
+                # Each stop wakes the consumer up.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
-                log.info("Not committed, others will handle it again: %s", error)
+                logger.info("Offsets were not committed; other members process the records again: %s", error)
                 break
             except KafkaError as error:
-                log.warning("Not committed: %s", error)
+                logger.warning("Offsets were not committed: %s", error)
                 return
         for tp in list(offsets):
             self._done.pop(tp, None)
 
-    # A rebalance listener.
+    # --- rebalance listener
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         self._commit({tp: offset for tp, offset in self._done.items() if tp in partitions})
-        # Committed or not: who gets them next may soon be further than this.
+        # Even without a commit: the next owner may already be past these offsets.
         self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:

@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: source and sink, and what is compiled to them."""
+"""The data pipeline on Spark: source and sink, and the layers that build on them."""

@@ -1,9 +1,9 @@
-"""The headers in front of requests and responses, and which version of them goes with which version of an API.
+"""The headers of requests and responses, and their versions by API version.
 
-Request header: api key, api version, correlation id (v0), client id (v1), tagged fields (v2). The client id is a plain
-nullable string in all of them, never a compact one. Version 0 exists for ControlledShutdown v0 alone.
-Response header: correlation id (v0), tagged fields (v1). An ApiVersions response always has v0, because who asks
-does not know yet what the other side understands.
+Request header: api key, api version, correlation id (v0), client id (v1), tagged fields (v2). The
+client id is a plain nullable string in all versions, never a compact one. Only ControlledShutdown
+v0 has a header v0. Response header: correlation id (v0), tagged fields (v1). An ApiVersions
+response always has v0, because the client does not know the broker's versions yet.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _pack_int32_and_no_tags = Struct(">ix").pack
 
 
 def request_header_version(api_key: int, api_version: int) -> int:
-    """An API or a version that is not known here gets the header that a newer version of it would have."""
+    """The header version of a request. An unknown newer version has the header of the newest known
+    version."""
     if api_version >= _FLEXIBLE_FROM.get(api_key, _NEVER):
         return 2
     return 0 if api_key == _CONTROLLED_SHUTDOWN and api_version == 0 else 1
@@ -51,6 +52,8 @@ def response_header_version(api_key: int, api_version: int) -> int:
 
 
 class RequestHeader(Message):
+    """The header of a request, in any version."""
+
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
 
     def __init__(
@@ -63,7 +66,8 @@ class RequestHeader(Message):
 
     @staticmethod
     def decode(buf: Buffer, pos: int) -> tuple[RequestHeader, int]:
-        """The header at `pos` and the position of the body. Whether API and version are served is not looked at."""
+        """The header at `pos` and the position of the body. The API and its version may be
+        unknown."""
         try:
             header = _new(RequestHeader)
             header.api_key, header.api_version, header.correlation_id = api_key, api_version, _ = _unpack_v0(buf, pos)

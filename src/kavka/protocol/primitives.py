@@ -1,12 +1,12 @@
-"""The primitive types of Kafka's wire format, and what all generated messages share.
+"""The primitive types of Kafka's wire format, and the base classes of the generated messages.
 
-The generated codecs (protocol/messages) do the common cases in line and come here for the rare ones: varints of
-more than one byte, unknown tagged fields, errors. Whatever bytes a decoder is given, it returns or raises
-`ProtocolError`, and it never allocates more than a fixed multiple of the bytes that are there: every length and
-every count is held against the remaining bytes before anything is made of it.
+The generated codecs (protocol/messages) inline the common cases and call this module for rare ones:
+varints of more than one byte, unknown tagged fields, errors. For any input a decoder returns or
+raises `ProtocolError`. It never allocates more than a fixed multiple of the input, because every
+length and count is compared with the remaining bytes before anything is allocated.
 
-An element takes a few bytes on the wire and some hundred in memory. `decode_bounded` therefore counts the elements of
-all arrays and all tagged fields of a message while it is decoded, and stops at a limit.
+An element takes a few bytes on the wire and about a hundred in memory. `decode_bounded` therefore
+counts the elements of all arrays and the tagged fields during decoding, and stops at a limit.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 Encoder: TypeAlias = Callable[[Any, list[Any]], None]
 
 MAX_STRING_LENGTH = 0x7FFF
-# Error messages quote what clients sent. Longer ones are cut off when they are encoded, in characters.
+# The maximum length of an error message in characters. Error messages quote client input, so longer
+# ones are truncated when they are encoded.
 MAX_ERROR_MESSAGE = 1000
 
 ZERO_UUID = UUID(int=0)
-# The default of list arguments in generated constructors; it stands for a new empty list.
+# The default of list arguments in generated constructors, replaced by a new empty list.
 EMPTY: Any = ()
 # Unsigned varints of one byte, by value.
 UVARINTS = tuple(bytes((n,)) for n in range(128))
 
 
 class ProtocolError(ValueError):
-    """Bytes that are not what the schema says, or a value that the wanted version cannot carry."""
+    """Bytes that violate the schema, or a value that the version cannot encode."""
 
 
 class TooManyElements(ProtocolError):
-    """A message with more elements than its reader decodes."""
+    """A message with more elements than the limit."""
 
 
 class Message:
-    """What the generated classes have in common. Fields are the slots; two are equal when all their fields are."""
+    """The base of the generated classes. The slots are the fields; messages are equal if all their
+    fields are equal."""
 
     __slots__ = ()
 
@@ -63,7 +65,7 @@ class Message:
 
 
 class TopMessage(Message):
-    """A message that is encoded on its own: a request, a response, or data kept inside other bytes."""
+    """A message that is encoded by itself: a request, a response, or data embedded in records."""
 
     __slots__ = ()
 
@@ -76,7 +78,7 @@ class TopMessage(Message):
 
     @classmethod
     def decode(cls, buf: Buffer, pos: int, version: int) -> tuple[Self, int]:
-        """The message that starts at `pos`, and the position after it. What follows is the caller's business."""
+        """The message at `pos`, and the position after it. Further bytes are ignored."""
         return cls.decoder(version)(buf, pos)
 
     @classmethod
@@ -87,9 +89,9 @@ class TopMessage(Message):
             raise ProtocolError(f"{cls.__name__} has no version {version}") from None
 
     def encode(self, out: list[Any], version: int) -> None:
-        """Appends the pieces of the encoded message. A value of type records is appended as it is, without a copy.
+        """Append the encoded message in pieces. A value of type records is appended without a copy.
 
-        After a ProtocolError `out` may hold a part of the message.
+        After a ProtocolError `out` may contain a part of the message.
         """
         self.encoder(version)(self, out)
 
@@ -110,14 +112,14 @@ _M = TypeVar("_M", bound=Message)
 
 
 def _brief(value: object) -> str:
-    """Keeps a megabyte of records out of a log line."""
+    """A short form for logs, without the content of records."""
     if isinstance(value, (bytes, memoryview)) and len(value) > 32:
         return f"<{len(value)} bytes>"
     return repr(value)
 
 
 def shared_default(cls: type[_M]) -> _M:
-    """One read-only object that stands for "not set" in every message with a field of that struct."""
+    """A read-only object that is the default of every field of this struct."""
     names = cls.__slots__
     frozen = type(
         cls.__name__,
@@ -133,7 +135,7 @@ def _refuse_to_set(_self: object, name: str, _value: object) -> NoReturn:
     raise AttributeError(f"cannot set {name} of a shared default: assign a new object to the field instead")
 
 
-# --- errors, made here so that the generated code stays short
+# --- errors, created here to keep the generated code short
 
 DECODE_ERRORS = (StructError, IndexError, UnicodeDecodeError, ProtocolError)
 ENCODE_ERRORS = (StructError, AttributeError, TypeError, UnicodeEncodeError, ProtocolError)
@@ -147,20 +149,20 @@ def not_encodable(message: str, error: Exception) -> ProtocolError:
     return ProtocolError(f"cannot encode {message}: {error}")
 
 
-def truncated(what: str, needed: int, left: int) -> ProtocolError:
-    return ProtocolError(f"{what} needs {needed} bytes, {max(left, 0)} are left")
+def truncated(field: str, needed: int, left: int) -> ProtocolError:
+    return ProtocolError(f"{field} needs {needed} bytes, {max(left, 0)} are left")
 
 
-def null_field(what: str) -> ProtocolError:
-    return ProtocolError(f"{what} is null, which this version does not allow")
+def null_field(field: str) -> ProtocolError:
+    return ProtocolError(f"{field} is null, which this version does not allow")
 
 
 def bad_tag(field: str) -> ProtocolError:
-    return ProtocolError(f"tagged field {field} is not as long as its size says")
+    return ProtocolError(f"tagged field {field} does not have the announced size")
 
 
 def not_in_version(field: str) -> ProtocolError:
-    return ProtocolError(f"{field} is set, but not part of this version")
+    return ProtocolError(f"{field} is set, but is not part of this version")
 
 
 # --- the elements of a message
@@ -170,12 +172,13 @@ EXHAUSTED = -1
 _R = TypeVar("_R")
 
 
-# What may still be decoded, in this thread: clients decode in threads of their own, and set no limit.
+# The elements that may still be decoded in this thread. Clients decode without a limit.
 _left: ContextVar[int] = ContextVar("elements_left", default=UNLIMITED)
 
 
 def take_elements(count: int) -> None:
-    """Counts the elements of an array, or tagged fields. An array of one element is not counted; what is in it is."""
+    """Count the elements of an array, or tagged fields. An array of one element is not counted, but
+    the arrays in the element are."""
     left = _left.get() - count
     if left < 0:
         _left.set(EXHAUSTED)
@@ -184,7 +187,8 @@ def take_elements(count: int) -> None:
 
 
 def decode_bounded(max_elements: int, decode: Callable[..., _R], *args: Any) -> _R:
-    """What `decode` returns. TooManyElements where the message has more than `max_elements` elements."""
+    """The result of `decode`. Raises TooManyElements if the message has more than `max_elements`
+    elements."""
     _left.set(max_elements)
     try:
         return decode(*args)
@@ -207,7 +211,8 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def long_uvarint(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose `first` byte was 128 or more; `pos` is after that byte."""
+    """The value of an unsigned varint whose `first` byte is 128 or more; `pos` is after that
+    byte."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buf[pos]
@@ -230,16 +235,16 @@ def uvarint(value: int) -> bytes:
 
 
 def long_string_length(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """As `long_uvarint`, for the length of a compact string (plus one), which has a bound of its own."""
+    """As `long_uvarint`, for the length of a compact string plus one, which has a limit."""
     value, pos = long_uvarint(buf, pos, first)
     if value > MAX_STRING_LENGTH + 1:
-        raise ProtocolError(f"a string of {value - 1} bytes, {MAX_STRING_LENGTH} is the most")
+        raise ProtocolError(f"a string of {value - 1} bytes, the maximum is {MAX_STRING_LENGTH}")
     return value, pos
 
 
 def long_string_prefix(length_plus_one: int) -> bytes:
     if length_plus_one > MAX_STRING_LENGTH + 1:
-        raise ProtocolError(f"a string of {length_plus_one - 1} bytes, {MAX_STRING_LENGTH} is the most")
+        raise ProtocolError(f"a string of {length_plus_one - 1} bytes, the maximum is {MAX_STRING_LENGTH}")
     return uvarint(length_plus_one)
 
 
@@ -322,7 +327,7 @@ def pack_compact_nullable_string(value: str | None) -> bytes:
 
 
 def shortened(message: Any) -> Any:
-    """An error message, or None, as it is encoded."""
+    """An error message truncated to the maximum length, or None."""
     if message is None or len(message) <= MAX_ERROR_MESSAGE:
         return message
     return message[: MAX_ERROR_MESSAGE - 3] + "..."
@@ -382,8 +387,8 @@ def pack_compact_nullable_bytes(value: Buffer | None) -> bytes:
     return _COMPACT_NULL if value is None else pack_compact_bytes(value)
 
 
-# --- arrays: a count, then the elements. `smallest` is the fewest bytes that an element can take: a count that the
-# remaining bytes cannot hold is refused before anything is made.
+# --- arrays: a count, then the elements. `smallest` is the minimum size of an element: a count
+# that exceeds the remaining bytes is rejected before anything is allocated.
 
 
 def _count(buf: Buffer, pos: int, smallest: int) -> tuple[int, int]:
@@ -465,7 +470,7 @@ _PREPARED = {char: tuple(Struct(f">{n}{char}") for n in range(_MAX_PREPARED)) fo
 
 
 def unpack_numbers(char: str, buf: Buffer, pos: int, count: int) -> list[int]:
-    """`count` has been held against the remaining bytes by the caller."""
+    """The caller has compared `count` with the remaining bytes."""
     codec = _PREPARED[char][count] if count < _MAX_PREPARED else Struct(f">{count}{char}")
     return list(codec.unpack_from(buf, pos))
 
@@ -520,7 +525,7 @@ def pack_compact_nullable_numbers(char: str, values: Sequence[int] | None) -> by
 
 
 def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
-    """The tag, where its bytes end, and where they start."""
+    """The tag, and the end and start of its bytes."""
     tag, pos = read_uvarint(buf, pos)
     length, pos = read_uvarint(buf, pos)
     end = pos + length
@@ -530,7 +535,7 @@ def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
 
 
 def skip_tags(buf: Buffer, pos: int) -> int:
-    """Steps over the tagged fields of a struct that has none of its own in this version."""
+    """Skip the tagged fields of a struct without known tagged fields in this version."""
     count = buf[pos]
     if count == 0:
         return pos + 1
@@ -558,7 +563,7 @@ _set_is_safe = UUID.is_safe.__set__  # type: ignore[attr-defined, misc]
 
 
 def to_uuid(data: bytes) -> UUID:
-    """UUID(bytes=data) in a third of the time: its constructor checks what is known here."""
+    """UUID(bytes=data) in a third of the time, without the checks of its constructor."""
     result = _new(UUID)
     _set_int(result, int.from_bytes(data, "big"))
     _set_is_safe(result, SafeUUID.unknown)

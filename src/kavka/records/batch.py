@@ -1,4 +1,4 @@
-"""The layout of record batches, and walking over them without opening them.
+"""The layout of record batches, and iteration over them by their headers.
 
 Magic 2 (big-endian; everything from `attributes` on is covered by the CRC-32C):
 
@@ -11,19 +11,21 @@ Magic 2 (big-endian; everything from `attributes` on is covered by the CRC-32C):
 Magic 0 and 1, one message each (the CRC-32 covers everything from `magic` on):
 
     0   offset           i64      16  magic             i8       18  timestamp   i64 (magic 1 only)
-    8   message_size     i32      17  attributes        i8           key         i32 length (-1: null) + bytes
-    12  crc              u32                                         value       i32 length (-1: null) + bytes
+    8   message_size     i32      17  attributes        i8       ..  key         i32 length, bytes
+    12  crc              u32                                     ..  value       i32 length, bytes
 
-A compressed message of magic 0 or 1 is a wrapper: its value is a compressed set of messages, its offset that of the
-last of them. In all formats the length field does not count the 12 bytes of offset and length (`LOG_OVERHEAD`), base
-offset and leader epoch may be changed without touching the CRC, and attributes are: bits 0-2 codec, 3 timestamp type
-(1: LogAppendTime), 4 transactional, 5 control, 6 base_timestamp holds a delete horizon (4 to 6 only in magic 2).
+A compressed message of magic 0 or 1 is a wrapper: its value is a compressed message set, its offset
+that of the last inner message. In all formats the length field does not count the 12 bytes of
+offset and length (`LOG_OVERHEAD`), and the CRC does not cover the base offset and the leader epoch.
+The attributes are: bits 0-2 codec, 3 timestamp type (1: LogAppendTime), 4 transactional, 5 control,
+6 base_timestamp is a delete horizon (4 to 6 only in magic 2).
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
@@ -35,14 +37,14 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
-"""Bytes of offset and length in front of what the length field counts, in every magic."""
+"""The bytes of offset and length, which the length field does not count, in every magic."""
 MIN_HEADER_TO_MAGIC = 17
-"""Bytes that must be there before the magic can be read."""
+"""The bytes up to and including the magic."""
 
 MAGIC_POSITION = 16
 CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
-"""The CRC of magic 2 covers the batch from here to its end."""
+"""The CRC of magic 2 covers the batch from this position to its end."""
 MAX_TIMESTAMP_POSITION = 35
 LEGACY_CRC_POSITION = 12
 LEGACY_SIZE_V0 = 26
@@ -59,7 +61,8 @@ CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
 MIN_RECORD_SIZE = 7
-"""The least a record of magic 2 can take: length, attributes, both deltas, key and value length, header count."""
+"""The minimum size of a magic 2 record: length, attributes, both deltas, key and value length,
+header count."""
 
 HEADER = Struct(">qiibIhiqqqhii")
 """The 13 fields of a magic 2 header, in the order of `BatchHeader`."""
@@ -80,7 +83,7 @@ def corrupt(message: str) -> KafkaError:
 
 
 class BatchHeader(NamedTuple):
-    """The header of one magic 2 batch as it stands in the bytes. Nothing is checked but that 61 bytes are there."""
+    """The header of one magic 2 batch, unchecked."""
 
     base_offset: int
     batch_length: int
@@ -98,7 +101,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, header included."""
+        """The size of the batch, header included."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -123,7 +126,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record (sequences wrap after 2**31 - 1), -1 where there is none."""
+        """The sequence of the last record (sequences wrap after 2**31 - 1), or -1."""
         return last_sequence(self.base_sequence, self.last_offset_delta)
 
 
@@ -134,70 +137,37 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The magic 2 header at `pos`; CORRUPT_MESSAGE where 61 bytes are not there. Does not look at the magic."""
+    """The magic 2 header at `pos`. Raises CORRUPT_MESSAGE where it is incomplete. Does not check
+    the magic."""
     if pos < 0 or len(buf) - pos < HEADER_SIZE:
         raise corrupt(f"a batch header takes {HEADER_SIZE} bytes and only {max(0, len(buf) - pos)} are left")
     return tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
-    """One batch (magic 2) or one message (magic 0, 1) found in `buf[start:end]`, seen from outside.
+    """The header fields of one batch (magic 2) or one message (magic 0, 1) in `buf[start:end]`.
 
-    `count` is None and `base_offset` is the wrapper's own offset (the last of the inner ones) for a compressed message
-    of magic 0 or 1: only opening it tells. Both timestamps are the message's own in magic 1, -1 in magic 0.
+    For a compressed message of magic 0 or 1, `count` is None and `base_offset` is the offset of the
+    last inner message: only decompression gives the others. Both timestamps are that of the message
+    in magic 1, and -1 in magic 0.
     """
 
-    __slots__ = (
-        "attributes",
-        "base_offset",
-        "base_sequence",
-        "base_timestamp",
-        "buf",
-        "count",
-        "crc",
-        "end",
-        "last_offset",
-        "leader_epoch",
-        "magic",
-        "max_timestamp",
-        "producer_epoch",
-        "producer_id",
-        "start",
-    )
-
-    def __init__(
-        self,
-        buf: Buffer,
-        start: int,
-        end: int,
-        magic: int,
-        base_offset: int,
-        last_offset: int,
-        count: int | None,
-        attributes: int,
-        crc: int,
-        base_timestamp: int = -1,
-        max_timestamp: int = -1,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        leader_epoch: int = -1,
-    ) -> None:
-        self.buf = buf
-        self.start = start
-        self.end = end
-        self.magic = magic
-        self.base_offset = base_offset
-        self.last_offset = last_offset
-        self.count = count
-        self.attributes = attributes
-        self.crc = crc
-        self.base_timestamp = base_timestamp
-        self.max_timestamp = max_timestamp
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
-        self.leader_epoch = leader_epoch
+    buf: Buffer
+    start: int
+    end: int
+    magic: int
+    base_offset: int
+    last_offset: int
+    count: int | None
+    attributes: int
+    crc: int
+    base_timestamp: int = -1
+    max_timestamp: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    leader_epoch: int = -1
 
     @property
     def size(self) -> int:
@@ -221,7 +191,8 @@ class Batch:
 
     @property
     def delete_horizon(self) -> int | None:
-        """The time (ms) from which on the cleaner may drop this batch's tombstones, where the cleaner has set one."""
+        """The time (ms) from which on the cleaner may remove the tombstones of this batch, or
+        None."""
         if self.magic == 2 and self.attributes & DELETE_HORIZON_MASK:
             return self.base_timestamp
         return None
@@ -232,7 +203,7 @@ class Batch:
 
     @property
     def data(self) -> memoryview:
-        """The bytes of the whole batch, not copied."""
+        """The bytes of the batch, not copied."""
         return memoryview(self.buf)[self.start : self.end]
 
     def crc_ok(self) -> bool:
@@ -253,11 +224,10 @@ class Batch:
 
 
 def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Batch]:
-    """Walk the batches in `buf[start:end]`, any mixture of magics, touching only their headers.
+    """Iterate over the batches in `buf[start:end]`, of any magic, reading only their headers.
 
-    Ends quietly at the first batch that is not whole (a fetch may cut the last one off, a crash may tear it): what is
-    valid ends at the last `Batch.end`. Raises CORRUPT_MESSAGE where a length or magic cannot be, as nothing after it
-    can be found.
+    Ends at the first incomplete batch (the last one of a fetch, or after a crash); the complete
+    ones end at the last `Batch.end`. Raises CORRUPT_MESSAGE for an invalid length or magic.
     """
     if end is None:
         end = len(buf)
@@ -268,7 +238,7 @@ def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Bat
 
 
 def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
-    """The batch at `pos`, None where `buf[pos:end]` does not hold it whole."""
+    """The batch at `pos`, or None where `buf[pos:end]` does not hold all of it."""
     if end - pos < MIN_HEADER_TO_MAGIC:
         return None
     offset, length, _, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
@@ -305,7 +275,8 @@ def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
 
 
 def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memoryview | None]:
-    """Key and value of a message of magic 0 or 1, not copied. They must fill the message exactly."""
+    """Key and value of a message of magic 0 or 1, not copied. Raises CORRUPT_MESSAGE where they do
+    not fill the message exactly."""
     view = memoryview(buf)
     pos = batch.start + _LEGACY_HEADER_SIZE[batch.magic]
     end = batch.end
@@ -330,10 +301,11 @@ def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memo
 def assign_offsets(
     buf: bytearray | memoryview, base_offset: int, leader_epoch: int, log_append_time: int | None = None
 ) -> None:
-    """Give the one magic 2 batch that `buf` holds its place in the log, in place.
+    """Set the offsets of the one magic 2 batch in `buf`, in place.
 
-    Base offset and leader epoch lie outside the CRC. With `log_append_time` (ms) the batch also becomes one of
-    LogAppendTime with that as its max timestamp, and the CRC is made anew.
+    The CRC does not cover the base offset and the leader epoch. With `log_append_time` (ms) the
+    batch also gets the timestamp type LogAppendTime and that max timestamp, and the CRC is
+    recomputed.
     """
     _PLACE.pack_into(buf, 0, base_offset, len(buf) - LOG_OVERHEAD, leader_epoch)
     if log_append_time is not None:
@@ -343,5 +315,5 @@ def assign_offsets(
 
 
 def rewrite_crc(buf: bytearray | memoryview) -> None:
-    """Make the CRC of the one magic 2 batch in `buf` anew, after a change to what it covers."""
+    """Recompute the CRC of the one magic 2 batch in `buf`."""
     U32.pack_into(buf, CRC_POSITION, crc32c(memoryview(buf)[ATTRIBUTES_POSITION:]))

@@ -1,4 +1,4 @@
-"""Building batches of any format."""
+"""Building record batches and message sets."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ _SMALL = len(SMALL_VARINTS)
 
 
 class BatchBuilder:
-    """Collects records and makes one batch of them (magic 2), or a message set (magic 0, 1).
+    """Collects records and builds one batch (magic 2) or a message set (magic 0, 1).
 
-    In magic 0 and 1 without compression every record becomes a message of its own; with compression they become one
-    wrapper. `append_time` is the timestamp of all records under LOG_APPEND_TIME. `delete_horizon` (magic 2) is what the
-    cleaner stamps a batch that holds tombstones with. A builder may be built once.
+    In magic 0 and 1 each record is one message without compression; with compression all records
+    are in one wrapper. `append_time` is the timestamp of all records under LOG_APPEND_TIME.
+    `delete_horizon` (magic 2) is set by the cleaner for batches with tombstones. `build` may be
+    called once.
     """
 
     __slots__ = (
@@ -121,16 +122,16 @@ class BatchBuilder:
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next record appended without one."""
+        """The offset of the next record that is appended without an offset."""
         return self._next_offset
 
     @property
     def size(self) -> int:
-        """Bytes of the batch as it stands, before compression."""
+        """The current size of the batch before compression."""
         return len(self._body) + (HEADER_SIZE if self.magic == 2 else 0)
 
     def append(self, record: Record) -> int:
-        """Add a record; returns its offset. Offsets must rise, gaps are allowed."""
+        """Add a record. Returns its offset. Offsets must increase, with or without gaps."""
         offset, timestamp, key, value, headers = record
         if offset < 0:
             offset = self._next_offset
@@ -142,7 +143,8 @@ class BatchBuilder:
                 base_timestamp = self._base_timestamp = timestamp
             delta = offset - self._base_offset
             time_delta = timestamp - base_timestamp
-            # Attributes, timestamp delta, offset delta, key, value, headers; their length goes in front.
+            # Attributes, timestamp delta, offset delta, key, value, headers, prefixed by their
+            # length.
             parts = [
                 b"\x00",
                 SMALL_VARINTS[time_delta] if 0 <= time_delta < _SMALL else encode_varint(time_delta),
@@ -181,8 +183,8 @@ class BatchBuilder:
         self._body += legacy_message(self.magic, offset, attributes, timestamp, key, value)
 
     def build(self, last_offset: int | None = None, max_timestamp: int | None = None) -> bytearray:
-        """The bytes. Magic 2 takes the last offset of the batch where it lies beyond the last record's (compaction
-        keeps it), and may then be empty of records; `max_timestamp` is for such an empty batch."""
+        """The bytes of the batch. `last_offset` (magic 2) may be past the last record, as after
+        compaction, and the batch may then have no records; `max_timestamp` is for such a batch."""
         if self.magic < 2:
             return self._build_messages()
         if last_offset is None:
@@ -218,7 +220,7 @@ class BatchBuilder:
 
 
 def plain_batch(records: Sequence[tuple[bytes | None, bytes | None]], timestamp: int, codec: int = NONE) -> bytearray:
-    """One batch of magic 2 of keys and values, all with the same time: what a builder makes of them, for less."""
+    """A magic 2 batch of keys and values with the same timestamp. Faster than BatchBuilder."""
     body = bytearray()
     for delta, (key, value) in enumerate(records):
         if key is None:
@@ -249,7 +251,7 @@ def plain_batch(records: Sequence[tuple[bytes | None, bytes | None]], timestamp:
 def legacy_message(
     magic: int, offset: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
 ) -> bytearray:
-    """One message of magic 0 (which has no timestamp) or 1."""
+    """One message of magic 0, which has no timestamp, or 1."""
     size = LEGACY_SIZE_V1 if magic else LEGACY_SIZE_V0
     size += (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
     try:

@@ -1,10 +1,10 @@
-"""The four compressions of record batches, bounded: what a batch unpacks to never takes more than it may.
+"""The four compression types of record batches, with a limit on the decompressed size.
 
-- gzip: RFC 1952, several members allowed.
-- snappy: xerial's framing, as Java writes it (16 bytes of header, then blocks of a 4-byte big-endian length and raw
-  snappy); raw snappy without the framing is read too, as some older clients send it.
-- lz4: the LZ4 frame format. Clients of magic 0 computed the checksum of the frame's header over its magic number too;
-  both checksums are read, and `broken_lz4` writes the old one.
+- gzip: RFC 1952, with one or more members.
+- snappy: xerial framing, as Java writes it (16 bytes of header, then blocks of a 4-byte big-endian
+  length and raw snappy). Raw snappy, which some older clients send, can also be read.
+- lz4: LZ4 frames. Clients of magic 0 included the magic number in the checksum of the frame
+  header. Both checksums can be read; `broken_lz4` writes the old one.
 - zstd: plain frames, magic 2 only.
 """
 
@@ -31,17 +31,18 @@ DEFAULT_LEVELS: Final = {GZIP: 6, LZ4: 9, ZSTD: 3}
 LEVEL_RANGES: Final = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
 
 MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
-"""What a batch may unpack to where the caller does not say: far more than any sane batch, yet bounded."""
+"""The default limit for the decompressed size of a batch."""
 
 MAX_BLOCKS: Final = 65_536
-"""The most blocks, frames or members in a batch. Compressors fill blocks of 32 KB; empty ones only cost time."""
+"""The maximum number of blocks, frames or members in a batch. Compressors fill blocks of 32 KB;
+many small or empty blocks only cost time."""
 
 _GZIP_WBITS = 31
 _GZIP_WINDOW = 4096
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32 * 1024
-# A copy element of three bytes yields at most 64: nothing valid unpacks to more than this many times its size.
+# A copy element of three bytes yields at most 64 bytes, so this is the maximum compression ratio.
 _SNAPPY_MAX_RATIO = 22
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -60,7 +61,8 @@ def codec_name(codec: int) -> str:
 
 
 def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: bool = False) -> bytes:
-    """`data` compressed. `broken_lz4` writes lz4's header checksum as clients of magic 0 expect it."""
+    """Compress `data`. `broken_lz4` writes the lz4 header checksum that clients of magic 0
+    expect."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
@@ -75,8 +77,8 @@ def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: 
 
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
-    """`data` unpacked. MESSAGE_TOO_LARGE where that would give more than `max_size` bytes, found out before more memory
-    than about that is in use; CORRUPT_MESSAGE where the bytes are not what the codec writes."""
+    """Decompress `data`. Raises MESSAGE_TOO_LARGE where the result exceeds `max_size` bytes, before
+    it takes much more memory than that, and CORRUPT_MESSAGE where the data is malformed."""
     decoder = _DECODERS.get(codec)
     if decoder is None:
         raise _unknown_codec(codec)
@@ -88,7 +90,7 @@ def _unknown_codec(codec: int) -> KafkaError:
 
 
 class UnpacksToTooMuch(KafkaError):
-    """Compressed data that unpacks to more than its reader takes."""
+    """The decompressed data exceeds the limit."""
 
 
 def _too_large(max_size: int) -> KafkaError:
@@ -113,15 +115,16 @@ def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
     pos = 0
     while True:
         unpacker = zlib.decompressobj(_GZIP_WBITS)
-        # What follows a member is copied to `unused_data`. The first one is usually the only one and gets everything;
-        # the others get windows, or many small members would take quadratic time.
+        # zlib copies the bytes after a member to `unused_data`. The first member is usually the
+        # only one and gets all bytes; later ones get windows, or many small members would take
+        # quadratic time.
         window = len(view) if pos == 0 else _GZIP_WINDOW
         while not unpacker.eof:
             chunk = view[pos : pos + window]
             if not chunk:
                 raise corrupt("gzip: the stream ends too early")
             try:
-                # zlib grows its output from 16 KB up, so the limit is no allocation in advance.
+                # zlib grows its output from 16 KB up and does not allocate the limit in advance.
                 piece = unpacker.decompress(chunk, room + 1)
             except zlib.error as error:
                 raise corrupt(f"gzip: {error}") from None
@@ -158,9 +161,9 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         count += 1
         _check_blocks("snappy", count)
         if view[pos : pos + 8] == _XERIAL_MAGIC:
-            # Streams may follow one another, each with a header of its own.
+            # Several streams may be concatenated, each with a header.
             if end - pos < len(_XERIAL_HEADER):
-                raise corrupt("snappy: the stream's header is cut off")
+                raise corrupt("snappy: the stream header is incomplete")
             pos += len(_XERIAL_HEADER)
             continue
         length = int.from_bytes(view[pos : pos + 4], "big")
@@ -187,9 +190,9 @@ def _decompress_raw_snappy(block: memoryview, room: int, max_size: int) -> bytes
 
 
 def _compress_lz4(data: Buffer, level: int | None, broken: bool) -> bytes:
-    # As in Kafka, the default level stands for the fast compressor and any other for the thorough one.
+    # As in Kafka, the default level selects the fast compressor, any other LZ4 HC.
     if level is not None and level != DEFAULT_LEVELS[LZ4]:
-        return _compress_lz4_thoroughly(data, level, broken)
+        return _compress_lz4_hc(data, level, broken)
     pieces = [_LZ4_FRAME_HEADERS[broken]]
     view = memoryview(data)
     for start in range(0, len(view), _LZ4_BLOCK):
@@ -205,7 +208,7 @@ def _compress_lz4(data: Buffer, level: int | None, broken: bool) -> bytes:
     return b"".join(pieces)
 
 
-def _compress_lz4_thoroughly(data: Buffer, level: int, broken: bool) -> bytes:
+def _compress_lz4_hc(data: Buffer, level: int, broken: bool) -> bytes:
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))
     frame = bytearray(compressor.finish())
@@ -222,16 +225,16 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
     flags = view[4]
     block_max = _LZ4_BLOCK_SIZES.get(view[5] >> 4 & 7)
     if flags >> 6 != 1 or flags & 2 or view[5] & 0x8F or block_max is None:
-        raise corrupt("lz4: the frame's header is not valid")
+        raise corrupt("lz4: the frame header is not valid")
     if flags & 1:
         raise corrupt("lz4: the frame needs a dictionary")
     header_end = 6 + (8 if flags & 8 else 0)
     if size <= header_end:
-        raise corrupt("lz4: the frame's header is cut off")
+        raise corrupt("lz4: the frame header is incomplete")
     checksum = view[header_end]
-    right = _header_checksum(bytes(view[4:header_end]))
-    if checksum not in (right, _header_checksum(bytes(view[:header_end]))):
-        raise corrupt("lz4: the checksum of the frame's header is wrong")
+    correct = _header_checksum(bytes(view[4:header_end]))
+    if checksum not in (correct, _header_checksum(bytes(view[:header_end]))):
+        raise corrupt("lz4: the checksum of the frame header is wrong")
 
     block_trailer = 4 if flags & 16 else 0
     blocks: list[tuple[int, int, bool]] = []
@@ -258,8 +261,8 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
     end = pos + (4 if flags & 4 else 0)
     frame = (
         bytes(view[:end])
-        if checksum == right
-        else b"".join((view[:header_end], bytes((right,)), view[header_end + 1 : end]))
+        if checksum == correct
+        else b"".join((view[:header_end], bytes((correct,)), view[header_end + 1 : end]))
     )
     return _decompress_into(cramjam.lz4.decompress_into, "lz4", frame, bound, max_size)
 
@@ -267,7 +270,7 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
 def _decompress_lz4_blocks(
     view: memoryview, blocks: list[tuple[int, int, bool]], block_max: int, max_size: int
 ) -> bytes:
-    """Blocks that do not refer to one another and carry no checksums, as Kafka's own clients write them."""
+    """Independent blocks without checksums, as Kafka's clients write them."""
     pieces: list[bytes] = []
     room = max_size
     for pos, length, packed in blocks:
@@ -296,7 +299,8 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 
 def _zstd_bound(view: memoryview, max_size: int) -> int:
-    """The most that the frames in `view` can unpack to, from their headers and those of their blocks (RFC 8878)."""
+    """The maximum decompressed size of the frames in `view`, from their headers and block headers
+    (RFC 8878)."""
     bound = pos = count = 0
     size = len(view)
     while pos < size and bound <= max_size:
@@ -336,8 +340,8 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
 def _decompress_into(
     unpack: Callable[[Buffer, bytearray], int], name: str, data: Buffer, bound: int, max_size: int
 ) -> bytes:
-    """Unpack to a buffer of `bound` bytes or, where that is more than allowed, of one byte more than is allowed: the
-    decoder stops there. Memory of the buffer that is not written to is never really taken."""
+    """Decompress into a buffer of `bound` bytes, or of `max_size + 1` bytes where that is smaller;
+    the decoder stops at its end. Pages of the buffer that are not written take no memory."""
     out = bytearray(min(bound, max_size + 1))
     try:
         written = unpack(data, out)
@@ -351,7 +355,7 @@ def _decompress_into(
 
 
 def _header_checksum(descriptor: bytes) -> int:
-    """The second byte of XXH32 with seed 0, for the less than 16 bytes of a frame's header."""
+    """The second byte of XXH32 with seed 0, for the fewer than 16 bytes of a frame header."""
     mask = 0xFFFFFFFF
     p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
     value = p5 + len(descriptor)

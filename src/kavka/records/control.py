@@ -1,7 +1,8 @@
 """Control records: the markers that end a transaction in a partition.
 
-A control batch is a magic 2 batch with the control bit set and one record. Its key says what it is: version i16, type
-i16. A transaction's end (type 0 abort, 1 commit) has as value: version i16, epoch of the transaction coordinator i32.
+A control batch is a magic 2 batch with the control bit set and one record. Its key is: version i16,
+type i16. The value of an end marker (type 0 abort, 1 commit) is: version i16, epoch of the
+transaction coordinator i32.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def end_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """The batch that commits or aborts what `producer_id` has written to a partition."""
+    """The batch that commits or aborts the transaction of `producer_id` in a partition."""
     builder = BatchBuilder(
         base_offset=base_offset,
         producer_id=producer_id,
@@ -52,7 +53,8 @@ def end_marker(
 
 
 def control_type(key: bytes | None) -> int:
-    """The type in a control record's key: ABORT, COMMIT, or another that this broker passes over."""
+    """The type in the key of a control record: ABORT, COMMIT, or a type that this broker
+    ignores."""
     if key is None or len(key) < _KEY.size:
         raise corrupt("a control record's key is too short")
     version, kind = _KEY.unpack_from(key)
@@ -62,7 +64,8 @@ def control_type(key: bytes | None) -> int:
 
 
 def parse_end_marker(batch: Batch, verify_crc: bool = True) -> EndMarker | None:
-    """What the control batch says about a transaction; None where it is of another type, or empty (compacted)."""
+    """The end marker in a control batch; None where it has another type or, after compaction, no
+    record."""
     if not batch.is_control:
         raise corrupt("not a control batch")
     record = next(batch_records(batch, verify_crc), None)

@@ -1,4 +1,4 @@
-"""Turning stored batches into the older formats that old consumers read (Fetch v0-1: magic 0, v2-3: magic 1)."""
+"""Down-conversion of stored batches for old consumers (Fetch v0-1: magic 0, v2-3: magic 1)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from kavka.records.reader import batch_records
 
 
 def down_convert(buf: Buffer, to_magic: int, first_offset: int = 0, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
-    """The whole batches in `buf` as a message set of magic 0 or 1; offsets stay.
+    """The complete batches in `buf` as a message set of magic 0 or 1, with the same offsets.
 
-    Headers and control batches are left out, as the old formats have no place for them: the result may be empty
-    although `buf` is not. Records before `first_offset` are left out where they stand alone; those inside a compressed
-    batch stay, as consumers drop them. Batches that are old enough already are copied. UNSUPPORTED_COMPRESSION_TYPE for
-    zstd, MESSAGE_TOO_LARGE for what kavka.records.limits does not let be opened.
+    Record headers and control batches are omitted, because the old formats do not have them, so the
+    result may be empty. Uncompressed records before `first_offset` are omitted; those in a
+    compressed batch are not, because consumers skip them. Batches in an old enough format are
+    copied. Raises UNSUPPORTED_COMPRESSION_TYPE for zstd, and MESSAGE_TOO_LARGE for batches that
+    exceed kavka.records.limits.
     """
     out = bytearray()
     for batch in batches(buf):
@@ -32,7 +33,7 @@ def _convert(batch: Batch, to_magic: int, first_offset: int, max_decompressed: i
     codec = batch.codec
     if codec >= ZSTD:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "records compressed with zstd have no form in older formats"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "records compressed with zstd cannot be converted to older formats"
         )
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else -1
     builder: BatchBuilder | None = None

@@ -1,7 +1,8 @@
-"""The records of `__consumer_offsets` and `__transaction_state` as JSON, with Kafka's names and in Kafka's order.
+"""The records of `__consumer_offsets` and `__transaction_state` as JSON, with Kafka's names and in
+Kafka's order.
 
-A field that a version of a record does not have is left out; so is an optional one of a flexible version (a tagged
-field) that is not set.
+Fields that a version of a record does not have are omitted, and so are tagged fields that are not
+set.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kavka.common.types import uuid_text
 from kavka.protocol.messages import consumer_protocol, offsets_topic, transaction_log
 from kavka.protocol.primitives import Message, ProtocolError, TopMessage
 
-# By the version that a key begins with: the kind of record.
+# The key and value types of a record by the version at the start of its key.
 OFFSET_TOPIC: dict[int, tuple[type[TopMessage], type[TopMessage]]] = {
     0: (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
     1: (offsets_topic.OffsetCommitKey, offsets_topic.OffsetCommitValue),
@@ -41,7 +42,7 @@ TRANSACTION_STATES = (
     "PrepareEpochFence",
 )  # fmt: skip
 
-# (class, field): the versions that have it, where not all do.
+# (class, field): the versions that have the field, where not all do.
 _VERSIONS = {
     ("OffsetCommitValue", "leader_epoch"): range(3, 1000),
     ("OffsetCommitValue", "expire_timestamp"): range(1, 2),
@@ -68,7 +69,7 @@ _VERSION = Struct(">h")
 class Decoded(NamedTuple):
     version: int
     message: TopMessage | None
-    """None where this version is not known."""
+    """None where this version is not supported."""
 
 
 def version_of(data: bytes) -> int:
@@ -85,29 +86,30 @@ def decode(kind: type[TopMessage], data: bytes) -> Decoded:
 
 
 def to_json(message: Message, version: int) -> dict[str, Any]:
-    """Bytes as base64, ids as Kafka writes them; what belongs in no record of that version left out."""
+    """The fields of a message in this version, with bytes as base64 and ids as Kafka writes
+    them."""
     name = type(message).__name__
-    found: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     fields: tuple[str, ...] = type(message).__slots__
     for field in fields:
         value = getattr(message, field)
-        where = name, field
-        if where in _VERSIONS and version not in _VERSIONS[where]:
+        qualified = name, field
+        if qualified in _VERSIONS and version not in _VERSIONS[qualified]:
             continue
-        if where in _TAGGED and (value is None or value == [] or value == getattr(type(message)(), field)):
+        if qualified in _TAGGED and (value is None or value == [] or value == getattr(type(message)(), field)):
             continue
-        found[_camel(field)] = _plain(value, version)
-    return found
+        shown[_camel(field)] = _plain(value, version)
+    return shown
 
 
 def group_metadata_to_json(value: offsets_topic.GroupMetadataValue, version: int) -> dict[str, Any]:
-    """With what the members of a group of consumers have said and got opened too."""
-    found = to_json(value, version)
+    """Like `to_json`, with the subscriptions and assignments of a consumer group decoded."""
+    group = to_json(value, version)
     if value.protocol_type == "consumer":
-        for member, shown in zip(value.members, found["members"], strict=True):
+        for member, shown in zip(value.members, group["members"], strict=True):
             shown["subscription"] = _embedded(consumer_protocol.ConsumerProtocolSubscription, member.subscription)
             shown["assignment"] = _embedded(consumer_protocol.ConsumerProtocolAssignment, member.assignment)
-    return found
+    return group
 
 
 def _embedded(kind: type[TopMessage], data: bytes) -> Any:
@@ -123,8 +125,8 @@ def _embedded(kind: type[TopMessage], data: bytes) -> Any:
 def record_to_json(
     kinds: dict[int, tuple[type[TopMessage], type[TopMessage]]], key: bytes, value: bytes | None
 ) -> dict[str, Any] | None:
-    """A record as Kafka's formatters show it: its key and its value, each with its version; None for a kind of key
-    that is not among `kinds`. What is no such record at all is a ProtocolError."""
+    """A record as Kafka's formatters show it: its key and its value, each with its version; None
+    for a key that is not in `kinds`. Raises ProtocolError for malformed records."""
     kind = version_of(key)
     if kind not in kinds:
         return None
@@ -133,8 +135,8 @@ def record_to_json(
     assert message is not None
     shown: dict[str, Any] = {"key": {"version": kind, "data": to_json(message, kind)}, "value": None}
     if value is not None:
-        version, found = decode(value_type, value)
-        shown["value"] = {"version": version, "data": "unknown" if found is None else to_json(found, version)}
+        version, decoded = decode(value_type, value)
+        shown["value"] = {"version": version, "data": "unknown" if decoded is None else to_json(decoded, version)}
     return shown
 
 

@@ -1,8 +1,9 @@
-"""How much a batch may hold that the broker opens, whatever the topic's settings say.
+"""Limits for batches that the broker decompresses, independent of the topic configuration.
 
-A few kilobytes of compressed data unpack to gigabytes and to millions of records. The limits grow with the size of the
-batch as it was sent, so that opening it costs at most a fixed multiple of sending it, and have a floor below which no
-honest batch is refused. docs/decisions/0007-limits-of-decoding.md has the figures.
+A few kilobytes of compressed data can decompress to gigabytes and to millions of records. The
+limits grow with the size of the compressed batch, so that decompression costs at most a fixed
+multiple of sending it. They have a minimum that regular batches do not exceed.
+docs/decisions/0007-limits-of-decoding.md has the figures.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ MAX_UNPACKED_BYTES: Final = 256 * _MIB
 UNPACKED_RATIO: Final = 16
 MIN_RECORDS: Final = 100_000
 
-# A batch that fits these is opened where it was received: on the event loop.
+# Batches within these limits are decompressed on the event loop.
 SMALL_BATCH_BYTES: Final = 16 * 1024
 SMALL_UNPACKED_BYTES: Final = 64 * 1024
 
 LOOP_S: Final = 0.025
-"""For so long one request opens batches on the event loop; the rest of them are opened in worker threads."""
+"""The time that one request may decompress batches on the event loop. Worker threads decompress the
+rest."""
 OPENING_S: Final = 30.0
-"""For so long the batches of one request are opened in worker threads, as long as Java's clients wait for a response.
-The rest of the partitions get REQUEST_TIMED_OUT, and clients ask again."""
+"""The time that the batches of one request may be decompressed in worker threads, equal to the
+request timeout of Java clients. Later partitions get REQUEST_TIMED_OUT, and clients retry."""
 
 
 def unpacked_limit(size: int) -> int:
-    """The most bytes that a batch of `size` bytes may unpack to."""
+    """The maximum decompressed size of a batch of `size` bytes."""
     return min(MAX_UNPACKED_BYTES, max(MIN_UNPACKED_BYTES, UNPACKED_RATIO * size))
 
 
 def record_limit(size: int) -> int:
-    """The most records that a compressed batch of `size` bytes may hold."""
+    """The maximum number of records in a compressed batch of `size` bytes."""
     return max(MIN_RECORDS, size)
 
 

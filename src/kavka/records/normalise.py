@@ -1,8 +1,10 @@
-"""The careful half of produce validation: what the fast path in `validate` does not take.
+"""The slow path of produce validation, for batches that the fast path in `validate` does not
+accept.
 
-Checks come in Kafka's order, so that bytes with several faults get the code that Kafka gives: what the request allows
-(one batch, which magic, which codec), then each batch from outside (base offset, size, CRC), then what it claims
-(counts, sequence, control bit), then its records one by one. Whatever comes in, what goes out is one magic 2 batch.
+Checks are in Kafka's order, so that a batch with several errors gets the same code as in Kafka: the
+request (one batch, magic, codec), then the header of each batch (base offset, size, CRC), then its
+counts, sequence and control bit, then its records one by one. The result is always one magic 2
+batch.
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ from kavka.records.record import Record
 from kavka.records.rules import InvalidRecordError, ProduceRules, TooLargeToOpenHere, ValidatedBatch
 
 _SHOWN_ERRORS = 3
-# A producer takes the errors of single records as a hint. Records are checked until so many are refused.
+# Checking stops after this many invalid records: a producer uses the list only as a hint.
 _REPORTED_ERRORS = 10
 
 
 def normalise_small(
     buf: memoryview | bytearray, rules: ProduceRules, now_ms: int, api_version: int, from_client: bool
 ) -> ValidatedBatch:
-    """As `normalise_produce` where that takes a few milliseconds; TooLargeToOpenHere where it may take longer."""
+    """Like `normalise_produce`. Raises TooLargeToOpenHere where that may take more than a few
+    milliseconds."""
     if len(buf) > SMALL_BATCH_BYTES:
         raise TooLargeToOpenHere
     try:
@@ -64,39 +67,39 @@ def normalise_produce(
     from_client: bool,
     max_unpacked: int = MAX_UNPACKED_BYTES,
 ) -> ValidatedBatch:
-    """As `validate.validate_produce`, for any input. MESSAGE_TOO_LARGE where a batch unpacks to more than
-    `max_unpacked`, or than kavka.records.limits allows."""
-    found = _shallow(buf, rules, api_version, from_client)
+    """Like `validate.validate_produce`, for any input. Raises MESSAGE_TOO_LARGE where a batch
+    decompresses to more than `max_unpacked`, or than kavka.records.limits allows."""
+    received = _check_headers(buf, rules, api_version, from_client)
     if from_client and rules.timestamp_type == LOG_APPEND_TIME:
-        for batch in found:
+        for batch in received:
             if batch.timestamp_type == LOG_APPEND_TIME:
                 raise KafkaError(
                     ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type to LogAppendTime"
                 )
-    if found[0].magic == 2:
-        return _normalise_batch(found[0], rules, now_ms, from_client, max_unpacked)
-    return _normalise_messages(found, rules, now_ms, max_unpacked)
+    if received[0].magic == 2:
+        return _normalise_batch(received[0], rules, now_ms, from_client, max_unpacked)
+    return _normalise_messages(received, rules, now_ms, max_unpacked)
 
 
 def _invalid(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, message)
 
 
-def _shallow(buf: memoryview | bytearray, rules: ProduceRules, api_version: int, from_client: bool) -> list[Batch]:
-    """The batches of the request, each sound from outside: at least one, and only one unless they are plain messages.
-
-    A batch at the end that is cut off is left out, as in Kafka.
-    """
-    found = list(batches(buf))
-    if not found:
+def _check_headers(
+    buf: memoryview | bytearray, rules: ProduceRules, api_version: int, from_client: bool
+) -> list[Batch]:
+    """The batches of the request, with valid headers: exactly one, or several uncompressed
+    messages. An incomplete batch at the end is ignored, as in Kafka."""
+    received = list(batches(buf))
+    if not received:
         raise _invalid("a partition's records must hold a whole record batch")
-    first = found[0]
+    first = received[0]
     if api_version >= 3:
         if first.magic != 2:
             raise _invalid(f"Produce v{api_version} takes record batches of magic 2 only, not of magic {first.magic}")
-        if len(found) > 1:
-            raise _invalid(f"Produce v{api_version} takes one record batch per partition, not {len(found)}")
-    for batch in found:
+        if len(received) > 1:
+            raise _invalid(f"Produce v{api_version} takes one record batch per partition, not {len(received)}")
+    for batch in received:
         if batch.codec > ZSTD or (batch.codec == ZSTD and (api_version < 7 or batch.magic < 2)):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -107,9 +110,9 @@ def _shallow(buf: memoryview | bytearray, rules: ProduceRules, api_version: int,
         if batch.size > rules.max_message_bytes:
             raise too_large(batch.size, rules)
         batch.ensure_crc()
-    if len(found) > 1 and any(batch.magic == 2 or batch.codec for batch in found):
+    if len(received) > 1 and any(batch.magic == 2 or batch.codec for batch in received):
         raise _invalid("a compressed message or a batch of magic 2 must be the only one of its partition")
-    return found
+    return received
 
 
 def too_large(size: int, rules: ProduceRules) -> KafkaError:
@@ -124,7 +127,7 @@ def _normalise_batch(
 ) -> ValidatedBatch:
     count = batch.count or 0
     if from_client:
-        _check_claims(batch, count)
+        _check_counts(batch, count)
     codec = batch.codec
     target = codec if rules.codec is None or (batch.is_control and codec == NONE) else rules.codec
     create_time = rules.timestamp_type == CREATE_TIME
@@ -144,7 +147,8 @@ def _normalise_batch(
         except InvalidRecordError:
             raise
         except KafkaError as error:
-            # To Kafka, bytes that are intact but do not hold the records they claim are invalid, not corrupt.
+            # Kafka treats a batch with a valid CRC and a wrong number of records as invalid, not as
+            # corrupt.
             raise _invalid(error.message) if error.code is ErrorCode.CORRUPT_MESSAGE else error
         if create_time:
             max_timestamp = newest
@@ -174,7 +178,7 @@ def _normalise_batch(
     return _validated(buffer, rules, now_ms, rewritten)
 
 
-def _check_claims(batch: Batch, count: int) -> None:
+def _check_counts(batch: Batch, count: int) -> None:
     delta = batch.last_offset - batch.base_offset
     if count <= 0:
         raise _invalid(f"a batch of {count} records")
@@ -199,14 +203,15 @@ def _open(batch: Batch, rules: ProduceRules, max_unpacked: int) -> bytes:
         raise _invalid(error.message) if error.code is ErrorCode.CORRUPT_MESSAGE else error
 
 
-def _normalise_messages(found: list[Batch], rules: ProduceRules, now_ms: int, max_unpacked: int) -> ValidatedBatch:
-    """Messages of magic 0 or 1 become one batch. Their own offsets do not matter, as the broker assigns them."""
-    source = found[0].codec
+def _normalise_messages(messages: list[Batch], rules: ProduceRules, now_ms: int, max_unpacked: int) -> ValidatedBatch:
+    """Convert messages of magic 0 or 1 to one batch. Their offsets are ignored, because the broker
+    assigns new ones."""
+    source = messages[0].codec
     max_unpacked = min(max_unpacked, rules.max_decompressed)
     builder = BatchBuilder(codec=source if rules.codec is None else rules.codec, level=rules.level)
 
     def records() -> Iterator[Record]:
-        for message in found:
+        for message in messages:
             for record in batch_records(message, max_decompressed=max_unpacked, limited=True):
                 builder.append(record._replace(offset=-1))
                 yield record
@@ -221,10 +226,11 @@ def _normalise_messages(found: list[Batch], rules: ProduceRules, now_ms: int, ma
 def _check_records(
     records: Iterator[Record], rules: ProduceRules, now_ms: int, *, incremental: bool, rebuilt: bool
 ) -> int:
-    """Check all records against the topic's rules and return their newest timestamp.
+    """Check all records against the topic's rules and return their largest timestamp.
 
-    Kafka cannot write a negative timestamp other than -1, so a batch that is `rebuilt` has none. Kafka answers
-    UNKNOWN_SERVER_ERROR there, and stores such a timestamp where the batch stays as it was received.
+    Kafka cannot write a negative timestamp other than -1, so a `rebuilt` batch must have none. For
+    such a batch Kafka returns UNKNOWN_SERVER_ERROR; in a batch that is not rebuilt, Kafka stores
+    such a timestamp.
     """
     compacted = rules.compacted
     create_time = rules.timestamp_type == CREATE_TIME

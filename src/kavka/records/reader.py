@@ -1,8 +1,9 @@
-"""Opening batches: all formats, all codecs, to `Record`s.
+"""Reading the records of batches, in all formats and with all codecs.
 
-Bytes that lie (lengths, counts, overlong numbers, nested wrappers) are a KafkaError with CORRUPT_MESSAGE, what unpacks
-to too much is MESSAGE_TOO_LARGE. Records are made as they are asked for, so memory is bounded by the batch and
-`max_decompressed`; the error of a batch that lies may come after its first records.
+Malformed data (lengths, counts, overlong numbers, nested wrappers) raises CORRUPT_MESSAGE; data
+that decompresses to more than the limit raises MESSAGE_TOO_LARGE. Records are parsed lazily, so
+memory is bounded by the batch and `max_decompressed`, and an error may come after the first
+records.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ def read_records(
     *,
     include_control: bool = False,
 ) -> Iterator[Record]:
-    """The records of all whole batches in `buf`, in order; a batch that is cut off at the end is left out.
-
-    Control batches are passed over unless asked for. A batch may start before the offset that was fetched: it is
-    for the caller to drop those records.
+    """The records of all complete batches in `buf`, in order. Control batches are skipped unless
+    `include_control` is set. The first batch of a fetch may start before the fetch offset: the
+    caller skips those records.
     """
     for batch in batches(buf):
         if include_control or not batch.is_control:
@@ -37,9 +37,9 @@ def read_records(
 def batch_records(
     batch: Batch, verify_crc: bool = True, max_decompressed: int = MAX_DECOMPRESSED, *, limited: bool = False
 ) -> Iterator[Record]:
-    """The records of one batch (magic 2) or one message, opened where it is a wrapper (magic 0, 1).
+    """The records of one batch (magic 2), or of one message or wrapper (magic 0, 1).
 
-    `limited` applies the broker's own limits (kavka.records.limits) as well: MESSAGE_TOO_LARGE.
+    With `limited`, MESSAGE_TOO_LARGE also where the batch exceeds kavka.records.limits.
     """
     if limited and batch.codec:
         max_decompressed = min(max_decompressed, unpacked_limit(batch.size))
@@ -56,7 +56,7 @@ def batch_records(
 
 
 def batch_body(batch: Batch, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
-    """The records of a magic 2 batch as bytes, unpacked."""
+    """The decompressed bytes of the records of a magic 2 batch."""
     body = memoryview(batch.buf)[batch.start + HEADER_SIZE : batch.end]
     return decompress(batch.codec, body, max_decompressed) if batch.codec else bytes(body)
 
@@ -64,14 +64,15 @@ def batch_body(batch: Batch, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
 def parse_body(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[Record]:
-    """The `count` records that `body`, unpacked records of a magic 2 batch, must hold exactly."""
+    """Parse `body`, the decompressed records of a magic 2 batch. Raises CORRUPT_MESSAGE where it
+    does not hold exactly `count` records."""
     new = tuple.__new__
     size = len(body)
     pos = 0
     timestamp = append_time
     try:
         for _ in range(count):
-            # Of each number the form of one byte is read here (two bytes for lengths), any other by decode_varint.
+            # Varints of one byte, and lengths of two bytes, are decoded inline.
             number = body[pos]
             if number < 128:
                 pos += 1
@@ -88,7 +89,7 @@ def parse_body(
             if end > size or length < 0:
                 raise corrupt(f"a record of {length} bytes where {size - pos} are left")
 
-            # The record's attributes, a byte that no version uses, stand before the timestamp delta.
+            # The attributes of the record, an unused byte, precede the timestamp delta.
             pos += 1
             number = body[pos]
             if number < 128:
@@ -153,7 +154,7 @@ def parse_body(
                 headers: tuple[Header, ...] = ()
             else:
                 headers, pos = _parse_headers(body, pos, end)
-            # Lengths inside that reach past the record show here, as they do not end where the record does.
+            # This also detects inner lengths that reach past the record.
             if pos != end:
                 raise corrupt("a record's fields do not fill it")
             yield new(Record, (base_offset + delta, timestamp, key, value, headers))
@@ -191,11 +192,11 @@ def _message(message: Batch, offset: int, timestamp: int) -> Record:
 
 
 def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bool) -> Iterator[Record]:
-    """The messages inside a compressed one.
+    """The inner messages of a compressed message.
 
-    In magic 0 the inner messages carry their own offsets. In magic 1 theirs are relative: the last one has the
-    wrapper's offset (unless that is 0, as some producers leave it). A wrapper of LogAppendTime gives all of them its
-    own timestamp.
+    In magic 0 the inner messages have absolute offsets. In magic 1 they are relative: the last one
+    has the offset of the wrapper, unless that is 0, as some producers send it. With LogAppendTime
+    all inner messages have the timestamp of the wrapper.
     """
     if wrapper.codec >= ZSTD:
         raise KafkaError(
@@ -218,7 +219,7 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bo
     if end == 0:
         raise corrupt("a compressed message holds no messages")
     if end != len(data):
-        raise corrupt("the last message inside a compressed one is cut off")
+        raise corrupt("the last message inside a compressed one is incomplete")
     shift = wrapper.last_offset - last if wrapper.magic == 1 and wrapper.last_offset else 0
     append_time = wrapper.max_timestamp if wrapper.magic == 1 and wrapper.timestamp_type == LOG_APPEND_TIME else None
     for message in batches(data):

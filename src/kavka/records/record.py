@@ -1,4 +1,4 @@
-"""One record, as a client sees it, whatever format it was stored in."""
+"""One record, independent of the format it is stored in."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ Header: TypeAlias = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """`timestamp` is -1 where there is none (magic 0). For a builder, `offset` -1 means the one after the last.
+    """`timestamp` is -1 where the record has none (magic 0). For a builder, `offset` -1 means the
+    next offset.
 
-    Keys of headers that are not UTF-8 are kept with surrogate escapes, so that they are written back as they were read.
+    Header keys that are not UTF-8 are decoded with surrogate escapes, so that they are written back
+    unchanged.
     """
 
     offset: int = -1

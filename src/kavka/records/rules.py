@@ -1,7 +1,8 @@
-"""What a topic asks of the records written to it, and what becomes of a batch that meets it."""
+"""The rules of a topic for records, and the result of validation."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
@@ -9,16 +10,18 @@ from kavka.records.batch import CREATE_TIME, LOG_APPEND_TIME
 from kavka.records.limits import MAX_UNPACKED_BYTES
 
 NO_BOUND = (1 << 63) - 1
-"""Kafka's Long.MAX_VALUE: a timestamp bound that does not bind."""
+"""Kafka's Long.MAX_VALUE: no bound for timestamps."""
 LATEST_API_VERSION = 1 << 15
 
 
 class TooLargeToOpenHere(Exception):
-    """The batch has to be opened, and that may take longer than the event loop can wait: open it in a worker thread."""
+    """The batch must be decompressed, which may block the event loop for too long: validate it in a
+    worker thread."""
 
 
 class InvalidRecordError(KafkaError):
-    """Records refused one by one: `record_errors` holds (index of the record in the request's batch, message)."""
+    """Single records are invalid. `record_errors` has the index of each in the batch of the
+    request, and a message."""
 
     def __init__(
         self, message: str, record_errors: list[tuple[int, str]], code: ErrorCode = ErrorCode.INVALID_RECORD
@@ -27,58 +30,41 @@ class InvalidRecordError(KafkaError):
         self.record_errors = record_errors
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class ProduceRules:
-    """A topic's configuration as validation needs it. Made once per change of configuration, not per request.
+    """The configuration of a topic that validation needs. Created per change of configuration, not
+    per request.
 
-    codec: what batches are stored with, None for compression.type=producer (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd).
-    level: compression level for rewriting, None for the codec's default.
-    timestamp_type: CREATE_TIME (0) or LOG_APPEND_TIME (1).
-    before_max_ms, after_max_ms: how far a CreateTime timestamp may lie before or after the broker's clock.
-    max_decompressed: a limit below that of kavka.records.limits for what a batch unpacks to.
+    codec: the stored codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd), None for
+    compression.type=producer. level: the compression level, None for the default of the codec.
+    timestamp_type: CREATE_TIME (0) or LOG_APPEND_TIME (1). before_max_ms, after_max_ms: the maximum
+    difference of a CreateTime timestamp before and after the clock of the broker. max_decompressed:
+    a limit for the decompressed size, in addition to kavka.records.limits.
     """
 
-    __slots__ = (
-        "after_max_ms",
-        "before_max_ms",
-        "codec",
-        "compacted",
-        "header_suffices",
-        "level",
-        "max_decompressed",
-        "max_message_bytes",
-        "timestamp_type",
-    )
+    codec: int | None = None
+    level: int | None = None
+    timestamp_type: int = CREATE_TIME
+    max_message_bytes: int = 1_048_588
+    compacted: bool = False
+    before_max_ms: int = NO_BOUND
+    after_max_ms: int = 3_600_000
+    max_decompressed: int = MAX_UNPACKED_BYTES
+    # The header has the largest timestamp, but not the smallest.
+    header_suffices: bool = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        codec: int | None = None,
-        level: int | None = None,
-        timestamp_type: int = CREATE_TIME,
-        max_message_bytes: int = 1_048_588,
-        compacted: bool = False,
-        before_max_ms: int = NO_BOUND,
-        after_max_ms: int = 3_600_000,
-        max_decompressed: int = MAX_UNPACKED_BYTES,
-    ) -> None:
-        self.codec = codec
-        self.level = level
-        self.timestamp_type = timestamp_type
-        self.max_message_bytes = max_message_bytes
-        self.compacted = compacted
-        self.before_max_ms = before_max_ms
-        self.after_max_ms = after_max_ms
-        self.max_decompressed = max_decompressed
-        # The newest timestamp is in the header, the oldest one is not.
-        self.header_suffices = not compacted and (before_max_ms == NO_BOUND or timestamp_type == LOG_APPEND_TIME)
+    def __post_init__(self) -> None:
+        self.header_suffices = not self.compacted and (
+            self.before_max_ms == NO_BOUND or self.timestamp_type == LOG_APPEND_TIME
+        )
 
 
 class ValidatedBatch(NamedTuple):
-    """One magic 2 batch that may enter the log, once `assign_offsets(buffer, base_offset, leader_epoch, append_time)`
-    has given it its place.
+    """One valid magic 2 batch. `assign_offsets(buffer, base_offset, leader_epoch, append_time)`
+    must follow before it is appended.
 
-    `buffer` is what the caller gave where that could stay (`rewritten` False), else a new bytearray. `append_time` is
-    None under CreateTime; under LogAppendTime it is the time to assign, and `max_timestamp` is the same.
+    `buffer` is the buffer of the caller, or a new bytearray (`rewritten`). `append_time` is None
+    under CreateTime; under LogAppendTime it is the time to assign, and equal to `max_timestamp`.
     """
 
     buffer: memoryview | bytearray

@@ -1,9 +1,11 @@
-"""What a leader checks before records enter its log.
+"""Validation of produced records, before a leader appends them.
 
-`validate_produce` has a fast path for what clients of today send: it reads the header, checks CRC and lengths, and
-hands back the caller's own buffer (docs/decisions/0001-produce-validation.md has the figures). Whatever is not
-plainly right goes to `kavka.records.normalise`, which finds the error that Kafka would answer with, opens the records
-where a rule asks for it (compacted topics, bounds on timestamps), or rewrites them (another compression, magic 0, 1).
+`validate_produce` has a fast path for the batches of current clients: it checks the header, the CRC
+and the record lengths, and returns the buffer of the caller
+(docs/decisions/0001-produce-validation.md has the figures). All other batches go to
+`kavka.records.normalise`, which raises the error that Kafka would return, checks the records where
+a rule requires it (compacted topics, bounds on timestamps), or rewrites them (another compression,
+magic 0, 1).
 """
 
 from __future__ import annotations
@@ -33,16 +35,16 @@ __all__ = [
     "validate_produce",
 ]
 
-# Up to this many records the lengths of all of them are walked over; offset deltas of more take two bytes and are rare
-# enough in other data to be searched for.
+# Up to this many records all record lengths are checked. Larger offset deltas have two bytes, which
+# are rare enough in other data to be searched for.
 _WALK_UP_TO = 64
 _TAIL = 4096
 _NOWHERE = 1 << 40
-# How far the next record is, by the first byte of a length of one byte, and of one of two (without the second byte's
-# share). Odd numbers are negative lengths: they lead out of any buffer.
+# The distance to the next record by the first byte of a length of one byte, and of two bytes
+# (without the second byte). Odd numbers are negative lengths: they point past any buffer.
 _SHORT = tuple(_NOWHERE if byte & 1 else 1 + (byte >> 1) for byte in range(128))
 _LONGER = tuple(_NOWHERE if byte & 1 else 2 + ((byte & 127) >> 1) for byte in range(256))
-# Attributes with any bit but the codec's, the transactional and the delete horizon's are not for the fast path.
+# The fast path accepts only the attribute bits of codec, transactional and delete horizon.
 _UNUSUAL_ATTRIBUTES = ~0x57
 _ZSTD = 4
 
@@ -55,14 +57,17 @@ def validate_produce(
     from_client: bool = True,
     on_loop: bool = False,
 ) -> ValidatedBatch:
-    """Check the records of one partition of a Produce request (or, with `from_client` False, a coordinator's).
+    """Check the records of one partition of a Produce request (or, with `from_client` False, of a
+    coordinator).
 
-    `buf` is writable and holds exactly the records field. Raises KafkaError with the code that Kafka answers with,
-    InvalidRecordError where single records are at fault; nothing in `buf` has changed then. CORRUPT_MESSAGE: sizes or
-    CRC; INVALID_RECORD: counts, offsets, missing keys, control records, more or fewer than one batch;
-    MESSAGE_TOO_LARGE (also for what unpacks to too much); INVALID_TIMESTAMP; UNSUPPORTED_COMPRESSION_TYPE.
+    `buf` is writable and holds exactly the records field. Raises KafkaError with the code that
+    Kafka returns, and InvalidRecordError where single records are invalid; `buf` is then unchanged.
+    CORRUPT_MESSAGE: sizes or CRC; INVALID_RECORD: counts, offsets, missing keys, control records,
+    not exactly one batch; MESSAGE_TOO_LARGE, also for the decompressed size; INVALID_TIMESTAMP;
+    UNSUPPORTED_COMPRESSION_TYPE.
 
-    With `on_loop`, TooLargeToOpenHere where records have to be opened and that may take more than a few milliseconds.
+    With `on_loop`, TooLargeToOpenHere where the batch must be decompressed and that may take more
+    than a few milliseconds.
     """
     size = len(buf)
     if size >= HEADER_SIZE:
@@ -106,11 +111,13 @@ def validate_produce(
 
 
 def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:
-    """Whether the body of an uncompressed magic 2 batch of `size` bytes is cut into exactly `count` records.
+    """Whether the body of an uncompressed magic 2 batch of `size` bytes has exactly `count`
+    records.
 
-    Where there are many, the last one is looked for from the end (its offset delta must be count - 1): that takes a
-    microsecond, where the walk over all lengths takes 0.1 per record, and it sees any miscount that is not forged
-    inside a record's own bytes. Where it finds nothing, the walk decides.
+    For many records, the last one is searched from the end (its offset delta must be count - 1).
+    That takes a microsecond, while the scan of all lengths takes 0.1 per record, and it detects any
+    wrong count that is not forged inside the bytes of a record. If the search fails, the scan
+    decides.
     """
     if count * MIN_RECORD_SIZE > size - HEADER_SIZE:
         return False
@@ -135,7 +142,8 @@ def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:
 
 
 def _skip_long_record(buf: memoryview | bytearray, pos: int) -> int:
-    """Where a record ends whose length takes three bytes or more; far past the end where that cannot be."""
+    """The end of a record whose length has three bytes or more; far past the end for an invalid
+    length."""
     length = shift = 0
     for _ in range(5):
         byte = buf[pos]
@@ -148,9 +156,11 @@ def _skip_long_record(buf: memoryview | bytearray, pos: int) -> int:
 
 
 def _ends_with_record(buf: memoryview | bytearray, size: int, delta: int) -> bool:
-    """Whether the last bytes are a record of less than 4 KB with the offset delta `delta` (64 or more).
+    """Whether the last bytes are a record of less than 4 KB with the offset delta `delta` (64 or
+    more).
 
-    A record: length varint, attributes (always 0), timestamp delta, offset delta, …; the length must reach to the end.
+    A record is: length varint, attributes (always 0), timestamp delta, offset delta, …. The length
+    must reach to the end.
     """
     if delta < 8192:
         needle = bytes((delta << 1 & 127 | 128, delta >> 6))

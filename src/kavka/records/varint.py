@@ -1,4 +1,4 @@
-"""Zigzag variable-length integers, as the records of magic 2 use them: 7 bits a byte, the least significant first."""
+"""Zigzag variable-length integers of magic 2 records: 7 bits per byte, least significant first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kavka.records.batch import corrupt
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` (a signed number of at most 64 bits) as a zigzag varint."""
+    """Encode a signed number of at most 64 bits."""
     if not -(1 << 63) <= value < 1 << 63:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"{value} does not fit in 64 bits")
     number = value << 1 ^ value >> 63
@@ -22,9 +22,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(buf: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
-    """(value, position after it). CORRUPT_MESSAGE for one longer than `max_bytes` or of more than 32 bits (64 for 10).
-
-    Raises IndexError at the end of `buf`, which callers turn into an error of their own.
+    """Returns (value, position after it). Raises CORRUPT_MESSAGE for a number of more than
+    `max_bytes` or of more than 32 bits (64 where `max_bytes` is 10), and IndexError at the end of
+    `buf`.
     """
     number = shift = 0
     for _ in range(max_bytes):
@@ -40,4 +40,4 @@ def decode_varint(buf: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
 
 
 SMALL_VARINTS = tuple(encode_varint(value) for value in range(2048))
-"""Encodings of the numbers that nearly all lengths and offset deltas are."""
+"""Encodings of small numbers, which nearly all lengths and offset deltas are."""

@@ -1,13 +1,14 @@
-"""What a leader keeps of a follower's fetch session, so that a fetch costs what has happened and not what is followed.
+"""The leader's state of a follower's fetch session. It makes the cost of a fetch depend on the
+number of changed partitions, not on the number of followed ones.
 
-A follower's session may be of thousands of partitions, nearly all of which have nothing new. The partitions themselves
-say which do: each knows the sessions it is in. A partition of a session is, beside idle,
+A follower's session may have thousands of partitions, nearly all without new records. Partitions
+notify the sessions that they are in. A partition of a session is idle, or it is
 
-    dirty      there may be records behind the follower's position, or something else that it has to be told
-    touched    a mark has moved (the high watermark): told with the next answer, but no reason for one
-    outside    the follower is not in the ISR: looked at with every fetch, as it may come in
+    dirty        there may be records after the follower's position, or another change to send
+    touched      the high watermark has moved: part of the next response, but no reason to respond
+    outside ISR  the follower may join the ISR: checked with every fetch
 
-Of an idle one it is known that the follower had all of it at its last fetch. Only the loop thread touches this.
+The follower had all records of an idle partition at its last fetch.
 """
 
 from __future__ import annotations
@@ -17,88 +18,104 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kavka.replication.partition import Partition
-    from kavka.replication.waiting import FetchWaiter
+    from kavka.replication.purgatory import DelayedFetch
 
-# What nobody says (retention has moved the start of a log) is looked for this often.
+# Poll interval for changes that no notification announces, for example a log start offset moved by
+# retention.
 SWEEP_S = 10.0
 
 
 class FollowerSession:
-    """Its places in partitions are `asked`: whatever stands for the partition in the session."""
+    """Owns which partitions of one follower's session have changes. An `entry` is the object that
+    stands for a partition in the fetch session. Only the loop thread uses it."""
 
-    __slots__ = ("_swept_at", "_tracked", "dirty", "fetched_at", "outside", "replica_id", "touched", "waiter")
+    __slots__ = (
+        "_swept_at",
+        "_tracked",
+        "dirty",
+        "fetched_at",
+        "outside_isr",
+        "pending_fetch",
+        "replica_id",
+        "touched",
+    )
 
     def __init__(self, replica_id: int, now: float) -> None:
         self.replica_id = replica_id
         self.fetched_at = now
         self.dirty: dict[Any, None] = {}
         self.touched: dict[Any, None] = {}
-        self.outside: dict[Any, None] = {}
-        self.waiter: FetchWaiter | None = None
+        self.outside_isr: dict[Any, None] = {}
+        self.pending_fetch: DelayedFetch | None = None
         self._tracked: dict[Any, Partition] = {}
         self._swept_at = now
 
-    # ---- one fetch
+    # ---- called for a fetch
 
     def begin(self, changed: Iterable[Any], now: float) -> None:
-        """A fetch has come that names these partitions, and means all others as they were."""
+        """A fetch has arrived that names the `changed` partitions."""
         self.fetched_at = now
-        for asked in changed:
-            self.dirty[asked] = None
-        if self.outside:
-            self.touched.update(self.outside)
+        for entry in changed:
+            self.dirty[entry] = None
+        if self.outside_isr:
+            self.touched.update(self.outside_isr)
         if now - self._swept_at > SWEEP_S:
             self._swept_at = now
             self.touched.update(dict.fromkeys(self._tracked))
 
-    def to_read(self) -> list[Any]:
+    def entries_to_read(self) -> list[Any]:
         touched = self.touched
         if not touched:
             return list(self.dirty)
-        return [*self.dirty, *(asked for asked in touched if asked not in self.dirty)]
+        return [*self.dirty, *(entry for entry in touched if entry not in self.dirty)]
 
-    def track(self, asked: Any, partition: Partition) -> None:
-        """The partition was found: it says from now on when something happens to it. A session that the same broker
-        left behind is out of it."""
-        if self._tracked.get(asked) is partition:
+    def track(self, entry: Any, partition: Partition) -> None:
+        """Let the partition notify this session instead of an older session of the same broker."""
+        if self._tracked.get(entry) is partition:
             return
-        for other in [one for one in partition.follower_sessions if one.replica_id == self.replica_id]:
+        for other in [session for session in partition.follower_sessions if session.replica_id == self.replica_id]:
             other.forget(partition.follower_sessions[other])
-        self._tracked[asked] = partition
-        partition.follower_sessions[self] = asked
+        self._tracked[entry] = partition
+        partition.follower_sessions[self] = entry
 
-    def is_level(self, asked: Any) -> None:
-        """There are no records to send; whether there are marks to tell is seen when an answer is made."""
-        if asked in self.dirty:
-            del self.dirty[asked]
-            self.touched[asked] = None
+    def mark_read(self, entry: Any) -> None:
+        """The follower has all records. Its offsets are compared when the response is built."""
+        if entry in self.dirty:
+            del self.dirty[entry]
+            self.touched[entry] = None
 
-    def forget(self, asked: Any) -> None:
-        partition = self._tracked.pop(asked, None)
-        if partition is not None and partition.follower_sessions.get(self) is asked:
+    def set_in_isr(self, entry: Any, is_in_isr: bool) -> None:
+        if is_in_isr:
+            self.outside_isr.pop(entry, None)
+        else:
+            self.outside_isr[entry] = None
+
+    def forget(self, entry: Any) -> None:
+        partition = self._tracked.pop(entry, None)
+        if partition is not None and partition.follower_sessions.get(self) is entry:
             del partition.follower_sessions[self]
-        self.dirty.pop(asked, None)
-        self.touched.pop(asked, None)
-        self.outside.pop(asked, None)
+        self.dirty.pop(entry, None)
+        self.touched.pop(entry, None)
+        self.outside_isr.pop(entry, None)
 
     def close(self) -> None:
-        """The session is over."""
-        for asked in list(self._tracked):
-            self.forget(asked)
+        for entry in list(self._tracked):
+            self.forget(entry)
 
-    # ---- said by partitions
+    # ---- called by partitions
 
-    def appended(self, asked: Any, partition: Partition) -> None:
-        if asked not in self.dirty:
-            self.dirty[asked] = None
-            follower = partition.followers.get(self.replica_id)
+    def on_append(self, entry: Any, partition: Partition) -> None:
+        if entry not in self.dirty:
+            self.dirty[entry] = None
+            role = partition.leader_role
+            follower = role.followers.get(self.replica_id) if role is not None else None
             if follower is not None:
-                follower.was_at_end(self.fetched_at)
-        if self.waiter is not None:
-            self.waiter.check()
+                follower.mark_caught_up(self.fetched_at)
+        if self.pending_fetch is not None:
+            self.pending_fetch.check()
 
-    def changed(self, asked: Any) -> None:
-        """Who leads it, or whether it can be read at all: that has to be told now."""
-        self.dirty[asked] = None
-        if self.waiter is not None:
-            self.waiter.abandon()
+    def on_change(self, entry: Any) -> None:
+        """The leader or the availability of the partition changed: respond now."""
+        self.dirty[entry] = None
+        if self.pending_fetch is not None:
+            self.pending_fetch.complete()

@@ -1,22 +1,24 @@
-"""[pure] The rules of the in-sync replicas: who belongs to them, and which offsets all of them have.
+"""[pure] The rules of the ISR: which followers belong to it, and which offsets all members have.
 
-Times are in seconds of a monotonic clock. A leader knows its followers only by what they fetch: a fetch from offset n
-says that everything before n is there.
+Times are in seconds of a monotonic clock. A leader knows its followers only by their fetches: a
+fetch from offset n means that the follower has all records before n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from kavka.common.backoff import Backoff
+
 UNKNOWN = -1
 NEVER = float("-inf")
-# A follower that the controller did not let into the ISR is proposed again after this long, then after twice as long.
-FIRST_PROPOSAL_RETRY_S = 0.05
-LAST_PROPOSAL_RETRY_S = 1.0
+# Delays before a follower that the controller refused is proposed for the ISR again.
+PROPOSAL_BACKOFF = Backoff(50, 1_000, jitter=0)
 
 
 class FollowerState:
-    """What the leader knows of one other replica, from its fetches in this epoch."""
+    """The leader's state of one other replica, from its fetches in this epoch. `LeaderRole` owns
+    it."""
 
     __slots__ = (
         "broker_epoch",
@@ -24,19 +26,19 @@ class FollowerState:
         "caught_up_at",
         "end_offset",
         "fetched_at",
+        "is_ineligible",
         "leader_end_at_fetch",
         "propose_at",
         "refusals",
-        "refused",
         "start_offset",
     )
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Nothing is known of it: a new leader waits for its first fetch."""
+    def reset(self) -> None:
+        """A new leader knows nothing of the follower before its first fetch."""
         self.end_offset = UNKNOWN
         self.start_offset = UNKNOWN
         self.broker_epoch = UNKNOWN
@@ -46,33 +48,36 @@ class FollowerState:
         self.admit()
 
     def admit(self) -> None:
-        """It may join the ISR as far as is known."""
-        # The controller did not let it into the ISR; it is probably about to stop. Its next life may join.
-        self.refused = False
+        """Forget refusals: the follower may join the ISR."""
+        # The controller found the follower ineligible, probably because its broker is about to
+        # stop. It may join after a restart.
+        self.is_ineligible = False
         self.refusals = 0
         self.propose_at = NEVER
 
     def refuse(self, now: float, *, ineligible: bool) -> None:
-        """The controller did not let it into the ISR."""
-        self.refused = self.refused or ineligible
-        self.propose_at = now + min(FIRST_PROPOSAL_RETRY_S * 2 ** min(self.refusals, 10), LAST_PROPOSAL_RETRY_S)
+        """The controller did not let the follower into the ISR."""
+        self.is_ineligible = self.is_ineligible or ineligible
         self.refusals += 1
+        self.propose_at = now + PROPOSAL_BACKOFF.delay(self.refusals)
 
     def begin_epoch(self, now: float, leader_end: int, in_sync: bool, is_new_leader: bool) -> None:
-        """The leader begins an epoch, with or without having led before. Who is in sync is given time to show it."""
+        """The leader begins an epoch, with or without having led before. A follower in the ISR
+        counts as caught up now."""
         self.admit()
         if is_new_leader:
-            self.forget()
+            self.reset()
         else:
             self.leader_end_at_fetch = leader_end if in_sync else 0
             self.fetched_at = now if in_sync else NEVER
         self.caught_up_at = now if in_sync else NEVER
 
-    def fetched(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> None:
-        """It asks for what comes from `offset` on, while the leader's log ends at `leader_end`.
+    def record_fetch(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> None:
+        """The follower fetches from `offset`, and the leader's log ends at `leader_end`.
 
-        It has caught up when it asks from the end; and had, at the time of the fetch before, when it now asks from
-        where the log ended then: so a log that always grows does not make all its followers late.
+        A fetch from the end means that the follower has caught up now. A fetch from the end that
+        the log had at the fetch before means that it had caught up then. So a log that always grows
+        does not make its followers lag.
         """
         if offset >= leader_end:
             self.caught_up_at = now
@@ -87,10 +92,11 @@ class FollowerState:
         if leader_end > self.leader_end_at_fetch:
             self.leader_end_at_fetch = leader_end
 
-    def was_at_end(self, when: float) -> None:
-        """At its fetch of that time, which did not name this partition, it had all there was."""
-        if when > self.fetched_at:
-            self.fetched_at = self.caught_up_at = when
+    def mark_caught_up(self, fetched_at: float) -> None:
+        """The follower had all records at its fetch of that time, which did not name this
+        partition."""
+        if fetched_at > self.fetched_at:
+            self.fetched_at = self.caught_up_at = fetched_at
             self.leader_end_at_fetch = self.end_offset
 
     def is_caught_up(self, leader_end: int, now: float, max_lag: float) -> bool:
@@ -109,27 +115,28 @@ def high_watermark(
     max_lag: float,
     alive: Collection[int],
 ) -> int:
-    """The first offset that not all of the ISR have. It never goes back while one leader leads.
+    """The first offset that not all members of the ISR have. It never moves back under one leader.
 
-    `maximal_isr` is every replica that the controller may take for in sync just now: the ISR, and whoever is on the way
-    into it. Followers outside of it that have caught up hold it too, as they could not join while it moves ahead of
-    them; not those that may not join.
+    `maximal_isr` has every replica that the controller may consider in sync: the ISR, and the
+    members that a pending change adds. A live follower outside of it that has caught up and is
+    eligible holds the high watermark back as well: else it could never join, as the high watermark
+    would stay ahead of it.
     """
     lowest = leader_end
     for follower in followers:
         end = follower.end_offset
         if end < lowest and (
             follower.broker_id in maximal_isr
-            or (now - follower.caught_up_at <= max_lag and not follower.refused and follower.broker_id in alive)
+            or (now - follower.caught_up_at <= max_lag and not follower.is_ineligible and follower.broker_id in alive)
         ):
             lowest = end
     return lowest if lowest > current else current
 
 
 def may_join(follower: FollowerState, high_watermark: int, epoch_start: int) -> bool:
-    """Whether a follower belongs into the ISR: it has all that is committed, and all from before this leader's epoch
-    (the high watermark of a new leader may be far behind what is committed). It is not proposed again right after the
-    controller has refused it."""
+    """Whether to propose a follower for the ISR. It has all committed records, and all records from
+    before this leader epoch: the high watermark of a new leader may be lower than the committed
+    offset. After a refusal it is not proposed before `propose_at`."""
     return (
         follower.end_offset >= high_watermark
         and follower.end_offset >= epoch_start
@@ -138,5 +145,5 @@ def may_join(follower: FollowerState, high_watermark: int, epoch_start: int) -> 
 
 
 def out_of_sync(members: Iterable[FollowerState], leader_end: int, now: float, max_lag: float) -> list[int]:
-    """Which of the ISR's followers have not been at the leader's end for too long."""
-    return [one.broker_id for one in members if not one.is_caught_up(leader_end, now, max_lag)]
+    """The members of the ISR that have not caught up with the leader for more than `max_lag`."""
+    return [member.broker_id for member in members if not member.is_caught_up(leader_end, now, max_lag)]

@@ -1,22 +1,19 @@
-"""What this broker knows of the cluster: live brokers, topics, leaders. Fed by the controller's UpdateMetadata.
+"""The broker's copy of the cluster's metadata: live brokers, topics and leaders.
 
-Only the loop thread reads or writes it. Every request that needs to know who leads a partition asks here, never
-the metadata store.
+The controller's UpdateMetadata requests update it. Requests that need the leader of a partition
+read it here, never from the metadata store.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from kavka.protocol.messages.update_metadata import (
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-)
-
 NO_LEADER = -1
-# The controller says that a topic is going away by giving its partitions this leader.
+# The controller announces the deletion of a topic by this leader of its partitions.
 LEADER_DURING_DELETION = -2
 
 
@@ -31,59 +28,81 @@ class BrokerInfo(NamedTuple):
     endpoints: dict[str, Endpoint]  # by listener name
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    partition_index: int
+    leader: int
+    leader_epoch: int = -1
+    replicas: list[int] = field(default_factory=list)
+    isr: list[int] = field(default_factory=list)
+    offline_replicas: list[int] = field(default_factory=list)
+
+
 class TopicInfo:
+    """The partitions of one topic by their index. `MetadataCache` owns it."""
+
     __slots__ = ("name", "partitions", "topic_id")
 
     def __init__(self, name: str, topic_id: UUID) -> None:
         self.name = name
         self.topic_id = topic_id
-        self.partitions: dict[int, UpdateMetadataPartitionState] = {}
+        self.partitions: dict[int, PartitionInfo] = {}
+
+
+class TopicUpdate(NamedTuple):
+    name: str
+    topic_id: UUID
+    partitions: Sequence[PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUpdate:
+    """All live brokers, and the partitions that have changed."""
+
+    controller_id: int = -1
+    brokers: Sequence[BrokerInfo] = ()
+    topics: Sequence[TopicUpdate] = ()
 
 
 class MetadataCache:
+    """Owns the metadata. Only the loop thread uses it; only the controller's orders change it."""
+
     def __init__(self) -> None:
         self.controller_id = -1
-        # Set by the first update: before that there is nothing to tell clients.
-        self.heard = asyncio.Event()
+        # Set by the first update. Before it the cache is empty.
+        self.initialized = asyncio.Event()
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.names_by_id: dict[UUID, str] = {}
-        # Goes up whenever a topic comes or goes, or its partitions or their replicas change; not with leaders.
+        # Increases when a topic is added or removed, or its partitions or their replicas change,
+        # but not with leaders.
         self.topics_version = 0
 
-    def update(self, request: UpdateMetadataRequest) -> list[str]:
-        """Take what the controller says; returns the topics that are gone by it."""
-        self.controller_id = request.controller_id
-        self.heard.set()
-        self.brokers = {
-            broker.id: BrokerInfo(
-                broker.id,
-                broker.rack,
-                {e.listener: Endpoint(e.host, e.port) for e in broker.endpoints},
-            )
-            for broker in request.live_brokers
-        }
-        gone: list[str] = []
-        for state in request.topic_states:
-            name = state.topic_name
-            if any(p.leader == LEADER_DURING_DELETION for p in state.partition_states):
-                self.forget(name)
-                gone.append(name)
+    def update(self, update: MetadataUpdate) -> list[str]:
+        """Returns the names of the deleted topics."""
+        self.controller_id = update.controller_id
+        self.initialized.set()
+        self.brokers = {broker.id: broker for broker in update.brokers}
+        deleted: list[str] = []
+        for name, topic_id, partitions in update.topics:
+            if any(partition.leader == LEADER_DURING_DELETION for partition in partitions):
+                self.remove_topic(name)
+                deleted.append(name)
                 continue
             topic = self.topics.get(name)
-            if topic is None or topic.topic_id != state.topic_id:
-                self.forget(name)
-                topic = self.topics[name] = TopicInfo(name, state.topic_id)
-                self.names_by_id[state.topic_id] = name
+            if topic is None or topic.topic_id != topic_id:
+                self.remove_topic(name)
+                topic = self.topics[name] = TopicInfo(name, topic_id)
+                self.names_by_id[topic_id] = name
                 self.topics_version += 1
-            for partition in state.partition_states:
-                known = topic.partitions.get(partition.partition_index)
-                if known is None or known.replicas != partition.replicas:
+            for partition in partitions:
+                current = topic.partitions.get(partition.partition_index)
+                if current is None or current.replicas != partition.replicas:
                     self.topics_version += 1
                 topic.partitions[partition.partition_index] = partition
-        return gone
+        return deleted
 
-    def forget(self, name: str) -> None:
+    def remove_topic(self, name: str) -> None:
         topic = self.topics.pop(name, None)
         if topic is not None:
             self.names_by_id.pop(topic.topic_id, None)
@@ -92,12 +111,13 @@ class MetadataCache:
     def topic_name(self, topic_id: UUID) -> str | None:
         return self.names_by_id.get(topic_id)
 
-    def partition_state(self, topic: str, partition: int) -> UpdateMetadataPartitionState | None:
+    def partition_state(self, topic: str, partition: int) -> PartitionInfo | None:
         info = self.topics.get(topic)
         return info.partitions.get(partition) if info else None
 
     def has_leaders(self, topic: str, partitions: int = 1) -> bool:
-        """Whether the topic has so many partitions, and all it has are led."""
+        """Whether the topic has at least so many partitions, and all its partitions have a
+        leader."""
         info = self.topics.get(topic)
         if info is None or len(info.partitions) < partitions:
             return False
@@ -106,3 +126,7 @@ class MetadataCache:
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
         broker = self.brokers.get(broker_id)
         return broker.endpoints.get(listener) if broker else None
+
+    def rack(self, broker_id: int) -> str | None:
+        broker = self.brokers.get(broker_id)
+        return broker.rack if broker else None

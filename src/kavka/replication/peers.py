@@ -1,10 +1,10 @@
-"""The connections from this broker to the others, made when they are needed.
+"""Connections from this broker to other brokers, opened on demand.
 
-Several parts of a broker speak to the same peer (the fetcher, the controller, the coordinators). Each takes a channel
-of its own, a separate connection, since a broker answers the requests of a connection in their order: a fetch that
-waits for records would hold up what comes behind it.
+The fetcher, the controller and the coordinators each use a separate channel, that is, a separate
+connection: a broker responds to the requests of a connection in order, so a fetch that waits for
+records would delay later requests.
 
-When and how often to try again is the caller's matter: here a peer that cannot be reached is an error, at once.
+There are no retries here. An unreachable broker is an error key once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from kavka.protocol.primitives import TopMessage
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 
-# The host and port of a broker on the listener that brokers use among themselves; None where it is not alive.
+# The host and port of a broker on the inter-broker listener; None if it is not alive.
 Address = Callable[[int], tuple[str, int] | None]
 
 
 class Peers:
+    """Owns the connections to other brokers. Only the loop thread uses it."""
+
     def __init__(self, broker_id: int, address: Address, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         self._client_id = f"broker-{broker_id}"
         self._address = address
@@ -36,29 +38,29 @@ class Peers:
         self._closed = False
 
     async def connection(self, broker_id: int, channel: str = "") -> Connection:
-        """An open connection, made now if need be. Raises Disconnected or KafkaTimeout."""
-        at = broker_id, channel
+        """An open connection. Raises Disconnected or KafkaTimeout."""
+        key = broker_id, channel
         address = self._address(broker_id)
-        found = self._open.get(at)
-        if found is not None:
-            if address is None or found.name == f"{address[0]}:{address[1]}":
-                return found
-            found.close()  # the broker came back at another address
+        existing = self._open.get(key)
+        if existing is not None:
+            if address is None or existing.name == f"{address[0]}:{address[1]}":
+                return existing
+            existing.close()  # the broker has another address
         if self._closed or address is None:
-            raise Disconnected(f"broker {broker_id} is not there" if not self._closed else "the broker is stopping")
-        opening = self._opening.get(at)
+            raise Disconnected(f"broker {broker_id} is not alive" if not self._closed else "this broker is stopping")
+        opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[at] = asyncio.ensure_future(self._connect(at, *address))
+            opening = self._opening[key] = asyncio.ensure_future(self._connect(key, *address))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             if opening.cancelled():
-                raise Disconnected(f"the connection to broker {broker_id} is not wanted any more") from None
+                raise Disconnected(f"the connection to broker {broker_id} was closed") from None
             raise
 
-    async def _connect(self, at: tuple[int, str], host: str, port: int) -> Connection:
+    async def _connect(self, key: tuple[int, str], host: str, port: int) -> Connection:
         try:
-            made = await Connection.open(
+            connection = await Connection.open(
                 host,
                 port,
                 client_id=self._client_id,
@@ -66,14 +68,14 @@ class Peers:
                 addresses=self._addresses,
             )
         finally:
-            self._opening.pop(at, None)
-        made.on_close = lambda connection: self._gone(at, connection)
-        self._open[at] = made
-        return made
+            self._opening.pop(key, None)
+        connection.on_close = lambda connection: self._on_close(key, connection)
+        self._open[key] = connection
+        return connection
 
-    def _gone(self, at: tuple[int, str], connection: Connection) -> None:
-        if self._open.get(at) is connection:
-            del self._open[at]
+    def _on_close(self, key: tuple[int, str], connection: Connection) -> None:
+        if self._open.get(key) is connection:
+            del self._open[key]
 
     async def ask(
         self,
@@ -84,13 +86,13 @@ class Peers:
         timeout: float = REQUEST_TIMEOUT_S,
         max_version: int | None = None,
     ) -> Any:
-        """The answer. Raises Disconnected, KafkaTimeout or UnsupportedVersion; whether the request was done is then not
-        known."""
+        """Send a request; returns the response. Raises Disconnected, KafkaTimeout or
+        UnsupportedVersion. The request may have been executed nevertheless."""
         connection = await self.connection(broker_id, channel)
         return await connection.send(request, timeout=timeout, max_version=max_version)
 
     def close_channel(self, broker_id: int, channel: str = "") -> None:
-        """End the connection, and what is in flight on it."""
+        """Close the connection. Its requests in flight fail."""
         opening = self._opening.pop((broker_id, channel), None)
         if opening is not None:
             opening.cancel()
@@ -100,7 +102,7 @@ class Peers:
 
     async def close(self) -> None:
         self._closed = True
-        under_way = list(self._opening.values())
-        for at in {*self._opening, *self._open}:
-            self.close_channel(*at)
-        await asyncio.gather(*under_way, return_exceptions=True)
+        opening_tasks = list(self._opening.values())
+        for key in {*self._opening, *self._open}:
+            self.close_channel(*key)
+        await asyncio.gather(*opening_tasks, return_exceptions=True)

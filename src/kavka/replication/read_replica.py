@@ -1,4 +1,4 @@
-"""[pure] Which replica a consumer is to read from, by its rack (`replica.selector.class`)."""
+"""[pure] The choice of the replica that a consumer reads from (`replica.selector.class`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A replica that has what the consumer asks for. The order is that of preference, the last one first."""
+    """A replica that has the consumer's offset. The greatest candidate is preferred."""
 
     end_offset: int
     caught_up_at: float
@@ -16,8 +16,9 @@ class Candidate(NamedTuple):
 
 
 def choose(consumer_rack: str, leader: Candidate, followers: Iterable[Candidate]) -> int:
-    """The leader, unless only followers are in the consumer's rack: then the one of them that has most."""
+    """The leader, unless only followers are in the consumer's rack: then the most caught-up of
+    them."""
     if not consumer_rack or leader.rack == consumer_rack:
         return leader.broker_id
-    near = [one for one in followers if one.rack == consumer_rack]
-    return max(near).broker_id if near else leader.broker_id
+    in_rack = [follower for follower in followers if follower.rack == consumer_rack]
+    return max(in_rack).broker_id if in_rack else leader.broker_id

@@ -1,35 +1,30 @@
-"""All partitions of this broker: appends and reads go through here, and the controller's orders are carried out here.
+"""All replicas of this broker. Handlers find their partitions here, and the controller's orders
+are applied here.
 
-The loop thread owns it. Making and deleting logs touches the disk, so the two orders (`LeaderAndIsr`, `StopReplica`)
-are coroutines that let others have their turn after every partition; everything else answers at once. Orders are
-carried out one after the other, in the order they came.
+Creating and deleting logs touches the disk, so the two orders (`LeaderAndIsr`, `StopReplica`) are
+coroutines that yield to the loop after every partition. Orders are applied one after the other, in
+the order of their arrival. All other methods return at once.
 
-In a cluster `start` is called before the first order: from then on partitions that others lead are copied from them
-(fetcher.py), and the ISRs of those that are led here are watched.
+In a cluster `start` is called before the first order. From then on fetchers copy the partitions
+that other brokers lead, and the ISRs of the partitions that this broker leads are checked
+periodically.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.protocol.messages.leader_and_isr import (
-    LeaderAndIsrPartitionError,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    LeaderAndIsrTopicError,
-)
-from kavka.protocol.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication.fetcher import ReplicaFetcher
 from kavka.replication.isr_changes import IsrChanges
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition, RunInWorker
+from kavka.replication.partition_state import PartitionOrder, ReplicaStop
 from kavka.replication.peers import Peers
 from kavka.replication.settings import ReplicationSettings
 from kavka.replication.shared import Shared
@@ -38,14 +33,17 @@ from kavka.storage.log import Log
 from kavka.storage.log_dir import LogDir
 from kavka.storage.log_manager import LogManager
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# Leader epochs in a StopReplica that say nothing of the order of things.
+# Leader epochs of a StopReplica that do not fence it.
 NO_EPOCH = -1
 EPOCH_DURING_DELETE = -2
 
 
 class ReplicaManager:
+    """Owns the partitions, the fetchers and the appends of the current turn. Only the loop thread
+    uses it."""
+
     def __init__(
         self,
         broker_id: int,
@@ -62,32 +60,33 @@ class ReplicaManager:
         self._log_manager = log_manager
         self._metadata_cache = metadata_cache
         self._run_in_worker = run_in_worker
-        self._staged: list[tuple[Partition, Any]] = []
-        # Batches that are opened in worker threads at the same time: bounds their memory.
-        self.opening = asyncio.Semaphore(2)
+        # Bounds the memory of batches that worker threads decompress.
+        self.decompressions = asyncio.Semaphore(2)
         self.shared = Shared(settings)
+        self.staged_appends = self.shared.staged_appends
         self.shared.alive = lambda: metadata_cache.brokers
         self.fetchers: dict[int, ReplicaFetcher] = {}
         self._peers: Peers | None = None
         self._broker_epoch: Callable[[], int] = lambda: -1
         self._orders = asyncio.Lock()
-        self._watch: asyncio.TimerHandle | None = None
-        # Called with a partition and whether this broker leads it, after each order about it and when its disk fails.
+        self._isr_timer: asyncio.TimerHandle | None = None
+        # Called with a partition and whether this broker leads it, after each order about it and
+        # when its log directory fails.
         self.on_leadership: list[Callable[[Partition, bool], None]] = []
 
     # ---- in a cluster
 
     def start(self, peers: Peers, isr_changes: IsrChanges, broker_epoch: Callable[[], int]) -> None:
-        """From now on copy from other leaders, and watch the ISRs of what is led here."""
+        """Start to copy from other leaders and to check the ISRs."""
         self._peers = peers
         self._broker_epoch = broker_epoch
         self.shared.isr_changes = isr_changes
-        self._watch_isrs()
+        self._check_isrs()
 
     async def stop(self) -> None:
-        """Copy nothing more, and leave the ISRs as they are."""
-        if self._watch is not None:
-            self._watch.cancel()
+        """Stop copying and checking the ISRs."""
+        if self._isr_timer is not None:
+            self._isr_timer.cancel()
         self.shared.isr_changes = None
         self._peers = None
         fetchers, self.fetchers = self.fetchers, {}
@@ -97,25 +96,31 @@ class ReplicaManager:
     def use_settings(self, settings: ReplicationSettings) -> None:
         self.shared.use_settings(settings)
 
-    def _watch_isrs(self) -> None:
+    @property
+    def is_rack_aware(self) -> bool:
+        """Whether consumers are sent to a follower in their rack."""
+        return self.shared.settings.rack_aware
+
+    def _check_isrs(self) -> None:
         now = self.shared.monotonic()
         for partition in list(self.partitions.values()):
             try:
-                partition.shrink_isr(now)
-                partition.reconsider()
+                if partition.leader_role is not None:
+                    partition.leader_role.shrink_isr(now)
+                    partition.recheck_high_watermark()
             except Exception:
-                log.exception("The ISR of %s cannot be looked after", partition.topic_partition)
+                logger.exception("Checking the ISR of %s failed", partition.topic_partition)
         period = max(0.01, self.shared.settings.lag_time_max_s / 2)
-        self._watch = asyncio.get_running_loop().call_later(period, self._watch_isrs)
+        self._isr_timer = asyncio.get_running_loop().call_later(period, self._check_isrs)
 
-    def brokers_gone(self) -> None:
-        """The metadata cache has fewer brokers than before."""
+    def on_brokers_removed(self) -> None:
+        """Brokers have disappeared from the metadata cache."""
         for partition in list(self.partitions.values()):
-            partition.reconsider()
+            partition.recheck_high_watermark()
 
     def _follow(self, partition: Partition) -> None:
-        """Copy it from its leader, and from nobody else."""
-        self._stop_following(partition.topic_partition, but=partition.leader_id)
+        """Copy the partition from its current leader only."""
+        self._stop_following(partition.topic_partition, except_from=partition.leader_id)
         if self._peers is None or partition.leader_id < 0:
             self._stop_following(partition.topic_partition)
             return
@@ -132,41 +137,52 @@ class ReplicaManager:
             )
         fetcher.add(partition)
 
-    def _stop_following(self, tp: TopicPartition, but: int = -1) -> None:
+    def _stop_following(self, tp: TopicPartition, except_from: int = -1) -> None:
         for fetcher in self.fetchers.values():
-            if fetcher.source != but:
+            if fetcher.source != except_from:
                 fetcher.remove(tp)
 
     def _drop_idle_fetchers(self) -> None:
         for source in [source for source, fetcher in self.fetchers.items() if not fetcher]:
-            self.fetchers.pop(source).shut()
+            self.fetchers.pop(source).start_close()
 
-    # ---- finding a partition
+    # ---- lookup
 
     def leader(self, topic: str, partition: int) -> Partition:
-        """The partition, when this broker leads it and its disk is well; else the error that a client is owed."""
-        found = self.partitions.get((topic, partition))
-        if found is None:
-            raise self._not_here(topic, partition)
-        if found.log is None:
+        """The partition, if this broker leads it and its log directory is online; else raises the
+        error for the client."""
+        replica = self.partitions.get((topic, partition))
+        if replica is None:
+            raise self._no_replica(topic, partition)
+        if replica.log is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-        if found.leader_id != self.broker_id:
+        if replica.leader_role is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return found
+        return replica
 
     def replica(self, topic: str, partition: int) -> Partition:
-        """As `leader`, but a follower will do."""
-        found = self.partitions.get((topic, partition))
-        if found is None:
-            raise self._not_here(topic, partition)
-        if found.log is None:
+        """Like `leader`, but also returns a partition that this broker follows."""
+        replica = self.partitions.get((topic, partition))
+        if replica is None:
+            raise self._no_replica(topic, partition)
+        if replica.log is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-        return found
+        return replica
 
-    def _not_here(self, topic: str, partition: int) -> KafkaError:
+    def _no_replica(self, topic: str, partition: int) -> KafkaError:
         if self._metadata_cache.partition_state(topic, partition) is not None:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def count_failed_produce(self, topic: str, partition: int) -> None:
+        replica = self.partitions.get((topic, partition))
+        if replica is not None:
+            replica.metrics.failed_produces.value += 1
+
+    def count_failed_fetch(self, topic: str, partition: int) -> None:
+        replica = self.partitions.get((topic, partition))
+        if replica is not None:
+            replica.metrics.failed_fetches.value += 1
 
     def topic_name(self, topic_id: UUID) -> str:
         name = self._metadata_cache.topic_name(topic_id)
@@ -174,89 +190,44 @@ class ReplicaManager:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return name
 
-    # ---- appends: staged by the requests of one turn of the loop, written together
-
-    def note_staged(self, partition: Partition, answer: Any) -> None:
-        """`answer` (a partition's part of a Produce response) gets an error code if the write fails."""
-        self._staged.append((partition, answer))
-
-    def write_staged(self) -> None:
-        """Write what this turn's requests staged: one writev for each log. Called before any answer is encoded."""
-        staged = self._staged
-        if not staged:
-            return
-        # Whatever fails, every log must have let go of the views it was given: they are of the receive buffer.
-        self._staged = []
-        partitions = dict.fromkeys(p for p, _ in staged) if len(staged) > 1 else (staged[0][0],)
-        failed: dict[Partition, KafkaError] | None = None
-        for partition in partitions:
-            try:
-                partition.write_staged()
-            except Exception as error:
-                if failed is None:
-                    failed = {}
-                failed[partition] = _write_failed(partition, error)
-        if failed:
-            self._tell_of_failure(failed, staged)
-        for partition in partitions:
-            if not failed or partition not in failed:
-                try:
-                    partition.advance()
-                except Exception:
-                    log.exception("What follows an append to %s failed", partition.topic_partition)
-
-    def _tell_of_failure(self, failed: dict[Partition, KafkaError], staged: list[tuple[Partition, Any]]) -> None:
-        for partition, answer in staged:
-            error = failed.get(partition)
-            if error is not None:
-                answer.error_code = int(error.code)
-                answer.error_message = error.message
-                answer.base_offset = answer.log_append_time_ms = answer.log_start_offset = -1
-                partition.metrics.failed_produces.value += 1
-        for partition, error in failed.items():
-            self._on_storage_failure(partition, error.__cause__ or error)
-
     # ---- the controller's orders
 
-    async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    async def become_leader_or_follower(
+        self, controller_epoch: int, orders: Sequence[PartitionOrder]
+    ) -> list[ErrorCode]:
+        """Returns a code for each order. Raises STALE_CONTROLLER_EPOCH."""
         async with self._orders:
-            if request.controller_epoch < self.controller_epoch:
-                return LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH))
-            self.controller_epoch = request.controller_epoch
-            await self._make_folders(request)
-            topics = []
-            for topic in request.topic_states:
-                errors = []
-                for state in topic.partition_states:
-                    tp = TopicPartition(topic.topic_name, state.partition_index)
-                    known = tp in self.partitions
-                    code = self._take_partition(tp, topic.topic_id, state)
-                    if not known:
-                        await asyncio.sleep(0)
-                    errors.append(
-                        LeaderAndIsrPartitionError(
-                            topic_name=tp.topic, partition_index=tp.partition, error_code=int(code)
-                        )
-                    )
-                topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
+            self._check_controller_epoch(controller_epoch)
+            await self._create_folders(orders)
+            codes = []
+            for order in orders:
+                is_new = order.topic_partition not in self.partitions
+                codes.append(self._apply(order))
+                if is_new:
+                    await asyncio.sleep(0)
             self._drop_idle_fetchers()
-            return LeaderAndIsrResponse(topics=topics)
+            return codes
 
-    async def _make_folders(self, request: LeaderAndIsrRequest) -> None:
-        """For all new partitions together, in a worker thread. What fails there is met again when a log is made."""
-        make = self._log_manager.place_new(
-            (tp, topic.topic_id, state.is_new)
-            for topic in request.topic_states
-            for state in topic.partition_states
-            if self.broker_id in state.replicas
-            and (tp := TopicPartition(topic.topic_name, state.partition_index)) not in self.partitions
+    def _check_controller_epoch(self, controller_epoch: int) -> None:
+        if controller_epoch < self.controller_epoch:
+            raise KafkaError(ErrorCode.STALE_CONTROLLER_EPOCH)
+        self.controller_epoch = controller_epoch
+
+    async def _create_folders(self, orders: Sequence[PartitionOrder]) -> None:
+        """Create the folders of all new partitions together, in a worker thread. Creating a log
+        meets an error again."""
+        create = self._log_manager.place_new(
+            (order.topic_partition, order.topic_id, order.state.is_new)
+            for order in orders
+            if self.broker_id in order.state.replicas and order.topic_partition not in self.partitions
         )
-        if make is not None:
-            made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._run_in_worker(make, lambda _error: None if made.done() else made.set_result(None))
-            await made
+        if create is not None:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._run_in_worker(create, lambda _error: None if done.done() else done.set_result(None))
+            await done
 
-    def _take_partition(self, tp: TopicPartition, topic_id: UUID, state: Any) -> ErrorCode:
+    def _apply(self, order: PartitionOrder) -> ErrorCode:
+        tp, topic_id, state = order
         partition = self.partitions.get(tp)
         if self.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -270,97 +241,94 @@ class ReplicaManager:
         elif state.leader_epoch < partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         elif state.leader_epoch == partition.leader_epoch and state.partition_epoch < partition.partition_epoch:
-            return ErrorCode.NONE  # an answer about the ISR has come before this order, and knows more
+            return ErrorCode.NONE  # the response to an ISR change was newer than this order
         self.partitions[tp] = partition
-        the_log: Log | None = None
-        try:
-            the_log = self._log_manager.get_or_create(tp, None, topic_id, is_new=state.is_new)
-            if state.leader == self.broker_id:
-                self._stop_following(tp)
-                partition.make_leader(state, the_log)
-            elif partition.make_follower(state, the_log):
-                self._follow(partition)
-            code = ErrorCode.NONE
-        except (KafkaError, OSError) as error:
-            log.error("Cannot take over %s: %s", tp, error)
-            self._stop_following(tp)
-            if the_log is not None:
-                self._log_manager.note_failure(the_log, error)
-            partition.go_offline()
-            code = ErrorCode.KAFKA_STORAGE_ERROR
-        self._tell_leadership(partition)
+        code = self._change_role(partition, order)
+        self._notify_leadership(partition)
         return code
 
-    def _tell_leadership(self, partition: Partition) -> None:
+    def _change_role(self, partition: Partition, order: PartitionOrder) -> ErrorCode:
+        tp, topic_id, state = order
+        log: Log | None = None
+        try:
+            log = self._log_manager.get_or_create(tp, None, topic_id, is_new=state.is_new)
+            if state.leader == self.broker_id:
+                self._stop_following(tp)
+                partition.make_leader(state, log)
+            elif partition.make_follower(state, log):
+                self._follow(partition)
+        except (KafkaError, OSError) as error:
+            logger.error("Becoming leader or follower of %s failed: %s", tp, error)
+            self._stop_following(tp)
+            if log is not None:
+                self._log_manager.report_failure(log, error)
+            partition.go_offline()
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    def _notify_leadership(self, partition: Partition) -> None:
         for listener in self.on_leadership:
             listener(partition, partition.is_leader and partition.log is not None)
 
-    async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+    async def stop_replicas(self, controller_epoch: int, stops: Sequence[ReplicaStop]) -> list[ErrorCode]:
+        """Returns a code for each replica. Raises STALE_CONTROLLER_EPOCH."""
         async with self._orders:
-            if request.controller_epoch < self.controller_epoch:
-                return StopReplicaResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH))
-            self.controller_epoch = request.controller_epoch
-            errors = []
-            for topic in request.topic_states:
-                for state in topic.partition_states:
-                    tp = TopicPartition(topic.topic_name, state.partition_index)
-                    code = self._stop_partition(tp, state.leader_epoch, state.delete_partition)
-                    await asyncio.sleep(0)
-                    errors.append(
-                        StopReplicaPartitionError(
-                            topic_name=tp.topic, partition_index=tp.partition, error_code=int(code)
-                        )
-                    )
-                if not any(name == topic.topic_name for name, _ in self.partitions):
-                    self.metrics.forget(topic.topic_name)
+            self._check_controller_epoch(controller_epoch)
+            codes = []
+            for stop in stops:
+                codes.append(self._stop_replica(stop))
+                await asyncio.sleep(0)
+            remaining = {topic for topic, _ in self.partitions}
+            for topic in {stop.topic_partition.topic for stop in stops} - remaining:
+                self.metrics.remove(topic)
             self._drop_idle_fetchers()
-            return StopReplicaResponse(partition_errors=errors)
+            return codes
 
-    def _stop_partition(self, tp: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
+    def _stop_replica(self, stop: ReplicaStop) -> ErrorCode:
+        tp, leader_epoch, delete = stop
         if self._log_manager.is_in_failed_dir(tp):
-            return ErrorCode.KAFKA_STORAGE_ERROR  # which is also what its clients are told until the next start
+            return ErrorCode.KAFKA_STORAGE_ERROR  # its clients get the same error until a restart
         partition = self.partitions.get(tp)
         if partition is not None:
             if leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
             del self.partitions[tp]
             self._stop_following(tp)
-            partition.leader_id = -1
-            partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            self._tell_leadership(partition)
+            partition.stop()
+            self._notify_leadership(partition)
         if delete:
             try:
                 self._log_manager.delete(tp)
             except (KafkaError, OSError) as error:
-                log.error("Cannot delete the log of %s: %s", tp, error)
+                logger.error("Deleting the log of %s failed: %s", tp, error)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
-    # ---- failing disks, moved logs
+    # ---- failed log directories, moved logs
 
-    def note_disk_failure(self, topic: str, index: int, error: OSError) -> KafkaError:
-        """For a request that met the error, other than in an append: what it is to answer."""
+    def on_read_error(self, topic: str, index: int, error: OSError) -> KafkaError:
+        """A request other than an append met a disk error. Returns the error for its response."""
         partition = self.partitions.get((topic, index))
         if partition is not None:
-            log.error("The disk of %s does not answer: %s", partition.topic_partition, error)
+            logger.error("The disk of %s failed: %s", partition.topic_partition, error)
             self._on_storage_failure(partition, error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _on_storage_failure(self, partition: Partition, error: BaseException) -> None:
         if partition.log is not None:
-            self._log_manager.note_failure(partition.log, error.__cause__ or error)
+            self._log_manager.report_failure(partition.log, error.__cause__ or error)
 
-    def on_dir_failure(self, _directory: LogDir, gone: list[TopicPartition]) -> None:
-        """Called by the log manager: these partitions' logs are no longer there."""
-        for tp in gone:
+    def on_dir_failure(self, _directory: LogDir, offline: list[TopicPartition]) -> None:
+        """The log manager has taken the logs of these partitions offline."""
+        for tp in offline:
             partition = self.partitions.get(tp)
             if partition is not None:
                 self._stop_following(tp)
                 partition.go_offline()
-                self._tell_leadership(partition)
+                self._notify_leadership(partition)
 
     def on_moved(self, tp: TopicPartition, moved: Log) -> None:
-        """Called by the log manager: the partition's log is now another one, with the same contents."""
+        """The log manager has moved the log to another directory."""
         partition = self.partitions.get(tp)
         if partition is not None and partition.log is not None:
             moved.producer_states.admitted = partition.log.producer_states.admitted
@@ -368,21 +336,10 @@ class ReplicaManager:
             partition.advance()
 
     def online(self) -> Iterable[Partition]:
-        return (p for p in self.partitions.values() if p.log is not None)
+        return (partition for partition in self.partitions.values() if partition.log is not None)
 
-    def settings_changed(self, topic: str) -> None:
-        """What a topic's flushing held back may be visible now."""
+    def on_topic_config_changed(self, topic: str) -> None:
+        """The flush settings may have changed, and with them the high watermark."""
         for (name, _), partition in list(self.partitions.items()):
             if name == topic:
                 partition.advance()
-
-
-def _write_failed(partition: Partition, error: Exception) -> KafkaError:
-    if isinstance(error, KafkaError):
-        return error
-    log.error("The write to %s failed", partition.topic_partition, exc_info=error)
-    if partition.log is not None:
-        partition.log.roll_back()
-    answer = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The write to {partition.topic_partition} failed.")
-    answer.__cause__ = error
-    return answer

@@ -1,4 +1,4 @@
-"""What all partitions of a broker share: settings, throttles, counters, and the way to change an ISR."""
+"""Settings, throttles, counters and services that all partitions of a broker share."""
 
 from __future__ import annotations
 
@@ -8,35 +8,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from kavka.common.metrics import Counter
 from kavka.replication.settings import UNLIMITED, ReplicationSettings
+from kavka.replication.staged_appends import StagedAppends
 from kavka.replication.throttle import Throttle
 
 if TYPE_CHECKING:
     from kavka.replication.partition import Partition
-
-
-class IsrChange:
-    """A change of the ISR that the controller is asked for: one more member, or fewer."""
-
-    __slots__ = ("expands", "given_up", "isr", "leader_epoch", "partition", "partition_epoch")
-
-    def __init__(self, partition: Partition, isr: frozenset[int], expands: bool) -> None:
-        self.given_up = False
-        self.partition = partition
-        self.isr = isr
-        self.expands = expands
-        self.leader_epoch = partition.leader_epoch
-        self.partition_epoch = partition.partition_epoch
-
-    def __repr__(self) -> str:
-        return f"IsrChange({self.partition.topic_partition}, {sorted(self.isr)}, epoch {self.leader_epoch})"
+    from kavka.replication.partition_state import PendingIsr
 
 
 class IsrSubmitter(Protocol):
-    def submit(self, change: IsrChange) -> None: ...
+    def submit(self, partition: Partition, change: PendingIsr) -> None: ...
 
 
 class Shared:
-    """What all partitions of a broker have in common."""
+    """`ReplicaManager` owns the one instance of a broker. Partitions and fetchers read it."""
 
     __slots__ = (
         "alive",
@@ -49,12 +34,13 @@ class Shared:
         "leader_throttle",
         "monotonic",
         "settings",
+        "staged_appends",
     )
 
     def __init__(self, settings: ReplicationSettings | None = None) -> None:
         self.monotonic: Callable[[], float] = monotonic
         self.alive: Callable[[], Collection[int]] = tuple
-        """The ids of the brokers that are alive, as far as this one knows."""
+        """The ids of the live brokers in the metadata cache."""
         self.isr_changes: IsrSubmitter | None = None
         self.isr_expands = Counter()
         self.isr_shrinks = Counter()
@@ -62,6 +48,7 @@ class Shared:
         self.bytes_out = Counter()
         self.leader_throttle = Throttle(UNLIMITED)
         self.follower_throttle = Throttle(UNLIMITED)
+        self.staged_appends = StagedAppends()
         self.use_settings(settings or ReplicationSettings())
 
     def use_settings(self, settings: ReplicationSettings) -> None:

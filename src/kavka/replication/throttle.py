@@ -1,8 +1,8 @@
-"""[pure] How many bytes a second the throttled replicas of a broker take: `leader.` and
-`follower.replication.throttled.rate`.
+"""[pure] The rate of throttled replication: `leader.` and `follower.replication.throttled.rate`.
 
-Bytes are counted in samples of a second, of which the last few are remembered (replication.quota.window.*). The rate is
-their sum over the time they span, which is taken for at least all samples but one: so a quiet time allows a burst.
+Bytes are counted in samples of a second; the last few are kept (replication.quota.window.*). The
+rate is their sum divided by their time span, but at least by that of all samples but one. So a
+burst is allowed after a quiet time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import deque
 
 
 class Throttle:
+    """Owns the samples of one direction."""
+
     __slots__ = ("_samples", "count", "rate", "window_s")
 
     def __init__(self, rate: int, count: int = 11, window_s: float = 1.0) -> None:
@@ -44,5 +46,6 @@ class Throttle:
 
 
 def is_throttled(replicas: tuple[str, ...], partition: int, broker_id: int) -> bool:
-    """Whether a topic's `….replication.throttled.replicas` (`partition:broker`, …, or `*`) names that replica."""
+    """Whether a topic's `….replication.throttled.replicas` (`partition:broker`, …, or `*`) has the
+    replica."""
     return bool(replicas) and ("*" in replicas or f"{partition}:{broker_id}" in replicas)

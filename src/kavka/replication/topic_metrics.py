@@ -1,12 +1,12 @@
-"""Bytes and messages in and out per topic: the counters that the hot path adds to."""
+"""Counters of bytes, messages and failed requests per topic."""
 
 from __future__ import annotations
 
 from kavka.common.metrics import Counter, Registry
 
 
-class OfTopic:
-    """One topic's counters, held by each of its partitions."""
+class TopicCounters:
+    """The counters of one topic. All its partitions share it, and requests add to it."""
 
     __slots__ = ("bytes_in", "bytes_out", "failed_fetches", "failed_produces", "messages_in", "messages_out")
 
@@ -28,6 +28,8 @@ class OfTopic:
 
 
 class TopicMetrics:
+    """Owns the counters of all topics."""
+
     def __init__(self, registry: Registry) -> None:
         label = ("topic",)
         self._families = (
@@ -36,21 +38,21 @@ class TopicMetrics:
             registry.counter("kavka_topic_messages_in_total", "Records appended by producers", label),
             registry.counter(
                 "kavka_topic_messages_out_total",
-                "Records sent to consumers, by their offsets: about, where a cut was made far from the end of the log",
+                "Records sent to consumers, by their offsets; estimated for partial reads far from the log end",
                 label,
             ),
-            registry.counter("kavka_topic_failed_produce_requests_total", "Appends that were refused", label),
-            registry.counter("kavka_topic_failed_fetch_requests_total", "Reads that were refused", label),
+            registry.counter("kavka_topic_failed_produce_requests_total", "Refused appends", label),
+            registry.counter("kavka_topic_failed_fetch_requests_total", "Refused reads", label),
         )
-        self._topics: dict[str, OfTopic] = {}
+        self._topics: dict[str, TopicCounters] = {}
 
-    def of_topic(self, topic: str) -> OfTopic:
-        found = self._topics.get(topic)
-        if found is None:
-            found = self._topics[topic] = OfTopic(*(family.labels(topic) for family in self._families))
-        return found
+    def of_topic(self, topic: str) -> TopicCounters:
+        counters = self._topics.get(topic)
+        if counters is None:
+            counters = self._topics[topic] = TopicCounters(*(family.labels(topic) for family in self._families))
+        return counters
 
-    def forget(self, topic: str) -> None:
+    def remove(self, topic: str) -> None:
         if self._topics.pop(topic, None) is not None:
             for family in self._families:
                 family.remove(topic)

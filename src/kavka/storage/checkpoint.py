@@ -1,16 +1,15 @@
-"""Kafka's offset checkpoints: one offset per partition of a data directory, in a small file replaced as a whole.
+"""Kafka's offset checkpoint files: one offset per partition of a data directory.
 
-The file is text, as Kafka writes it:
+The file is text, as in Kafka:
 
-    0                      the format's version
-    2                      how many lines follow
+    0                      version of the format
+    2                      number of lines that follow
     orders 0 1234          topic, partition, offset
     orders 1 99
 
-Every data directory has four of them; `leader-epoch-checkpoint` (leader_epochs.py) has the same form with two columns.
-They are written as `<name>.tmp`, fsynced, renamed over the old one, and the
-directory is fsynced: a crash leaves the old file or the new one, never a mixture (and maybe a `.tmp`, which the next
-write replaces).
+Every data directory has four of them; `leader-epoch-checkpoint` (leader_epochs.py) has the same
+format with two columns. A write replaces the whole file (`files.atomic_write`): a crash leaves the
+old or the new file, and perhaps a `.tmp` file, which the next write replaces.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _MAX_LONG = 2**63 - 1
 
 
 class CheckpointError(Exception):
-    """A checkpoint file that cannot be understood; `str()` names the file and the line."""
+    """A malformed checkpoint file. The message names the file and the line."""
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -48,7 +47,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(data: bytes, name: str) -> dict[TopicPartition, int]:
-    """Raises CheckpointError. A file of no bytes is one of no entries: Kafka creates such files."""
+    """Raises CheckpointError. An empty file has no entries: Kafka creates such files."""
     offsets: dict[TopicPartition, int] = {}
     for topic, partition, offset in decode_entries(data, name, 3) if data else ():
         offsets[TopicPartition(topic, _number(partition, _MAX_INT, name))] = _number(offset, _MAX_LONG, name)
@@ -56,7 +55,8 @@ def decode_offsets(data: bytes, name: str) -> dict[TopicPartition, int]:
 
 
 def decode_epochs(data: bytes, name: str) -> list[tuple[int, int]]:
-    """(epoch, start offset) of a `leader-epoch-checkpoint`. Raises CheckpointError, also for a file of no bytes."""
+    """The (epoch, start offset) pairs of a `leader-epoch-checkpoint`. Raises CheckpointError, also
+    for an empty file."""
     epochs = [
         (_number(epoch, _MAX_INT, name), _number(start, _MAX_LONG, name))
         for epoch, start in decode_entries(data, name, 2)
@@ -67,7 +67,7 @@ def decode_epochs(data: bytes, name: str) -> list[tuple[int, int]]:
 
 
 def decode_entries(data: bytes, name: str, columns: int) -> list[list[str]]:
-    """The lines after version and count, each as its columns. Raises CheckpointError."""
+    """The columns of each line after version and count. Raises CheckpointError."""
     try:
         lines = data.decode("ascii").splitlines()
     except UnicodeDecodeError:
@@ -77,7 +77,7 @@ def decode_entries(data: bytes, name: str, columns: int) -> list[list[str]]:
     if lines[0].strip() != str(VERSION):
         raise CheckpointError(f"checkpoint file {name} has version {lines[0][:20]!r}, expected {VERSION}")
     if len(lines) < 2 or not _COUNT.fullmatch(lines[1].strip()):
-        raise CheckpointError(f"checkpoint file {name} does not say in its second line how many entries it has")
+        raise CheckpointError(f"checkpoint file {name} has no number of entries in its second line")
     expected = int(lines[1].strip())
     entries = [line.split() for line in lines[2:] if line.strip()]
     if len(entries) != expected:
@@ -95,7 +95,7 @@ def _number(text: str, largest: int, name: str) -> int:
 
 
 class OffsetCheckpoint:
-    """One checkpoint file. It holds no state: who reads and writes it is up to the owner of the directory."""
+    """One checkpoint file. It has no state in memory; the lock allows only one write at a time."""
 
     __slots__ = ("_writing", "path")
 
@@ -104,7 +104,8 @@ class OffsetCheckpoint:
         self._writing = Lock()
 
     def read(self) -> dict[TopicPartition, int]:
-        """CheckpointError when the file is corrupt, OSError when it cannot be read; no file is a file of no entries."""
+        """Raises CheckpointError where the file is malformed, OSError where it cannot be read. A
+        missing file has no entries."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -112,6 +113,7 @@ class OffsetCheckpoint:
         return decode_offsets(data, str(self.path))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Blocks for two fsyncs: runs in a worker thread, with a mapping that nobody changes meanwhile."""
+        """Blocks for two fsyncs, for a worker thread. The mapping must not change in the
+        meantime."""
         with self._writing:
             atomic_write(self.path, encode_offsets(offsets))

@@ -1,35 +1,41 @@
-"""Compaction of one log: the last record of every key stays, in a few new segments that take the place of the old ones.
+"""Compaction of one log: new segments with the last record of every key replace the old segments.
 
-It goes in steps, each prepared and finished on the loop thread and run in a worker thread:
+A cleaning has several steps. The loop thread prepares and finishes each; a worker thread runs it:
 
-1. The keys of the dirty part, from the first dirty offset on, are read into an offset map until that is full or the
-   first offset that must not be cleaned is reached.
-2. The segments below that point, clean ones too, are put in groups that together stay within the size of one segment.
-   Each group is filtered into a segment of its own, `<first base offset>.log.cleaned` and its indexes.
-3. When that is on disk, `Log.replace_segments` swaps it in, on the loop and in one go: `.cleaned` to `.swap`, old ones
-   to `.deleted`, `.swap` to the plain name. A crash before the last `.cleaned` is renamed leaves the old segments, a
-   crash after it the new one: opening the log completes either.
+1. Read the keys of the dirty part, from the first dirty offset on, into an offset map, until the
+   map is full or the first uncleanable offset is reached.
+2. Group the segments below that point, clean ones included, so that each group fits into one
+   segment. Filter each group into a new segment, `<first base offset>.log.cleaned`.
+3. When the new segment is on disk, `Log.replace_segments` swaps it in on the loop thread: it
+   renames `.cleaned` to `.swap`, the old files to `.deleted`, and `.swap` to the plain name. A
+   crash before the last `.cleaned` is renamed leaves the old segments, a later one the new segment.
+   Opening the log completes either.
 
-The worker opens the old files by name for itself, so what the loop closes or deletes meanwhile does not matter: a
-cleaning whose segments are gone is dropped.
+The worker thread opens the old files by name, so the loop thread may close or delete them in the
+meantime. A cleaning whose segments were removed is dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 from kavka.common.clock import Clock
 from kavka.common.errors import KafkaError
+from kavka.common.types import TopicPartition
 from kavka.records.batch import HEADER_SIZE, LENGTH_AND_MAGIC, LOG_OVERHEAD, Batch, Buffer, batch_at, corrupt
 from kavka.storage.compaction import BatchFilter, CleanedTransactions, CleanerStats, LastRecord, index_batch
 from kavka.storage.files import CLEANED_SUFFIX, fsync_dir
-from kavka.storage.log import Log
+from kavka.storage.log_config import LogConfig
 from kavka.storage.offset_map import OffsetMap, make_offset_map
 from kavka.storage.pace import Pace, Stopped
+from kavka.storage.producer_state import ProducerEntry
 from kavka.storage.segment import LogSegment
+from kavka.storage.segments import LogSegments
 from kavka.storage.transaction_index import AbortedTxn
 
 MAX_INT = 2**31 - 1
@@ -49,12 +55,12 @@ class CleanerSettings:
 
 
 class Uncleanable(Exception):
-    """A log that the cleaner will not look at again before a restart; `str()` says why."""
+    """The cleaner ignores the log until a restart. The message has the reason."""
 
 
 @dataclass(slots=True)
 class _Source:
-    """A segment as the worker needs it: nothing here changes while it works."""
+    """An immutable view of a segment for the worker thread."""
 
     segment: LogSegment
     path: str
@@ -78,7 +84,7 @@ class _GroupStep:
     producers: dict[int, LastRecord]
     cleaned: LogSegment | None = None
     changed: bool = False
-    """Whether any batch was dropped or written anew: a single segment that stays as it is is not swapped."""
+    """Whether any batch was dropped or rewritten. A single unchanged segment is not replaced."""
 
 
 @dataclass(slots=True)
@@ -89,13 +95,30 @@ class CleaningResult:
     stats: CleanerStats = field(default_factory=CleanerStats)
 
 
+class CleanableLog(Protocol):
+    """The view of a log that a cleaning needs."""
+
+    dir: Path
+    config: LogConfig
+    topic_partition: TopicPartition
+    segments: LogSegments
+
+    def producers(self) -> Iterable[ProducerEntry]: ...
+    def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTxn]: ...
+    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None: ...
+
+
 class LogCleaning:
-    """One cleaning of one log. `prepare` and `finish` run on the loop thread, `run` in a worker, in turn, until
-    `finish` gives a result; `abort` is for the loop thread too. What `run` raised goes to `fail`."""
+    """One cleaning of one log.
+
+    The loop thread calls `prepare`, a worker thread `run`, the loop thread `finish`, repeatedly
+    until `finish` returns a result. After an error the loop thread calls `fail`. It may call
+    `abort` at any time. A crash leaves `.cleaned` files, which opening the log removes.
+    """
 
     def __init__(
         self,
-        log: Log,
+        log: CleanableLog,
         first_dirty_offset: int,
         upper_bound: int,
         settings: CleanerSettings,
@@ -118,24 +141,25 @@ class LogCleaning:
         self._groups: list[list[LogSegment]] | None = None
         self._step: _MapStep | _GroupStep | None = None
         self._map: OffsetMap | None = None
-        # Tombstones of the old formats have no horizon of their own: they go with the age of the segment they are in.
+        # Tombstones of the old formats have no delete horizon: the age of their segment decides.
         clean = [s for s in log.segments if s.base_offset < first_dirty_offset]
         self._legacy_horizon_ms = clean[-1].last_modified_ms() - self._config.delete_retention_ms if clean else 0
 
     def abort(self) -> None:
-        """The log is going to be truncated, deleted or moved: what is done so far is dropped, at once or when `run`
-        ends."""
+        """The log is about to be truncated, deleted or moved. Drop the work, at the latest when
+        `run` ends."""
         self.aborted = True
         self.pace.stop()
 
     # --- on the loop thread
 
     def prepare(self) -> None:
-        """Collects what the next `run` needs. Raises Stopped when the log has changed under it."""
+        """Collect the input of the next `run`. Raises Stopped where the log was truncated or
+        deleted."""
         if self.aborted:
             raise Stopped
         if self._map is None:
-            segments = _between(self.log.segments, self.first_dirty_offset, self.upper_bound)
+            segments = self.log.segments.between(self.first_dirty_offset, self.upper_bound)
             sources = self._sources(segments, self.upper_bound)
             if sources and sources[0].base_offset < self.first_dirty_offset:
                 sources[0].position = segments[0].offset_index.lookup(self.first_dirty_offset)[1]
@@ -150,9 +174,9 @@ class LogCleaning:
                 self.upper_bound,
             )
         group = self._groups[0]
-        if not self._still_there(group):
+        if not self._has_segments(group):
             raise Stopped
-        sources = self._sources(group, self._end_of(group))
+        sources = self._sources(group, self.log.segments.base_after(group[-1]))
         for source in sources:
             source.aborted = self.log.aborted_transactions(source.base_offset, source.next_base)
         producers = {e.producer_id: LastRecord(e.last_offset, e.epoch) for e in self.log.producers()}
@@ -165,22 +189,19 @@ class LogCleaning:
             for n, s in enumerate(segments)
         ]
 
-    def _end_of(self, group: list[LogSegment]) -> int:
-        following = [s.base_offset for s in self.log.segments if s.base_offset > group[-1].base_offset]
-        return following[0]
-
-    def _still_there(self, group: list[LogSegment]) -> bool:
-        segments = self.log.segments
-        return all(any(s is one for s in segments[:-1]) for one in group)
+    def _has_segments(self, group: list[LogSegment]) -> bool:
+        """Whether the log still has all segments of the group."""
+        inactive = {id(segment) for segment in self.log.segments[:-1]}
+        return all(id(segment) in inactive for segment in group)
 
     def finish(self) -> CleaningResult | None:
-        """Swaps in what `run` made. The result when the cleaning is over, None when there is another step."""
+        """Swap the new segment in. Returns the result after the last step, else None."""
         step, self._step = self._step, None
         if isinstance(step, _GroupStep):
             cleaned, step.cleaned = step.cleaned, None
             assert cleaned is not None and self._groups is not None
             group = [source.segment for source in step.sources]
-            if self.aborted or not self._still_there(group):
+            if self.aborted or not self._has_segments(group):
                 cleaned.delete()
                 raise Stopped
             if step.changed:
@@ -199,7 +220,7 @@ class LogCleaning:
         return CleaningResult(self.end_offset, self.stats)
 
     def fail(self) -> None:
-        """After an error in `run` or `prepare`: removes what was begun."""
+        """After an error in `run` or `prepare`: remove the incomplete segment."""
         step, self._step = self._step, None
         if isinstance(step, _GroupStep) and step.cleaned is not None:
             with contextlib.suppress(OSError):
@@ -208,8 +229,8 @@ class LogCleaning:
     # --- in the worker
 
     def run(self) -> None:
-        """The step that `prepare` made. Raises Stopped when the cleaning was aborted or the log has changed under
-        it."""
+        """Run the step that `prepare` created. Raises Stopped where the cleaning was aborted or the
+        log was truncated or deleted."""
         step = self._step
         assert step is not None
         try:
@@ -218,8 +239,8 @@ class LogCleaning:
             else:
                 self._clean_group(step)
         except (FileNotFoundError, KafkaError) as error:
-            # The loop renamed, removed or truncated a source since this was prepared. A truncated file that was written
-            # to again may look corrupt from an old position.
+            # The loop thread renamed, removed or truncated a source since `prepare`. A truncated
+            # file that was written to again may look corrupt at an old position.
             is_missing = isinstance(error, FileNotFoundError)
             if self.aborted or (is_missing and not all(os.path.exists(source.path) for source in step.sources)):
                 raise Stopped from None
@@ -231,17 +252,19 @@ class LogCleaning:
         offset_map = self._map = make_offset_map(settings.dedupe_buffer_size, settings.io_buffer_load_factor, span)
         transactions = CleanedTransactions()
         transactions.add(step.aborted)
-        breathe = self.pace.breathe
+        pause_if_due = self.pace.pause_if_due
         for source in step.sources:
             for batch in self._batches(source):
                 self.stats.map_bytes += batch.size
                 with _naming(batch):
-                    fits = index_batch(batch, self.first_dirty_offset, offset_map, transactions, self.stats, breathe)
+                    fits = index_batch(
+                        batch, self.first_dirty_offset, offset_map, transactions, self.stats, pause_if_due
+                    )
                 if not fits:
                     self.end_offset = offset_map.latest_offset + 1
                     return
-                breathe()
-            # Batches at the end may have been lost in an earlier cleaning.
+                pause_if_due()
+            # An earlier cleaning may have removed batches at the end.
             offset_map.latest_offset = max(offset_map.latest_offset, source.next_base - 1)
         self.end_offset = offset_map.latest_offset + 1
 
@@ -264,7 +287,7 @@ class LogCleaning:
                 self._config.delete_retention_ms,
                 keep_legacy_tombstones=source.modified_ms > self._legacy_horizon_ms,
                 stats=self.stats,
-                breathe=self.pace.breathe,
+                pause_if_due=self.pace.pause_if_due,
             )
             for batch in self._batches(source):
                 with _naming(batch):
@@ -276,7 +299,7 @@ class LogCleaning:
                     if pending >= self.settings.io_buffer_size // 2:
                         self._write(cleaned, out)
                         pending = 0
-                self.pace.breathe()
+                self.pace.pause_if_due()
         self._write(cleaned, out)
         cleaned.become_inactive()
         step.changed |= len(step.sources) > 1
@@ -290,22 +313,23 @@ class LogCleaning:
             data = b"".join(out)
             out.clear()
             cleaned.append_batches(data)
-            self.pace.moved(len(data))
+            self.pace.add_bytes(len(data))
 
     def _batches(self, source: _Source) -> Iterator[Batch]:
-        """All batches of a segment from a position on, read in chunks of `log.cleaner.io.buffer.size`."""
+        """The batches of a segment from a position on, read in chunks of half of
+        `log.cleaner.io.buffer.size`."""
         position = source.position
         chunk_size = max(self.settings.io_buffer_size // 2, HEADER_SIZE)
         fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             while position < source.size:
                 chunk = _pread(fd, min(chunk_size, source.size - position), position)
-                self.pace.moved(len(chunk))
+                self.pace.add_bytes(len(chunk))
                 pos = 0
                 batch = batch_at(chunk, 0, len(chunk))
                 if batch is None:
                     chunk = _pread(fd, _needed(chunk, source, position), position)
-                    self.pace.moved(len(chunk))
+                    self.pace.add_bytes(len(chunk))
                     batch = batch_at(chunk, 0, len(chunk))
                     if batch is None:
                         raise corrupt(f"{source.path}: no whole batch at position {position}")
@@ -320,7 +344,7 @@ class LogCleaning:
 
 @contextlib.contextmanager
 def _naming(batch: Batch) -> Iterator[None]:
-    """Errors of a batch that cannot be cleaned (CORRUPT_MESSAGE, MESSAGE_TOO_LARGE) name its offset."""
+    """Add the offset of the batch to errors (CORRUPT_MESSAGE, MESSAGE_TOO_LARGE)."""
     try:
         yield
     except KafkaError as error:
@@ -335,7 +359,7 @@ def _pread(fd: int, size: int, position: int) -> bytes:
 
 
 def _needed(chunk: bytes, source: _Source, position: int) -> int:
-    """The size of the batch that did not fit into the chunk."""
+    """The size of a batch that does not fit into the chunk."""
     left = source.size - position
     if len(chunk) >= LENGTH_AND_MAGIC.size:
         size: int = LOG_OVERHEAD + LENGTH_AND_MAGIC.unpack_from(chunk, 0)[1]
@@ -344,20 +368,11 @@ def _needed(chunk: bytes, source: _Source, position: int) -> int:
     raise corrupt(f"{source.path}: a batch at position {position} does not fit in the {left} bytes that are left")
 
 
-def _between(segments: Sequence[LogSegment], start: int, end: int) -> list[LogSegment]:
-    """The segments that hold offsets in [start, end): from the one that holds `start` on."""
-    first = 0
-    for n, segment in enumerate(segments):
-        if segment.base_offset <= start:
-            first = n
-    return [segment for segment in segments[first:] if segment.base_offset < end]
-
-
 def group_segments(
     segments: Sequence[LogSegment], max_bytes: int, max_index_bytes: int, upper_bound: int
 ) -> list[list[LogSegment]]:
-    """Neighbours that together fit in one segment, by their bytes, their indexes, and the 31 bits of a relative
-    offset."""
+    """Groups of adjacent segments that fit into one segment by their bytes, their index entries,
+    and the 31 bits of a relative offset."""
     groups: list[list[LogSegment]] = []
     size = index = time_index = 0
     for n, segment in enumerate(segments):

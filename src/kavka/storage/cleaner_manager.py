@@ -1,6 +1,6 @@
-"""Which log is cleaned next, up to where each is clean, and which must be left alone.
+"""The schedule of the cleaner: which log is cleaned next, and up to which offset each log is clean.
 
-All of it belongs to the loop thread, except that `CleanerJob.run` runs in a worker.
+The loop thread owns all of it, except that `CleanerJob.run` runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """What there is to clean in one log, by whole segments.
-
-    Offsets in [first_dirty_offset, upper_bound) may be cleaned now; `overdue` says that `max.compaction.lag.ms` is over
-    for some.
-    """
+    """The cleanable part of one log, in whole segments: the offsets in [first_dirty_offset,
+    upper_bound). `overdue` says that some records exceed `max.compaction.lag.ms`."""
 
     log: Log
     first_dirty_offset: int
@@ -53,11 +50,11 @@ class LogToClean:
 
 
 def measure(log: Log, clean_offset: int | None, now_ms: int) -> LogToClean:
-    """Kafka's rules: never the active segment, nothing at or past the last stable offset, nothing within
-    `min.compaction.lag.ms`."""
+    """The cleanable part of a log by Kafka's rules: not the active segment, nothing at or past the
+    last stable offset, and nothing within `min.compaction.lag.ms`."""
     first_dirty = log.start_offset if clean_offset is None else clean_offset
     if not log.start_offset <= first_dirty <= log.end_offset:
-        # Retention has moved past it, or the end of the log was lost: all of it counts as dirty.
+        # Retention moved past the checkpoint, or the log lost its end: the whole log is dirty.
         first_dirty = log.start_offset
     segments = log.segments
     active = segments[-1].base_offset
@@ -69,7 +66,7 @@ def measure(log: Log, clean_offset: int | None, now_ms: int) -> LogToClean:
         young = next((s for s in dirty if s.largest_timestamp > now_ms - lag), None)
         if young is not None:
             bound = min(bound, young.base_offset)
-    # Whole segments only: the one that holds the bound stays as it is.
+    # Whole segments only: the segment that holds the bound is not cleaned.
     upper = next((s.base_offset for n, s in enumerate(inactive) if segments[n + 1].base_offset > bound), active)
     clean_bytes = sum(s.size for s in inactive if s.base_offset < first_dirty)
     cleanable = sum(s.size for s in dirty if s.base_offset < upper)
@@ -81,10 +78,11 @@ def measure(log: Log, clean_offset: int | None, now_ms: int) -> LogToClean:
 
 
 class CleanerManager:
-    """The state of compaction of all logs of a broker.
+    """The compaction state of all logs of a broker: the offset up to which each is clean, the log
+    that is being cleaned, and the logs that must not be.
 
-    A log that is being cleaned may not have segments removed by anyone else: whoever truncates, deletes or moves a log
-    calls `abort` (or `pause`) first; retention leaves out what `is_cleaning`.
+    While a log is cleaned, no other code may remove its segments. Code that truncates, deletes or
+    moves a log calls `abort` or `pause` first; retention skips a log that `is_cleaning`.
     """
 
     def __init__(self, logs: Callable[[], Iterable[Log]], dir_of: Callable[[Log], LogDir], clock: Clock) -> None:
@@ -99,30 +97,30 @@ class CleanerManager:
         self.last_run_ms = clock.now_ms()
 
     def load(self, log_dir: LogDir) -> None:
-        """In the thread that loads: reads the directory's checkpoint. A corrupt one means that all is cleaned once
-        more."""
+        """Read the checkpoint of a directory, while the broker starts. Without a valid checkpoint
+        all its compacted logs are cleaned from their start."""
         try:
             self.clean_offsets.update(log_dir.cleaner.read())
         except CheckpointError as error:
-            logger.warning("%s: compacted logs in %s are cleaned from their start again", error, log_dir.path)
+            logger.warning("%s: cleaning all compacted logs in %s from their start", error, log_dir.path)
 
     def offsets_in(self, log_dir: LogDir) -> dict[TopicPartition, int]:
-        """What `cleaner-offset-checkpoint` of the directory is to say."""
-        known = self.clean_offsets
-        found = {}
+        """The contents of the directory's `cleaner-offset-checkpoint`."""
+        offsets = {}
         for log in self._logs():
-            offset = known.get(log.topic_partition)
+            offset = self.clean_offsets.get(log.topic_partition)
             if offset is not None and self._dir_of(log) is log_dir:
-                found[log.topic_partition] = offset
-        return found
+                offsets[log.topic_partition] = offset
+        return offsets
 
-    # --- who may be cleaned
+    # --- pausing and aborting
 
     def is_cleaning(self, partition: TopicPartition) -> bool:
         return self.current is not None and self.current.log.topic_partition == partition
 
     def pause(self, partition: TopicPartition) -> None:
-        """No cleaning of it until `resume` has been called as often; one under way is dropped."""
+        """Do not clean the log until `resume` was called as often as `pause`. Aborts a cleaning in
+        progress."""
         self._paused[partition] = self._paused.get(partition, 0) + 1
         self.abort(partition)
 
@@ -138,21 +136,21 @@ class CleanerManager:
             self.current.abort()
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition is deleted."""
+        """The partition was deleted."""
         self.abort(partition)
         self.clean_offsets.pop(partition, None)
         self.uncleanable.pop(partition, None)
         self._paused.pop(partition, None)
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """The log now ends at `offset`: what follows will be new, and dirty."""
+        """The log was truncated to `offset`: records from there on will be dirty."""
         if self.clean_offsets.get(partition, 0) > offset:
             self.clean_offsets[partition] = offset
 
-    # --- which is next
+    # --- the next log
 
     def pick(self) -> LogToClean | None:
-        """The dirtiest log that is due."""
+        """The log with the highest dirty ratio that is due."""
         now = self.last_run_ms = self._clock.now_ms()
         best: LogToClean | None = None
         self.max_dirty_ratio = 0.0
@@ -174,11 +172,12 @@ class CleanerManager:
 
     def give_up(self, partition: TopicPartition, error: BaseException) -> None:
         self.uncleanable[partition] = str(error) or type(error).__name__
-        logger.error("%s cannot be compacted and is left as it is until the next start: %s", partition, error)
+        logger.error("%s cannot be compacted until the next start: %s", partition, error)
 
 
 class CleanerJob(Job):
-    """Cleans logs one after another, the dirtiest first, until none is due."""
+    """Cleans logs one after another, the dirtiest first, until none is due. After each log it
+    writes the checkpoint of its directory."""
 
     name = "cleaner"
 
@@ -187,7 +186,7 @@ class CleanerJob(Job):
         manager: CleanerManager,
         settings: CleanerSettings,
         clock: Clock,
-        dir_failed: Callable[[LogDir, BaseException], None],
+        fail_dir: Callable[[LogDir, BaseException], None],
         dir_of: Callable[[Log], LogDir],
     ) -> None:
         self.period_ms = settings.backoff_ms
@@ -195,15 +194,15 @@ class CleanerJob(Job):
         self.cleaned_logs = 0
         self._manager = manager
         self._clock = clock
-        self._dir_failed = dir_failed
+        self._fail_dir = fail_dir
         self._dir_of = dir_of
         self._checkpoint: tuple[LogDir, dict[TopicPartition, int], Path] | None = None
-        self._prepared: Exception | None = None
+        self._prepare_error: Exception | None = None
         self._log_dir: LogDir | None = None
         self._stopped = False
 
     def stop(self) -> None:
-        """On the loop thread: nothing new is begun, what is under way ends at its next breath."""
+        """On the loop thread: start no cleaning, and abort the one in progress."""
         self._stopped = True
         if self._manager.current is not None:
             self._manager.current.abort()
@@ -232,7 +231,7 @@ class CleanerJob(Job):
         try:
             cleaning.prepare()
         except Exception as error:
-            self._prepared = error
+            self._prepare_error = error
         return True
 
     def run(self) -> None:
@@ -240,8 +239,8 @@ class CleanerJob(Job):
             log_dir, offsets, folder = self._checkpoint
             fsync_dir(folder)
             log_dir.cleaner.write(offsets)
-        elif self._prepared is not None:
-            raise self._prepared
+        elif self._prepare_error is not None:
+            raise self._prepare_error
         elif self._manager.current is not None:
             self._manager.current.run()
 
@@ -250,24 +249,24 @@ class CleanerJob(Job):
             log_dir = self._checkpoint[0]
             self._checkpoint = None
             if error is not None:
-                self._note(log_dir, error)
+                self._report(log_dir, error)
             return not self._stopped and error is None
         cleaning = self._manager.current
-        self._prepared = None
+        self._prepare_error = None
         if cleaning is None:
             return False
         if error is not None:
-            return self._ended(cleaning, error)
+            return self._failed(cleaning, error)
         try:
             result = cleaning.finish()
         except OSError as failure:
-            # The swap was cut in the middle: only opening the log anew makes it whole.
-            self._ended(cleaning, Stopped())
+            # The swap is incomplete. Opening the log completes it.
+            self._failed(cleaning, Stopped())
             if self._log_dir is not None:
-                self._dir_failed(self._log_dir, failure)
+                self._fail_dir(self._log_dir, failure)
             return not self._stopped
         except Exception as failure:
-            return self._ended(cleaning, failure)
+            return self._failed(cleaning, failure)
         if result is not None:
             self._completed(cleaning, result)
         return True
@@ -281,7 +280,7 @@ class CleanerJob(Job):
         self.cleaned_logs += 1
         stats = result.stats
         logger.info(
-            "cleaned %s up to offset %d: %d of %d records and %d of %d bytes are left",
+            "cleaned %s up to offset %d: %d of %d records and %d of %d bytes remain",
             log.topic_partition,
             result.end_offset,
             stats.records_written,
@@ -290,24 +289,24 @@ class CleanerJob(Job):
             stats.bytes_read,
         )
 
-    def _ended(self, cleaning: LogCleaning, error: BaseException) -> bool:
-        """A cleaning that did not come to its end: aborted, out of room, on a broken disk, or of a log that cannot be
-        cleaned. True when the next log may follow at once."""
+    def _failed(self, cleaning: LogCleaning, error: BaseException) -> bool:
+        """A cleaning failed: it was aborted, the disk is full or broken, or the log cannot be
+        cleaned. True where the next log may be cleaned at once."""
         partition = cleaning.log.topic_partition
         cleaning.fail()
         self._manager.current = None
         if isinstance(error, Stopped):
-            logger.debug("the cleaning of %s was dropped", partition)
+            logger.debug("aborted the cleaning of %s", partition)
         elif isinstance(error, OSError) or is_dir_failure(error):
             if self._log_dir is not None:
-                self._note(self._log_dir, error)
+                self._report(self._log_dir, error)
             return False
         else:
             self._manager.give_up(partition, error)
         return not self._stopped
 
-    def _note(self, log_dir: LogDir, error: BaseException) -> None:
+    def _report(self, log_dir: LogDir, error: BaseException) -> None:
         if is_dir_failure(error):
-            self._dir_failed(log_dir, error)
+            self._fail_dir(log_dir, error)
         else:
-            logger.warning("the cleaner cannot go on in %s for now: %s", log_dir.path, error)
+            logger.warning("the cleaner failed in %s and will retry: %s", log_dir.path, error)

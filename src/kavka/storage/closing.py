@@ -1,4 +1,4 @@
-"""Closing all logs of a data directory when the broker stops."""
+"""Closing all logs of a data directory at shutdown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from kavka.storage.log import Log
 logger = logging.getLogger(__name__)
 
 _THREADS = 8
-"""At least: closing a log is waiting for the disk, and file systems make many fsyncs at once into few."""
+"""The minimum number of threads: closing waits for the disk, and file systems combine concurrent
+fsyncs."""
 
 
 def close_all(logs: Sequence[Log], threads: int) -> bool:
-    """Closes the logs of a directory; False when one could not be closed as it should."""
+    """Close the logs of a directory. False where one could not be closed cleanly."""
 
     def close(log: Log) -> bool:
         try:

@@ -1,11 +1,13 @@
-"""What the cleaner does to one batch: which of its records stay, and how the rest is written anew.
+"""Compaction of one batch: which records are retained, and how the batch is rewritten.
 
-Offsets never change: a batch keeps its base offset, its last offset and its producer's fields whatever it loses, and
-kept records are copied byte for byte, as their deltas still hold. The one exception is a batch that gets a delete
-horizon: that time takes the place of the base timestamp (attribute bit 6), so the timestamp deltas are made anew.
+Offsets never change: a batch keeps its base offset, its last offset and its producer fields, and
+retained records are copied byte for byte, because their deltas stay valid. The exception is a batch
+that gets a delete horizon: it replaces the base timestamp (attribute bit 6), so the timestamp
+deltas are recomputed.
 
-A batch that lost all its records goes away, unless it is the last one of an active producer (its sequence number is
-what a retry is compared with) or the last of the cleaned range: then its header stays, with no records.
+A batch without retained records is removed, unless it is the last batch of an active producer (a
+retry is compared with its sequence number) or the last of the cleaned range: then its header is
+retained without records.
 """
 
 from __future__ import annotations
@@ -47,28 +49,30 @@ from kavka.storage.transaction_index import AbortedTxn
 _PLACE = Struct(">qi")
 _LENGTHS = Struct(">ii")
 SLICE = 256
-"""So many records are looked at between two calls of `breathe`, and are in memory at a time besides their bytes."""
+"""The number of records between two calls of `pause_if_due`. Only that many are parsed at a
+time."""
 
 
 def unpacked_limit(batch: Batch) -> int:
-    """The most bytes of records that a compressed batch may unpack to: the cleaner holds them in memory, and a batch of
-    some kilobytes can unpack to gigabytes. It is twice what Produce accepts, since a rewritten batch may grow.
+    """The maximum decompressed size of a batch. The cleaner holds it in memory, and a batch of a
+    few kilobytes can decompress to gigabytes. It is twice the limit of Produce, because a rewritten
+    batch may grow.
 
-    A log with a larger batch is uncleanable, like one with a corrupt batch. Such a batch must not be copied unopened:
-    the tombstone of a key in it would be removed in its time, and the older value in the unopened batch would be the
-    last one of its key again."""
+    A log with a larger batch is uncleanable, like a log with a corrupt batch. Such a batch must not
+    be copied unread: the tombstone of a key in it would be removed later, and the older value in
+    the batch would become the last one of its key again."""
     return 2 * limits.unpacked_limit(batch.size)
 
 
 class LastRecord(NamedTuple):
-    """Where a producer that is still active stands: the offset of its last data, -1 where there is only a marker."""
+    """The last offset of an active producer, -1 where it has only written a marker."""
 
     offset: int
     epoch: int
 
 
 class Entry(NamedTuple):
-    """What is needed of a record in a magic 2 batch to decide whether it is retained."""
+    """The fields of a magic 2 record that decide whether it is retained."""
 
     offset_delta: int
     key: bytes | None
@@ -86,12 +90,12 @@ class CleanerStats:
     keyless: int = 0
 
 
-# --- finding the records in a batch
+# --- parsing the records of a batch
 
 
 def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
-    """The records of an unpacked magic 2 body, SLICE at a time. CORRUPT_MESSAGE in place of the last list or earlier
-    where they do not fill the body exactly."""
+    """The records of a decompressed magic 2 body, SLICE at a time. Raises CORRUPT_MESSAGE, at the
+    latest in place of the last list, where they do not fill the body exactly."""
     part: list[Entry] = []
     add = part.append
     new = tuple.__new__
@@ -103,7 +107,7 @@ def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
                 yield part
                 part = []
                 add = part.append
-            # Numbers of one byte are read here, lengths and deltas of two as well, others by decode_varint.
+            # Varints of one byte, and lengths and deltas of two bytes, are decoded inline.
             start = pos
             n = body[pos]
             if n < 128:
@@ -140,7 +144,7 @@ def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
             else:
                 key = body[pos : pos + n]
                 pos += n
-            # A null value is length -1, which zigzag makes 1.
+            # A null value has length -1, which is 1 in zigzag encoding.
             tombstone = body[pos] == 1
             if not pos < end <= size:
                 raise corrupt(f"a record at byte {start} does not end where it says")
@@ -155,7 +159,7 @@ def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
 
 
 def body_of(batch: Batch) -> bytes:
-    """The unpacked records of a magic 2 batch, its CRC checked."""
+    """The decompressed records of a magic 2 batch. Checks its CRC."""
     batch.ensure_crc()
     data = batch.data[HEADER_SIZE:]
     codec = batch.attributes & CODEC_MASK
@@ -163,7 +167,7 @@ def body_of(batch: Batch) -> bytes:
 
 
 def marker_type(batch: Batch) -> int | None:
-    """COMMIT or ABORT of a control batch; another number for other control records; None where it has no record."""
+    """The type of a control batch, for example COMMIT or ABORT; None where it has no record."""
     if not batch.count:
         return None
     records = next(entries(body_of(batch), batch.count), [])
@@ -174,8 +178,9 @@ def marker_type(batch: Batch) -> int | None:
 
 
 class CleanedTransactions:
-    """Follows the transactions through the batches of a cleaning, in order: whose data was aborted, and which markers
-    still have data before them. `write` gets the aborted ones that the new segment's index must still name."""
+    """The transactions in the batches of a cleaning, which come in order: whose data was aborted,
+    and which markers still have data before them. `write` gets the aborted transactions that the
+    transaction index of the new segment needs."""
 
     __slots__ = ("_aborted", "_committed", "_waiting", "write")
 
@@ -200,24 +205,25 @@ class CleanedTransactions:
         self._advance(batch.last_offset)
         if not batch.attributes & TRANSACTIONAL_MASK or batch.magic < 2:
             return False
-        found = self._aborted.get(batch.producer_id)
-        if found is None:
+        entry = self._aborted.get(batch.producer_id)
+        if entry is None:
             self._committed.add(batch.producer_id)
             return False
-        self._aborted[batch.producer_id] = (found[0], True)
+        self._aborted[batch.producer_id] = (entry[0], True)
         return True
 
     def is_spent(self, batch: Batch) -> bool:
-        """For a control batch: whether nothing of its transaction was met, so that it may go in its time."""
+        """For a control batch: whether the cleaned range has no data of its transaction, so that
+        the marker may be removed after the delete horizon."""
         self._advance(batch.last_offset)
         kind = marker_type(batch)
         if kind is None:
             return True
         if kind == ABORT:
-            found = self._aborted.pop(batch.producer_id, None)
-            if found is not None and found[1]:
+            txn, has_data = self._aborted.pop(batch.producer_id, (None, False))
+            if txn is not None and has_data:
                 if self.write is not None:
-                    self.write(found[0])
+                    self.write(txn)
                 return False
             return True
         if kind == COMMIT:
@@ -231,8 +237,8 @@ class CleanedTransactions:
 # --- the two passes
 
 
-def no_breath() -> None:
-    """Nothing to yield to."""
+def no_pause() -> None:
+    """For callers that need not yield to the event loop."""
 
 
 def index_batch(
@@ -241,9 +247,10 @@ def index_batch(
     offset_map: OffsetMap,
     transactions: CleanedTransactions,
     stats: CleanerStats,
-    breathe: Callable[[], None] = no_breath,
+    pause_if_due: Callable[[], None] = no_pause,
 ) -> bool:
-    """First pass: takes the keys of one batch into the map. False when the map is full: the batch is not covered."""
+    """First pass: add the keys of one batch to the map. False where the map is full and does not
+    cover the batch."""
     if batch.magic >= 2 and batch.attributes & CONTROL_MASK:
         transactions.is_spent(batch)
         stats.map_records += 1
@@ -255,7 +262,7 @@ def index_batch(
             keyed = [(key, offset) for key, offset in pairs if key is not None and offset >= start_offset]
             if not offset_map.put_all(keyed):
                 return False
-            breathe()
+            pause_if_due()
     if batch.last_offset >= start_offset:
         offset_map.latest_offset = max(offset_map.latest_offset, batch.last_offset)
     return True
@@ -275,7 +282,8 @@ def _keys(batch: Batch) -> Iterator[list[tuple[bytes | None, int]]]:
 
 @dataclass(slots=True)
 class BatchFilter:
-    """Second pass: what stays of each batch. One for each source segment, by whose age legacy tombstones are judged."""
+    """Second pass: the retained part of each batch. Each source segment has its own filter, because
+    its age decides on tombstones of the old formats."""
 
     offset_map: OffsetMap
     transactions: CleanedTransactions
@@ -285,10 +293,10 @@ class BatchFilter:
     delete_retention_ms: int
     keep_legacy_tombstones: bool
     stats: CleanerStats = field(default_factory=CleanerStats)
-    breathe: Callable[[], None] = no_breath
+    pause_if_due: Callable[[], None] = no_pause
 
     def clean(self, batch: Batch) -> Buffer | None:
-        """What is to be written in place of the batch: itself, another, or nothing."""
+        """The replacement of the batch: the batch itself, a rewritten one, or None."""
         self.stats.bytes_read += batch.size
         result = self._clean_legacy(batch) if batch.magic < 2 else self._clean(batch)
         if result is not None:
@@ -330,10 +338,11 @@ class BatchFilter:
             new_horizon = self.now_ms + self.delete_retention_ms
         if new_horizon is None and retained == count:
             return batch.data
-        return rebuild(batch, body, flags, new_horizon, self.breathe)
+        return rebuild(batch, body, flags, new_horizon, self.pause_if_due)
 
     def _decide(self, batch: Batch, body: bytes, keep_tombstones: bool) -> tuple[bytearray, bool]:
-        """A flag for each record, 1 where it is retained; and whether a tombstone is retained that the map covers."""
+        """A flag per record, 1 where it is retained, and whether a tombstone covered by the map is
+        retained."""
         base = batch.base_offset
         latest = self.offset_map.latest_offset - base
         newest = self.offset_map.get
@@ -352,11 +361,11 @@ class BatchFilter:
                     flag(1)
                 else:
                     flag(0)
-            self.breathe()
+            self.pause_if_due()
         return flags, has_tombstone
 
     def _must_stay(self, batch: Batch) -> bool:
-        """Whether the batch's header is needed even without records."""
+        """Whether the header of the batch is retained even without records."""
         if batch.last_offset + 1 == self.upper_bound:
             return True
         last = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
@@ -388,7 +397,7 @@ class BatchFilter:
             if is_retained:
                 last_offset = record.offset
             if not len(flags) % SLICE:
-                self.breathe()
+                self.pause_if_due()
         retained = flags.count(1)
         self.stats.records_read += len(flags)
         self.stats.records_written += retained
@@ -397,14 +406,14 @@ class BatchFilter:
         return rebuild_legacy(batch, flags, last_offset) if retained else None
 
 
-# --- writing a batch anew
+# --- rewriting a batch
 
 
 def rebuild(
-    batch: Batch, body: bytes, flags: bytearray, new_horizon: int | None, breathe: Callable[[], None] = no_breath
+    batch: Batch, body: bytes, flags: bytearray, new_horizon: int | None, pause_if_due: Callable[[], None] = no_pause
 ) -> bytes:
-    """The magic 2 batch with only the records whose flag is set, and with a delete horizon if `new_horizon` is given.
-    `body` has passed the checks of `entries`."""
+    """A magic 2 batch with the records whose flag is set, and with the delete horizon `new_horizon`
+    if it is not None. `body` has passed the checks of `entries`."""
     base_timestamp = batch.base_timestamp
     attributes = batch.attributes
     shift = 0
@@ -418,13 +427,13 @@ def rebuild(
     end = 0
     for number, flag in enumerate(flags):
         if not number % SLICE:
-            breathe()
+            pause_if_due()
         start = end
         length, pos = decode_varint(body, start)
         end = pos + length
         if not flag:
             continue
-        # The record's attributes, one byte, stand before the timestamp delta.
+        # The attributes of the record, one byte, precede the timestamp delta.
         delta, after = decode_varint(body, pos + 1, 10)
         delta += shift
         if max_delta is None or delta > max_delta:
@@ -471,9 +480,10 @@ def _header(
 
 
 def rebuild_legacy(wrapper: Batch, flags: bytearray, last_offset: int) -> bytes:
-    """A compressed message of magic 0 or 1 with only those of the messages inside it whose flag is set.
+    """A compressed message of magic 0 or 1 with the inner messages whose flag is set.
 
-    The inner ones stay as they are: in magic 1 their offsets count back from the wrapper's, that of the last one left.
+    The inner messages are not changed: in magic 1 their offsets are relative to that of the
+    wrapper, which is the offset of the last inner message.
     """
     _, packed = legacy_key_value(wrapper.buf, wrapper)
     if packed is None:

@@ -1,4 +1,4 @@
-"""What DescribeLogDirs says of data directories."""
+"""Data directories as DescribeLogDirs reports them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class DirInfo:
-    """Sizes are -1 where they are not known."""
+    """Sizes are -1 where they are unknown."""
 
     path: str
     online: bool
@@ -32,12 +32,12 @@ class DirInfo:
 def describe_dir(
     log_dir: LogDir, replicas: list[ReplicaInfo], on_failure: Callable[[LogDir, OSError, str], None]
 ) -> DirInfo:
-    """`on_failure` is told what the disk said, and may take the directory offline."""
+    """`on_failure` is called with an error of the disk, and may take the directory offline."""
     total = usable = -1
     if log_dir.online:
         try:
             stat = os.statvfs(log_dir.path)
             total, usable = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
         except OSError as error:
-            on_failure(log_dir, error, "asking for free space")
+            on_failure(log_dir, error, "reading the free space")
     return DirInfo(str(log_dir.path), log_dir.online, total, usable, replicas)

@@ -1,8 +1,8 @@
-"""The file of a segment's batches, and the part of it that answers a fetch without being read.
+"""The .log file of a segment, and slices of it that are sent without being read.
 
-A FileSlice goes into a Fetch response as its `records`: the network layer hands it to sendfile, or reads it where
-sendfile does not go (TLS). It keeps its LogFile alive, so a segment may be deleted while a slice of it is still being
-sent.
+A FileSlice is the `records` of a Fetch response: the network layer passes it to sendfile, or reads
+it where sendfile cannot be used (TLS). It keeps its LogFile alive, so a segment may be deleted
+while a slice of it is being sent.
 """
 
 from __future__ import annotations
@@ -18,38 +18,39 @@ from kavka.common.errors import ErrorCode, KafkaError
 _CLOEXEC = os.O_CLOEXEC
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 IOV_MAX = 1024
-"""How many buffers one writev takes."""
+"""The maximum number of buffers of one pwritev."""
 
 
 class FileClosed(KafkaError):
-    """An access to a file that this broker closed itself: its segment was deleted, or its log was let go of. It says
-    nothing about the disk."""
+    """An access to a file that this broker has closed, because its segment was deleted or its log
+    closed. The disk is fine."""
 
     def __init__(self, path: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is closed.")
 
 
 class LogFile:
-    """A .log file: its path, its descriptor (opened when first needed), and how many of its bytes are whole batches.
+    """A .log file: its path, its descriptor (opened at its first use), and `size`, the number of
+    its bytes that are complete batches.
 
-    Descriptor numbers are reused, so nobody may use one that another thread can close. The loop thread (or the thread
-    that owns the log) calls `close`; it alone uses `fd` directly. Every other thread takes the descriptor by
-    `acquire` and gives it back by `release`, or reads by `read`, which does both. `close` takes effect at once for new
-    users, who get FileClosed; the descriptor is closed by the last `release`. Without `close` it is closed with the
-    last reference to this object.
+    Descriptor numbers are reused, so no thread may use a descriptor that another thread can close.
+    Only the thread that owns the log calls `close` and uses `fd` directly. Other threads call
+    `acquire` and `release`, or `read`, which does both. After `close` new users get FileClosed; the
+    last `release` closes the descriptor. Without `close` it is closed with the last reference to
+    this object.
 
-    A file is opened by its path, which the loop thread may change: files that a worker is to read are opened on the
-    loop thread first.
+    A file is opened by its path, which the loop thread may change, so the loop thread opens files
+    before a worker thread reads them.
 
-    What lies after `size` in the file is never shown: nothing, or zeros of a preallocated file, or for as long as the
-    disk refuses even to cut a file short, what a failed append left. That is cut off before anything else is
-    appended, as recovery after a crash would take whole batches in it for good ones.
+    Bytes after `size` are never read: zeros of a preallocated file, or the rest of a failed append
+    while the disk refuses to truncate the file. The next append truncates that rest first, because
+    recovery after a crash would accept complete batches in it.
     """
 
     __slots__ = ("_closed", "_fd", "_lock", "_orphan", "_torn", "_users", "path", "preallocated", "size")
 
     def __init__(self, path: str, size: int, fd: int = -1, preallocated: int = 0) -> None:
-        """`preallocated`: the length of the file on disk, where it was made longer than its content."""
+        """`preallocated` is the length of a preallocated file on disk, else 0."""
         self.path = path
         self.size = size
         self.preallocated = preallocated
@@ -63,7 +64,7 @@ class LogFile:
 
     @classmethod
     def create(cls, path: str, preallocated: int = 0) -> LogFile:
-        """A new empty file; one that is there is emptied."""
+        """Create an empty file, or empty an existing one."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | _CLOEXEC, 0o644)
         file = cls(path, 0, fd, preallocated)
         if preallocated:
@@ -71,9 +72,9 @@ class LogFile:
         return file
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview], total: int) -> None:
-        """Write all the buffers (`total` bytes) at the end, or raise OSError with the file as it was."""
+        """Write all buffers (`total` bytes) at the end. OSError leaves the file unchanged."""
         if self._torn:
-            self.cut(self.size)
+            self.truncate(self.size)
         position = self.size
         try:
             written = os.pwritev(self.fd, buffers[:IOV_MAX], position)
@@ -81,13 +82,13 @@ class LogFile:
                 self._append_rest(buffers, written, position)
         except BaseException:
             with contextlib.suppress(OSError):
-                self.cut(position)
+                self.truncate(position)
             raise
         self.size = position + total
 
     def _append_rest(self, buffers: Sequence[bytes | bytearray | memoryview], written: int, position: int) -> None:
-        """The kernel took less than all: too many buffers, or the disk ran full half way (then the next call says
-        so)."""
+        """Write the rest after a short write: there were too many buffers, or the disk is full
+        (then the next call fails)."""
         rest = [memoryview(buffer) for buffer in buffers]
         position += written
         while True:
@@ -104,11 +105,11 @@ class LogFile:
                 rest[0] = rest[0][written:]
             written = os.pwritev(self.fd, rest[:IOV_MAX], position)
             if not written:
-                raise OSError(errno.EIO, "the disk takes no more bytes", self.path)
+                raise OSError(errno.EIO, "the disk accepts no more bytes", self.path)
             position += written
 
-    def cut(self, size: int) -> None:
-        """Drop everything from `size` on."""
+    def truncate(self, size: int) -> None:
+        """Remove all bytes from `size` on."""
         self._torn = True
         self.size = size
         os.ftruncate(self.fd, size)
@@ -117,14 +118,15 @@ class LogFile:
         self._torn = False
 
     def trim(self) -> None:
-        """Give back what was preallocated and is not used."""
+        """Release unused preallocated space."""
         if self.preallocated or self._torn:
             self.preallocated = 0
-            self.cut(self.size)
+            self.truncate(self.size)
 
     @property
     def fd(self) -> int:
-        """For the thread that owns the log, until it gives up control: another turn may close the file."""
+        """For the thread that owns the log, within one turn of the loop: the next turn may close
+        the file."""
         fd = self._fd
         if fd < 0:
             with self._lock:
@@ -139,14 +141,14 @@ class LogFile:
         return self._fd
 
     def acquire(self) -> int:
-        """The descriptor, which stays open until `release`. FileClosed after `close`."""
+        """The descriptor, which stays open until `release`. Raises FileClosed after `close`."""
         with self._lock:
             fd = self._opened()
             self._users += 1
             return fd
 
     def release(self) -> None:
-        """Once for every `acquire`, in any thread."""
+        """Must be called once for every `acquire`, in any thread."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -168,7 +170,7 @@ class LogFile:
         return self._fd >= 0
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file. In any thread."""
+        """Read `size` bytes, fewer only at the end of the file. Any thread may call it."""
         fd = self.acquire()
         try:
             return _pread_all(fd, position, size)
@@ -176,29 +178,29 @@ class LogFile:
             self.release()
 
     def read_nowait(self, position: int, size: int) -> bytes:
-        """As `read`, but raises BlockingIOError where the bytes are not in the page cache. For the thread that owns the
-        log."""
+        """Like `read`, for the thread that owns the log, but raises BlockingIOError where the bytes
+        are not in the page cache."""
         if not _NOWAIT:
             return _pread_all(self.fd, position, size)
         buffer = bytearray(size)
         try:
-            got = os.preadv(self.fd, (buffer,), position, _NOWAIT)
+            count = os.preadv(self.fd, (buffer,), position, _NOWAIT)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
             return _pread_all(self.fd, position, size)
-        if got < size and position + got < self.size:
+        if count < size and position + count < self.size:
             raise BlockingIOError(errno.EAGAIN, "not in the page cache", self.path)
-        return bytes(memoryview(buffer)[:got])
+        return bytes(memoryview(buffer)[:count])
 
     def suspend(self) -> None:
-        """Close the descriptor until it is needed again: nobody but the caller may hold this file."""
+        """Close the descriptor until its next use. The file must have no other user."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def close(self) -> None:
-        """No new user from here on; the last one closes the descriptor."""
+        """Admit no new users. The last one closes the descriptor."""
         with self._lock:
             self._closed = True
             fd, self._fd = self._fd, -1
@@ -218,7 +220,7 @@ class LogFile:
 
 
 class FileSlice:
-    """`size` bytes of a LogFile from `position` on."""
+    """`size` bytes of a LogFile from `position` on. Immutable."""
 
     __slots__ = ("file", "position", "size")
 
@@ -232,16 +234,16 @@ class FileSlice:
 
     @property
     def fd(self) -> int:
-        """For the loop thread alone, see LogFile."""
+        """Only for the loop thread (LogFile)."""
         return self.file.fd
 
     def read(self) -> bytes:
-        """All of it, copied. Shorter than `len()` only where the log was truncated under it, FileClosed where its
-        segment was deleted. In any thread."""
+        """A copy of the bytes. It is shorter than `len()` where the log was truncated. Raises
+        FileClosed where the segment was deleted. Any thread may call it."""
         return self.file.read(self.position, self.size)
 
     def tail(self, n: int) -> FileSlice:
-        """What is left after the first `n` bytes."""
+        """The rest after the first `n` bytes."""
         return FileSlice(self.file, self.position + n, self.size - n)
 
     def __repr__(self) -> str:

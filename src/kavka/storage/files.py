@@ -1,9 +1,11 @@
-"""File names of a log, and writing small files so that a crash leaves the old or the new one, never a half."""
+"""File names of a log, and atomic writes of small files."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+
+from kavka.common.errors import ErrorCode, KafkaError
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -12,22 +14,22 @@ TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 
 DELETED_SUFFIX = ".deleted"
-"""Out of the log, waiting for `file.delete.delay.ms`; removed on open."""
+"""Removed from the log; deleted after `file.delete.delay.ms`, or when the log is opened."""
 CLEANED_SUFFIX = ".cleaned"
-"""The cleaner is still writing it; removed on open."""
+"""Being written by the cleaner; deleted when the log is opened."""
 SWAP_SUFFIX = ".swap"
-"""Whole, and about to take the place of the segments it was made from; put in place on open."""
+"""Complete, and about to replace old segments; swapped in when the log is opened."""
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Twenty digits, so that names sort as offsets do."""
+    """A name of twenty digits, so that names sort like offsets."""
     return f"{offset:020d}{suffix}"
 
 
 def offset_of(name: str) -> int | None:
-    """The offset that a file is named by; None for a name that is not of this form, or of no offset that there is."""
+    """The offset in the name of a file, or None."""
     digits = name.split(".", 1)[0]
     if len(digits) != 20 or not digits.isascii() or not digits.isdigit():
         return None
@@ -36,7 +38,7 @@ def offset_of(name: str) -> int | None:
 
 
 def fsync_dir(path: str | os.PathLike[str]) -> None:
-    """Makes created, renamed and removed names of a folder survive a crash of the machine."""
+    """Make created, renamed and removed names in a folder survive a crash of the machine."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -53,7 +55,8 @@ def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
 
 
 def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace a small file as a whole: write beside it (`.tmp`), fsync, rename over it, fsync the folder. Blocks."""
+    """Replace a small file: write `.tmp`, fsync it, rename it over the file, fsync the folder. A
+    crash leaves the old or the new file. Blocks."""
     target = os.fspath(path)
     temporary = target + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -80,7 +83,7 @@ def remove_if_there(path: str | os.PathLike[str]) -> bool:
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
-    """fsync a file by name; one that is gone meanwhile needs none."""
+    """fsync a file by name. A missing file is ignored."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -89,3 +92,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def storage_error(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)

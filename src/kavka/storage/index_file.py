@@ -1,5 +1,5 @@
-"""What the offset index and the time index share: a memory-mapped file of entries of one size, sorted, appended to at
-the end."""
+"""The common part of the offset index and the time index: a memory-mapped file of sorted
+entries."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ PAGE = 4096
 
 
 class CorruptIndex(Exception):
-    """An index file that cannot be right; it is thrown away and made anew from the log."""
+    """A malformed index file. It is rebuilt from the log."""
 
 
 class IndexFile:
-    """Entries in a file that is longer than they are while its segment is active.
+    """A memory-mapped file of fixed-size entries.
 
-    A file that takes entries is as long as `segment.index.bytes` allows (a sparse file: only touched pages take
-    room), mapped as a whole; `trim` cuts it to its entries when the segment rolls or closes. So the length of a
-    trimmed file tells the number of its entries, and that of a file after a crash tells nothing: it is rebuilt, as
-    the segment it belongs to is not flushed yet.
+    While its segment is active, the file has the length `segment.index.bytes` (it is sparse: only
+    used pages take space) and is mapped as a whole. `trim` truncates it to its entries when the
+    segment rolls or closes. So the length of a trimmed file gives the number of its entries. After
+    a crash the length is meaningless; recovery rebuilds the file, because its segment is not
+    flushed.
 
-    Storing into a mapped page that the disk has no room for would kill the process, so pages are allocated before
-    they are written to (`reserve`), which fails like any write.
+    A store to a mapped page without disk space would kill the process, so `reserve` allocates pages
+    before they are written, which fails like any write.
 
-    Nothing is mapped, and no descriptor is held, before the first append or lookup.
+    Nothing is mapped, and no descriptor is open, before the first append or lookup. Only the thread
+    that owns the log may call it, except for `sync`.
     """
 
     ENTRY: ClassVar[int]
@@ -46,7 +48,7 @@ class IndexFile:
         self._allocated = 0
 
     def create(self) -> None:
-        """An empty file; one that is there is emptied."""
+        """Create an empty file, or empty an existing one."""
         self.reset()
         os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
 
@@ -56,29 +58,30 @@ class IndexFile:
             raise CorruptIndex(f"{self.path}: {self._file_size} bytes are no multiple of {self.ENTRY}")
 
     def reserve(self, more: int) -> None:
-        """Room on disk for `more` entries, so that appending them cannot fail. OSError where there is none."""
+        """Allocate disk space for `more` entries, so that appending them cannot fail. Raises
+        OSError."""
         if not self._writable or (self.entries + more) * self.ENTRY > self._allocated:
             self._allocate(more)
 
     def _allocate(self, more: int) -> None:
         limit = max(self.max_entries, self.entries + more) * self.ENTRY
-        wanted = min(limit, -(-(self.entries + more) * self.ENTRY // PAGE) * PAGE)
+        target = min(limit, -(-(self.entries + more) * self.ENTRY // PAGE) * PAGE)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not self._writable:
                 os.ftruncate(fd, limit)
                 self._file_size = limit
-            if wanted > self._allocated:
-                os.posix_fallocate(fd, self._allocated, wanted - self._allocated)
+            if target > self._allocated:
+                os.posix_fallocate(fd, self._allocated, target - self._allocated)
             if not self._writable:
                 self._map = mmap.mmap(fd, limit)
                 self._writable = True
         finally:
             os.close(fd)
-        self._allocated = wanted
+        self._allocated = target
 
     def _mapped(self) -> mmap.mmap:
-        """The map to look entries up in; there must be one entry at least."""
+        """The map for lookups. There must be at least one entry."""
         mapped = self._map
         if mapped is None:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -89,7 +92,7 @@ class IndexFile:
         return mapped
 
     def _raw(self, entry: int) -> bytes:
-        """The bytes of one entry, without mapping the file for just that."""
+        """The bytes of one entry. Does not map the file."""
         start = entry * self.ENTRY
         if self._map is not None:
             return self._map[start : start + self.ENTRY]
@@ -100,7 +103,7 @@ class IndexFile:
             os.close(fd)
 
     def _keep(self, entries: int) -> None:
-        """Forget all but the first `entries`."""
+        """Remove all but the first `entries`."""
         self.entries = entries
         if not self._writable:
             self._unmap()
@@ -113,7 +116,7 @@ class IndexFile:
             mapped.close()
 
     def reset(self) -> None:
-        """Forget all entries, also those that a crash may have left in the file."""
+        """Remove all entries, also those that a crash may have left in the file."""
         self.entries = 0
         self._unmap()
         if self._file_size:
@@ -121,7 +124,7 @@ class IndexFile:
             self._file_size = 0
 
     def trim(self) -> None:
-        """Cut the file to its entries and unmap it."""
+        """Truncate the file to its entries and unmap it."""
         self._unmap()
         size = self.entries * self.ENTRY
         if self._file_size != size:
@@ -129,7 +132,7 @@ class IndexFile:
             self._file_size = size
 
     def sync(self) -> None:
-        """On disk after it (also what was stored through the map). Blocks; safe in any thread."""
+        """fsync the file, including stores through the map. Blocks; any thread may call it."""
         sync_file(self.path)
 
     def close(self) -> None:

@@ -1,12 +1,13 @@
-"""Periodic work of the storage layer, cut at the border between the loop thread and its workers.
+"""Periodic work of the storage layer, split between the loop thread and worker threads.
 
-Nothing here knows asyncio: the broker's loop schedules jobs. Every `period_ms`, and never while the same job is under
-way, it
+The broker's loop schedules jobs; this module does not depend on asyncio. Every `period_ms`, unless
+the same job is running, the loop
 
-1. calls `prepare()` on the loop: looks at the logs, collects what has to be done; False when that is nothing;
-2. calls `run()` in a worker thread: the blocking part (fsync, unlink, copying), which touches no state of a Log;
-3. calls `finish(error)` on the loop, with what `run` raised or None: takes the results over. True asks for another
-   round at once, without waiting for the period.
+1. calls `prepare()` on the loop thread, which collects the work; False where there is none;
+2. calls `run()` in a worker thread: the blocking part (fsync, unlink, copying), which uses no state
+   of a Log;
+3. calls `finish(error)` on the loop thread, with the exception of `run` or None, which applies the
+   results. True requests another round at once.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ logger = logging.getLogger(__name__)
 
 
 class Job:
-    """A piece of periodic work; see the module's text for who calls what."""
+    """A periodic task. The module docstring says which thread calls which method."""
 
     name: str = "job"
     period_ms: int = 60_000
 
     def prepare(self) -> bool:
-        """On the loop thread, quick."""
+        """On the loop thread; must not block."""
         raise NotImplementedError
 
     def run(self) -> None:
         """In a worker thread, may block."""
 
     def finish(self, error: BaseException | None) -> bool:
-        """On the loop thread, quick."""
+        """On the loop thread; must not block."""
         if error is not None:
             logger.error("%s failed: %s", self.name, error, exc_info=error)
         return False
 
 
 def run_now(job: Job) -> int:
-    """All rounds of a job in the calling thread, for tests, for tools and for the stop; returns how many there were."""
+    """Run all rounds of a job in the calling thread. Returns their number."""
     rounds = 0
     while job.prepare():
         error: BaseException | None = None

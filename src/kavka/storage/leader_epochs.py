@@ -1,11 +1,12 @@
-"""The leader epochs of a log: at which offset each leader began to write (`leader-epoch-checkpoint`).
+"""The leader epochs of a log: the offset at which each epoch begins (`leader-epoch-checkpoint`).
 
     0                 version
     2                 number of lines that follow
     0 0               epoch, its first offset
     3 1042
 
-Both columns strictly grow. A follower compares them with its leader's to find where their logs part.
+Both columns strictly increase. A follower compares them with those of its leader to find where
+their logs diverge.
 """
 
 from __future__ import annotations
@@ -24,19 +25,21 @@ UNDEFINED_OFFSET = -1
 
 
 class EpochsSnapshot(NamedTuple):
-    """The epochs at one moment, for the thread that writes the file."""
+    """A copy of the epochs, for the thread that writes the file."""
 
     version: int
     entries: list[tuple[int, int]]
 
 
 class LeaderEpochs:
-    """Changes are made in memory; who makes them also makes sure that the file is written before the recovery point
-    passes the batches that they are about, and at a clean stop. A crash before that costs nothing: recovery finds the
-    epochs in the batches past the recovery point.
+    """The leader epochs of one log and their file.
 
-    Only the thread that owns the log changes it. `write` runs in any thread, with what `snapshot` returned: files are
-    fsynced, which the loop thread must not wait for.
+    Changes are made in memory. The file is written before the recovery point passes the batches of
+    a new epoch, and at a clean shutdown. After a crash before that, recovery finds the epochs in
+    the batches past the recovery point.
+
+    Only the thread that owns the log may change it. Any thread may call `write`, with the result of
+    `snapshot`; it waits for fsync, so the loop thread does not.
     """
 
     __slots__ = ("_saved", "_version", "_writing", "epochs", "latest", "path", "starts")
@@ -49,13 +52,14 @@ class LeaderEpochs:
             self.epochs.append(epoch)
             self.starts.append(start)
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
-        # How often it changed, and which of these states is in the file.
+        # Incremented with each change, and the version in the file.
         self._version = self._saved = 0
         self._writing = Lock()
 
     @classmethod
     def load(cls, path: str) -> LeaderEpochs:
-        """No file is a file of no epochs; CheckpointError for one that is empty or malformed."""
+        """Read the file. A missing file has no epochs. Raises CheckpointError for an empty or
+        malformed file."""
         try:
             with open(path, "rb") as file:
                 data = file.read()
@@ -72,8 +76,8 @@ class LeaderEpochs:
         return list(zip(self.epochs, self.starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`; True where that is news. Entries it contradicts (not before it in both
-        columns) go."""
+        """`epoch` begins at `start_offset`. Removes contradicting entries (not smaller in both
+        columns). Returns whether anything changed."""
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
         if self.epochs and epoch == self.latest and start_offset >= self.starts[-1]:
@@ -85,9 +89,10 @@ class LeaderEpochs:
         self._changed()
         return True
 
-    def note_batch(self, epoch: int, base_offset: int, last_offset: int) -> None:
-        """In recovery: a batch of the log, in order. It proves entries wrong that a crash has left in the file: those
-        that begin within it, and those that have its offsets in another epoch."""
+    def recover_batch(self, epoch: int, base_offset: int, last_offset: int) -> None:
+        """Recovery found this batch; batches come in order. Entries that a crash left in the file
+        and that contradict the batch are removed: those that begin within it, and those that put
+        its offsets in another epoch."""
         if epoch < 0 or (self.epoch_for(base_offset) == epoch == self.epoch_for(last_offset)):
             return
         self.truncate_from_end(base_offset + 1)
@@ -96,7 +101,7 @@ class LeaderEpochs:
             self.assign(epoch, base_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch up to `epoch`, where it ends); (-1, -1) where that cannot be said."""
+        """The largest epoch up to `epoch` and its end offset, or (-1, -1)."""
         if epoch == UNDEFINED_EPOCH:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self.latest:
@@ -104,23 +109,23 @@ class LeaderEpochs:
         after = bisect_right(self.epochs, epoch)
         if after == len(self.epochs):
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
-        found = self.epochs[after - 1] if after else epoch
-        return found, self.starts[after]
+        return self.epochs[after - 1] if after else epoch, self.starts[after]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch that the record at `offset` was written in; -1 where that is not known."""
+        """The epoch of the record at `offset`, or -1."""
         n = bisect_right(self.starts, offset)
         return self.epochs[n - 1] if n else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that begin at or after `end_offset`."""
+        """Remove epochs that begin at or after `end_offset`."""
         keep = bisect_left(self.starts, end_offset)
         if keep < len(self.starts):
             del self.epochs[keep:], self.starts[keep:]
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that end at or before `start_offset`; the one that holds it begins there now."""
+        """Remove epochs that end at or before `start_offset`. The epoch that holds it now begins
+        there."""
         n = bisect_right(self.starts, start_offset)
         if n and (n > 1 or self.starts[0] != start_offset):
             del self.epochs[: n - 1], self.starts[: n - 1]
@@ -134,7 +139,7 @@ class LeaderEpochs:
             self._changed()
 
     def restore(self, entries: list[tuple[int, int]]) -> None:
-        """Undo: go back to what `entries` gave before."""
+        """Take back all changes since `entries` had this value."""
         self.epochs = [epoch for epoch, _ in entries]
         self.starts = [start for _, start in entries]
         self._changed()
@@ -147,14 +152,15 @@ class LeaderEpochs:
 
     @property
     def dirty(self) -> bool:
-        """Whether the file says something else."""
+        """Whether the file is out of date."""
         return self._version != self._saved
 
     def snapshot(self) -> EpochsSnapshot:
         return EpochsSnapshot(self._version, self.entries)
 
     def write(self, snapshot: EpochsSnapshot) -> None:
-        """In any thread: the snapshot is on disk after it, unless a later one is already. Blocks for two fsyncs."""
+        """Write a snapshot to disk, unless a later one is there. Blocks for two fsyncs; any thread
+        may call it."""
         with self._writing:
             if snapshot.version > self._saved:
                 lines = [f"{VERSION}\n{len(snapshot.entries)}\n"]
@@ -163,10 +169,10 @@ class LeaderEpochs:
                 self._saved = snapshot.version
 
     def save(self) -> None:
-        """For the thread that owns the log, where it may block: write what changed."""
+        """Write the file if it is out of date. Blocks."""
         if self.dirty:
             self.write(self.snapshot())
 
-    def rebuilt(self) -> None:
-        """The file is of no use: write it even if there is no epoch."""
+    def mark_dirty(self) -> None:
+        """The file is malformed: write it even if there is no epoch."""
         self._changed()

@@ -21,32 +21,34 @@ from kavka.storage.partition_dir import DELETE, FUTURE, LOG, PartitionDir, parse
 logger = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
-"""KRaft's own log: found in directories that such a broker has used, never loaded."""
-_QUIET = frozenset({"lost+found", "remote-log-index-cache"})
+"""The metadata log of KRaft, in directories that a KRaft broker has used. It is never loaded."""
+_SILENTLY_IGNORED = frozenset({"lost+found", "remote-log-index-cache"})
 
 Progress = Callable[[int, int, Sequence[str]], None]
-"""Called about every second while logs are being opened: how many are done, how many there are, names of those under
-way."""
+"""Called about every second while logs are opened, with the number of logs opened, the number of
+all logs, and the folders in progress."""
 
 
 @dataclass(slots=True)
-class Found:
-    """What a directory holds, by the names of its folders."""
+class DirContents:
+    """The contents of a data directory: its folders by the kind of their names, and its
+    checkpoints."""
 
     log_dir: LogDir
     clean: bool
     logs: dict[TopicPartition, Path] = field(default_factory=dict)
     futures: dict[TopicPartition, tuple[Path, str]] = field(default_factory=dict)
     deletes: dict[Path, PartitionDir] = field(default_factory=dict)
-    strangers: list[Path] = field(default_factory=list)
+    ignored: list[Path] = field(default_factory=list)
     recovery_points: dict[TopicPartition, int] = field(default_factory=dict)
     start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Opened:
-    """One folder's log, or why it could not be opened. `unique` is that of a `-future` folder."""
+class LoadedFolder:
+    """The log of one folder, or the error that prevented opening it. `unique` is the unique part of
+    the name of a `-future` folder, else empty."""
 
     log_dir: LogDir
     partition: TopicPartition
@@ -56,32 +58,33 @@ class Opened:
     error: Exception | None = None
 
 
-def scan(log_dir: LogDir) -> Found:
-    """What is in a directory, and how it was left. Raises OSError."""
-    found = Found(log_dir, log_dir.take_clean_shutdown())
+def scan(log_dir: LogDir) -> DirContents:
+    """Read the names of the folders, the checkpoints and the clean shutdown file of a directory.
+    Raises OSError."""
+    contents = DirContents(log_dir, log_dir.take_clean_shutdown())
     with os.scandir(log_dir.path) as entries:
         folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     for name in folders:
         path = log_dir.path / name
         parsed = parse_dir_name(name)
         if parsed is None or parsed.partition.topic == METADATA_TOPIC:
-            if name not in _QUIET:
-                found.strangers.append(path)
+            if name not in _SILENTLY_IGNORED:
+                contents.ignored.append(path)
         elif parsed.kind == LOG:
-            found.logs[parsed.partition] = path
+            contents.logs[parsed.partition] = path
         elif parsed.kind == DELETE:
-            found.deletes[path] = parsed
+            contents.deletes[path] = parsed
         elif parsed.kind == FUTURE:
-            found.futures[parsed.partition] = (path, parsed.unique)
+            contents.futures[parsed.partition] = (path, parsed.unique)
         else:
-            found.strangers.append(path)
-    points = _offsets(log_dir.recovery_points, "all its logs are recovered from their start")
+            contents.ignored.append(path)
+    points = _offsets(log_dir.recovery_points, "recovering all its logs from their start")
     if points is None:
-        found.clean = False
-    found.recovery_points = points or {}
-    found.start_offsets = _offsets(log_dir.start_offsets, "logs start where their first segment does") or {}
-    found.high_watermarks = _offsets(log_dir.high_watermarks, "high watermarks start at the start of each log") or {}
-    return found
+        contents.clean = False
+    contents.recovery_points = points or {}
+    contents.start_offsets = _offsets(log_dir.start_offsets, "logs start at their first segment") or {}
+    contents.high_watermarks = _offsets(log_dir.high_watermarks, "high watermarks start at the start of each log") or {}
+    return contents
 
 
 def _offsets(checkpoint: OffsetCheckpoint, consequence: str) -> dict[TopicPartition, int] | None:
@@ -92,93 +95,98 @@ def _offsets(checkpoint: OffsetCheckpoint, consequence: str) -> dict[TopicPartit
         return None
 
 
-def complete_moves(found: Sequence[Found]) -> None:
-    """Ends moves between directories that a crash has cut between their two renames: the log is already named for
-    deletion in one directory, and complete under the same unique name as a `-future` in another."""
-    gone = {(parsed.partition, parsed.unique) for one in found for parsed in one.deletes.values()}
-    present = {partition for one in found for partition in one.logs}
-    for one in found:
-        for partition, (path, unique) in list(one.futures.items()):
-            if partition not in present and (partition, unique) in gone:
-                target = one.log_dir.path / str(partition)
+def complete_moves(dirs: Sequence[DirContents]) -> None:
+    """Complete moves between directories that a crash interrupted between their two renames: the
+    old folder is already renamed to `-delete`, and another directory has a complete `-future`
+    folder with the same unique name."""
+    deleted = {(parsed.partition, parsed.unique) for contents in dirs for parsed in contents.deletes.values()}
+    present = {partition for contents in dirs for partition in contents.logs}
+    for contents in dirs:
+        for partition, (path, unique) in list(contents.futures.items()):
+            if partition not in present and (partition, unique) in deleted:
+                target = contents.log_dir.path / str(partition)
                 try:
                     os.rename(path, target)
                 except OSError as error:
-                    one.log_dir.fail(error)
+                    contents.log_dir.fail(error)
                     continue
-                logger.info("%s had been moved to %s: taken over", partition, one.log_dir.path)
-                one.logs[partition] = target
-                del one.futures[partition]
+                logger.info("completed the move of %s to %s", partition, contents.log_dir.path)
+                contents.logs[partition] = target
+                del contents.futures[partition]
 
 
-def check_duplicates(found: Sequence[Found]) -> None:
-    """Raises LogDirError when a partition has a log in two directories."""
-    places: dict[TopicPartition, Path] = {}
-    for one in found:
-        for partition, path in one.logs.items():
-            if partition in places:
+def check_duplicates(dirs: Sequence[DirContents]) -> None:
+    """Raises LogDirError where two directories have a log of the same partition."""
+    paths: dict[TopicPartition, Path] = {}
+    for contents in dirs:
+        for partition, path in contents.logs.items():
+            if partition in paths:
                 raise LogDirError(
-                    f"partition {partition} has two logs, {places[partition]} and {path}; move one of them away"
+                    f"partition {partition} has two logs, {paths[partition]} and {path}; move one of them away"
                 )
-            places[partition] = path
+            paths[partition] = path
 
 
 def open_logs(
-    found: Sequence[Found],
+    dirs: Sequence[DirContents],
     config_for: Callable[[str], LogConfig],
     clock: Clock,
     *,
     threads_per_dir: int,
     producer_id_expiration_ms: int,
     progress: Progress | None = None,
-) -> list[Opened]:
-    """Opens every log that was found, `threads_per_dir` at a time in each directory that was not left cleanly. Blocks.
+) -> list[LoadedFolder]:
+    """Open all logs, `threads_per_dir` at a time in each directory that needs recovery. Blocks.
 
-    After a clean stop there is little to wait for, and threads would only be in each other's way. A directory that
-    fails while its logs are opened goes offline; what was opened of it is given up.
+    After a clean shutdown there is little I/O to wait for, and more threads would only compete. A
+    directory that fails while its logs are opened goes offline.
     """
 
-    def open_one(task: Opened, one: Found) -> Opened:
-        if not task.log_dir.online:
-            return task
-        partition = task.partition
-        under_way.append(task.path.name)
+    def open_folder(folder: LoadedFolder, contents: DirContents) -> LoadedFolder:
+        if not folder.log_dir.online:
+            return folder
+        partition = folder.partition
+        in_progress.append(folder.path.name)
         try:
-            task.log = Log.open(
-                task.path,
+            folder.log = Log.open(
+                folder.path,
                 partition,
                 config_for(partition.topic),
                 clock,
-                recovery_point=one.recovery_points.get(partition, 0),
-                start_offset=one.start_offsets.get(partition, 0),
-                clean_shutdown=one.clean,
+                recovery_point=contents.recovery_points.get(partition, 0),
+                start_offset=contents.start_offsets.get(partition, 0),
+                clean_shutdown=contents.clean,
                 producer_id_expiration_ms=producer_id_expiration_ms,
             )
         except (OSError, KafkaError) as error:
-            task.error = error
+            folder.error = error
             if is_dir_failure(error):
-                task.log_dir.fail(error)
+                folder.log_dir.fail(error)
         finally:
-            under_way.remove(task.path.name)
-        return task
+            in_progress.remove(folder.path.name)
+        return folder
 
-    under_way: list[str] = []
-    tasks: list[tuple[Opened, Found]] = []
-    for one in found:
-        tasks += [(Opened(one.log_dir, tp, path, ""), one) for tp, path in one.logs.items()]
-        tasks += [(Opened(one.log_dir, tp, path, unique), one) for tp, (path, unique) in one.futures.items()]
+    in_progress: list[str] = []
+    folders: list[tuple[LoadedFolder, DirContents]] = []
+    for contents in dirs:
+        log_dir = contents.log_dir
+        folders += [(LoadedFolder(log_dir, tp, path, ""), contents) for tp, path in contents.logs.items()]
+        folders += [(LoadedFolder(log_dir, tp, *future), contents) for tp, future in contents.futures.items()]
     pools = {
-        one.log_dir.path: ThreadPoolExecutor(1 if one.clean else max(1, threads_per_dir), "recover") for one in found
+        contents.log_dir.path: ThreadPoolExecutor(1 if contents.clean else max(1, threads_per_dir), "recover")
+        for contents in dirs
     }
     try:
-        pending: set[Future[Opened]] = {pools[one.log_dir.path].submit(open_one, task, one) for task, one in tasks}
-        opened: list[Opened] = []
+        pending: set[Future[LoadedFolder]] = {
+            pools[contents.log_dir.path].submit(open_folder, folder, contents) for folder, contents in folders
+        }
+        loaded: list[LoadedFolder] = []
         while pending:
             done, pending = wait(pending, timeout=1.0)
-            opened += [future.result() for future in done]
+            loaded += [future.result() for future in done]
             if pending and progress is not None:
-                progress(len(opened), len(tasks), list(under_way))
+                progress(len(loaded), len(folders), list(in_progress))
     finally:
         for pool in pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
-    return opened
+    return loaded

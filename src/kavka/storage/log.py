@@ -1,39 +1,113 @@
-"""One partition's log.
-
-A Log is made of parts, each in a file of its own: log_state.py (what it consists of), log_append.py, log_read.py,
-log_flush.py, log_deletion.py (what becomes of it), recovery.py (how it is found on disk). This file has its beginning
-and its end.
-"""
+"""The log of one partition."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from uuid import UUID
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
+from kavka.records.rules import ProduceRules
 from kavka.storage.files import fsync_dir
 from kavka.storage.leader_epochs import FILE_NAME as EPOCHS_FILE
+from kavka.storage.log_append import LogAppender
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_deletion import LogDeletion
-from kavka.storage.log_flush import LogFlushing
-from kavka.storage.log_read import LogReading
+from kavka.storage.log_flush import LogFlusher
+from kavka.storage.log_offsets import LogOffsets
+from kavka.storage.log_read import LogReader
+from kavka.storage.log_retention import expired_segments, retention_rules
 from kavka.storage.partition_metadata import read_topic_id, write_topic_id
+from kavka.storage.producer_replay import reload_producers
 from kavka.storage.producer_state import ProducerEntry
-from kavka.storage.recovery import load_log
+from kavka.storage.recovery import LoadedLog, load_log
 from kavka.storage.segment import LogSegment
+from kavka.storage.segments import PendingDeletion
 
 
-class Log(LogDeletion, LogReading, LogFlushing):
-    """The batches of one partition, in segments, in one folder.
+class Log(LogOffsets):
+    """The batches of one partition, in segments, in one folder. It is composed of these parts:
 
-    The loop thread alone calls it, except `open` (before anyone else has it) and `run()` of what `prepare_flush` and
-    `take_due_deletions` hand out. All before `high_watermark` is replicated, all before `last_stable_offset` also
-    decided, all before `flushed_offset` on disk. `end_offset` includes what is staged and not written yet.
+    - `segments` (LogSegments): the files of batches and their indexes;
+    - `producer_states` (ProducerStates): idempotent producers, transactions, and their snapshots;
+    - `epochs` (LeaderEpochs): the offset at which each leader epoch begins;
+    - an appender (LogAppender): batches that are staged and not written yet;
+    - a reader (LogReader), and a flusher (LogFlusher) that moves the recovery point.
+
+    Log itself does what concerns several parts: retention, truncation, the high watermark, and the
+    swap of cleaned segments. LogOffsets has the offsets and their invariants.
+
+    Only the loop thread calls it, except for `open`, and for `run()` of the objects that
+    `prepare_flush` and `take_due_deletions` return.
     """
+
+    __slots__ = (
+        "_appender",
+        "_flusher",
+        "_reader",
+        "aborted_transactions",
+        "append_as_follower",
+        "bytes_between",
+        "clock",
+        "closed",
+        "config",
+        "dir",
+        "epochs",
+        "flush",
+        "offset_for_timestamp",
+        "offset_of_max_timestamp",
+        "prepare_flush",
+        "producer_states",
+        "read",
+        "roll",
+        "roll_back",
+        "segments",
+        "stage_as_leader",
+        "take_due_deletions",
+        "topic_id",
+        "topic_partition",
+        "write_staged",
+    )
+
+    def __init__(
+        self,
+        dir: Path,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        clock: Clock,
+        loaded: LoadedLog,
+        topic_id: UUID | None,
+    ) -> None:
+        super().__init__(loaded.start_offset, loaded.end_offset, loaded.recovery_point)
+        self.dir = dir
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.clock = clock
+        self.closed = False
+        self.segments = segments = loaded.segments
+        self.producer_states = producers = loaded.producers
+        self.epochs = epochs = loaded.epochs
+        self._appender = appender = LogAppender(self, segments, producers, epochs, config, clock)
+        self._reader = reader = LogReader(self, segments, topic_partition)
+        self._flusher = flusher = LogFlusher(self, segments, producers.snapshots, epochs, clock)
+        # Methods of the parts, bound instead of wrapped: most are called for every request.
+        self.stage_as_leader = appender.stage_as_leader
+        self.append_as_follower = appender.append_as_follower
+        self.write_staged = appender.write_staged
+        self.roll_back = appender.roll_back
+        self.roll = appender.roll
+        self.read = reader.read
+        self.bytes_between = reader.bytes_between
+        self.aborted_transactions = reader.aborted_transactions
+        self.offset_for_timestamp = reader.offset_for_timestamp
+        self.offset_of_max_timestamp = reader.offset_of_max_timestamp
+        self.prepare_flush = flusher.prepare_flush
+        self.flush = flusher.flush
+        self.take_due_deletions = segments.take_due_deletions
 
     @classmethod
     def open(
@@ -49,35 +123,34 @@ class Log(LogDeletion, LogReading, LogFlushing):
         producer_id_expiration_ms: int = 86_400_000,
         topic_id: UUID | None = None,
     ) -> Log:
-        """The log in `dir`, which is made if it is not there, but not the folder that it is in. Blocks; recovers unless
-        the last stop was clean.
+        """Open the log in `dir`, which is created if it is missing; its parent must exist. Blocks.
+        Recovers unless the last shutdown was clean.
 
-        OSError where the disk fails, KafkaError where the folder belongs to another topic id or its files make no
-        sense.
+        Raises OSError where the disk fails, KafkaError where the folder belongs to another topic id
+        or its files are malformed.
         """
         path = os.fspath(dir)
-        new = not os.path.isdir(path)
-        if new:
+        is_new = not os.path.isdir(path)
+        if is_new:
             os.mkdir(path)
             fsync_dir(os.path.dirname(path) or ".")
-        known_id = None if new else read_topic_id(path)
+        stored_id = None if is_new else read_topic_id(path)
         loaded = load_log(
             path,
             config,
-            clock.now_ms(),
+            clock,
             recovery_point=recovery_point,
             start_offset=start_offset,
             clean_shutdown=clean_shutdown,
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
-        log = cls(Path(dir), topic_partition, config, clock, loaded, known_id)
-        log.files_created = new or not clean_shutdown
+        log = cls(Path(dir), topic_partition, config, clock, loaded, stored_id)
         if topic_id is not None:
             log.set_topic_id(topic_id)
         return log
 
     def set_topic_id(self, topic_id: UUID) -> None:
-        """Write partition.metadata; INCONSISTENT_TOPIC_ID where the files are those of another topic."""
+        """Write partition.metadata. Raises INCONSISTENT_TOPIC_ID where it names another topic."""
         if self.topic_id is None:
             write_topic_id(str(self.dir), topic_id)
             self.topic_id = topic_id
@@ -87,66 +160,267 @@ class Log(LogDeletion, LogReading, LogFlushing):
                 f"{self.dir} holds topic {self.topic_id}, not {topic_id}.",
             )
 
+    def update_config(self, config: LogConfig) -> None:
+        """Takes effect at once, also for existing segments, except for the size of their
+        indexes."""
+        self.config = config
+        self.segments.update_config(config)
+        self._appender.update_config(config)
+
+    def notify_rolls(self, callback: Callable[[Log], None] | None) -> None:
+        """`callback` is called after each roll."""
+        self._appender.on_roll = None if callback is None else lambda: callback(self)
+
+    # --- state
+
+    @property
+    def rules(self) -> ProduceRules:
+        """The topic's rules for `validate_produce`."""
+        return self._appender.rules
+
+    @property
+    def has_staged(self) -> bool:
+        return self._appender.has_staged
+
     @property
     def active_segment(self) -> LogSegment:
-        return self.active
+        return self.segments.active
 
-    # --- producers
+    @property
+    def size(self) -> int:
+        """Total bytes of the .log files."""
+        return self.segments.size
+
+    @property
+    def pending_deletions(self) -> list[PendingDeletion]:
+        return self.segments.pending_deletions
+
+    @property
+    def last_flush_ms(self) -> int:
+        return self._flusher.last_flush_ms
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self.written_end - self.flushed_offset
 
     def producers(self) -> Iterable[ProducerEntry]:
-        """All that are remembered, for DescribeProducers."""
+        """All producers of the log, for DescribeProducers."""
         return self.producer_states.entries.values()
 
-    def last_producer_entry(self, producer_id: int) -> ProducerEntry | None:
-        return self.producer_states.entries.get(producer_id)
-
     def expire_producers(self, now_ms: int) -> int:
-        """Forget those that wrote nothing for long; returns how many."""
+        """Remove inactive producers. Returns how many."""
         return self.producer_states.expire(now_ms)
 
-    # --- the end
+    # --- leader epochs
+
+    @property
+    def latest_epoch(self) -> int:
+        """The latest leader epoch of the log, or -1."""
+        return self.epochs.latest
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to `epoch` and its end offset, or (-1, -1)."""
+        return self.epochs.end_offset_for(epoch, self.written_end)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of the record at `offset`, or -1."""
+        return self.epochs.epoch_for(offset)
+
+    def start_epoch(self, leader_epoch: int) -> None:
+        """This broker becomes the leader: the epoch begins at the end of the log."""
+        self.write_staged()
+        if leader_epoch >= 0:
+            self.epochs.assign(leader_epoch, self.end_offset)
+
+    # --- the high watermark and the start offset
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Set the high watermark, within the log, and the last stable offset."""
+        if offset > self.written_end:
+            offset = self.written_end
+        if offset < self.start_offset:
+            offset = self.start_offset
+        self.high_watermark = offset
+        states = self.producer_states
+        if states.unreplicated:
+            states.on_high_watermark(offset)
+        first = states.first_unstable_offset
+        if first is None or first >= offset:
+            self.last_stable_offset = offset
+        else:
+            self.last_stable_offset = first if first > self.start_offset else self.start_offset
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the start offset up to `offset` (-1: the high watermark). Returns the start offset.
+
+        Raises OFFSET_OUT_OF_RANGE past the high watermark. The next `delete_old_segments` removes
+        the segments that are wholly before the start offset.
+        """
+        self.write_staged()
+        if offset == -1:
+            offset = self.high_watermark
+        if not 0 <= offset <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Cannot delete up to {offset}: the high watermark of {self.topic_partition} is {self.high_watermark}.",
+            )
+        self._advance_start(offset)
+        return self.start_offset
+
+    def advance_start_offset(self, offset: int) -> None:
+        """A follower adopts the start offset of its leader, up to the end of its log."""
+        self.write_staged()
+        self._advance_start(min(offset, self.end_offset))
+
+    def _advance_start(self, offset: int) -> None:
+        if offset <= self.start_offset:
+            return
+        self.start_offset = offset
+        self.epochs.truncate_from_start(offset)
+        self.flushed_offset = max(self.flushed_offset, offset)
+        self.set_high_watermark(self.high_watermark)
+
+    # --- retention
+
+    def delete_old_segments(self, now_ms: int | None = None) -> int:
+        """Remove the segments that retention.ms, retention.bytes and the start offset let go,
+        oldest first. Returns how many.
+
+        The active segment is also removed when all of it has expired; the log rolls first.
+        """
+        self.write_staged()
+        now = self.clock.now_ms() if now_ms is None else now_ms
+        count = 0
+        for make_rule in retention_rules(self, self.segments, self.config, now):
+            expired = expired_segments(self, self.segments, make_rule())
+            if len(expired) == len(self.segments):
+                self.roll()
+                if self.active_segment is expired[-1]:
+                    continue
+            for segment in expired:
+                self.segments.delete_later(segment)
+                self._remove_snapshot(segment.base_offset)
+            if expired:
+                self._reader.forget_position()
+                self._advance_start(self.segments[0].base_offset)
+            count += len(expired)
+        return count
+
+    def _remove_snapshot(self, offset: int) -> None:
+        """Remove the producer snapshot of a segment, unless it is the latest."""
+        snapshots = self.producer_states.snapshots
+        if offset != snapshots.latest:
+            snapshots.remove(offset)
+
+    # --- truncation
+
+    def truncate_to(self, offset: int) -> bool:
+        """Truncate the log so that it ends at `offset`; the batch that holds `offset` is removed
+        whole. False where the log ends before. An OSError from a full disk leaves a log that is
+        truncated in memory and on disk."""
+        self.write_staged()
+        if offset < 0:
+            raise ValueError(f"cannot truncate to offset {offset}")
+        if offset >= self.end_offset:
+            # A leader that wrote nothing may have left its epoch there.
+            self.epochs.truncate_from_end(self.end_offset)
+            return False
+        segments = self.segments
+        if offset < segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return True
+        snapshots = self.producer_states.snapshots
+        for segment in [s for s in reversed(segments) if s.base_offset > offset]:
+            segments.remove(segment)
+            snapshots.remove(segment.base_offset)
+            segment.delete()
+        segments.active.truncate_to(offset, self.clock.now_ms())
+        segments.has_unsynced_names = True
+        self._end_at(offset)
+        self.epochs.truncate_from_end(offset)
+        self.start_offset = min(self.start_offset, offset)
+        try:
+            reload_producers(self.producer_states, segments, self.start_offset, offset, self.clock.now_ms())
+        finally:
+            self.set_high_watermark(min(self.high_watermark, offset))
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove all records and start again at `offset`. A disk without room for the new segment
+        counts as failed: the log has no segment then."""
+        self.write_staged()
+        for segment in list(reversed(self.segments)):
+            self.segments.remove(segment)
+            segment.delete()
+        snapshots = self.producer_states.snapshots
+        for snapshot in list(snapshots.offsets):
+            snapshots.remove(snapshot)
+        try:
+            self.segments.create(offset)
+        except OSError as error:
+            raise OSError(errno.EIO, f"cannot create a segment: {error.strerror}", error.filename) from error
+        self.start_offset = offset
+        self._end_at(offset)
+        self.epochs.clear()
+        self.producer_states.clear()
+        self.set_high_watermark(offset)
+
+    def _end_at(self, offset: int) -> None:
+        self.end_offset = self.written_end = offset
+        self._flusher.truncate_to(offset)
+        self._reader.forget_position()
+
+    # --- the cleaner
+
+    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+        """Swap cleaned segments in for the segments they were made from (`LogSegments.replace`)."""
+        self.segments.replace(new, old)
+        remaining = {segment.base_offset for segment in self.segments}
+        for segment in old:
+            if segment.base_offset not in remaining:
+                self._remove_snapshot(segment.base_offset)
+        self._reader.forget_position()
+
+    # --- closing
 
     def close(self) -> None:
-        """What a clean stop leaves: a producer snapshot at the end of the log, trimmed indexes, everything on disk.
-        Blocks."""
+        """A clean shutdown: write a producer snapshot at the end of the log, trim the indexes and
+        flush all files. Blocks."""
         if self.closed:
             return
         self.write_staged()
         if self.end_offset > self.start_offset:
-            self.snapshots.write(self.end_offset, self.producer_states.entries.values(), sync=True)
+            self.producer_states.take_snapshot(self.end_offset, sync=True)
         self.epochs.save()
         dirty = self.segments.from_offset(self.flushed_offset) if self.written_end > self.flushed_offset else []
         for segment in self.segments:
             segment.become_inactive()
         for segment in dirty:
             segment.flush()
-        if self.files_created or dirty:
+        if self.segments.has_unsynced_names or dirty:
             fsync_dir(self.dir)
         self.flushed_offset = self.written_end
         self._close_files()
 
     def abandon(self) -> None:
-        """Close descriptors and nothing else: for a disk that failed, and for a folder that is about to be removed."""
+        """Close the descriptors and leave the files: after a disk failure, and before the folder is
+        removed."""
         if not self.closed:
             self.roll_back()
             self._close_files()
 
     def _close_files(self) -> None:
         self.closed = True
-        for segment in self.segments:
-            segment.abandon()
+        self.segments.abandon()
 
     def rename_dir(self, name: str) -> Path:
-        """Rename the folder of a log that goes on living (topic-N.<uuid>-future to topic-N)."""
+        """Rename the folder of a log that stays open (topic-N.<uuid>-future to topic-N)."""
         self.write_staged()
         self.dir = self.dir.rename(self.dir.with_name(name))
         path = str(self.dir)
-        for segment in self.segments:
-            segment.move(path)
-        self.snapshots.dir = path
+        self.segments.move(path)
+        self.producer_states.snapshots.dir = path
         self.epochs.path = f"{path}/{EPOCHS_FILE}"
-        for deletion in self.pending_deletions:
-            deletion.paths = [f"{path}/{os.path.basename(old)}" for old in deletion.paths]
         return self.dir
 
     def __repr__(self) -> str:

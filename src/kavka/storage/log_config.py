@@ -1,4 +1,4 @@
-"""What one partition's log needs of its topic's configuration, ready to use: no string is parsed after this."""
+"""The topic configuration that a log needs, parsed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """One field per topic setting; the names are Kafka's with underscores, the defaults those of Kafka 3.9.
-
-    It is immutable: a changed topic configuration is a new LogConfig handed to `Log.update_config`.
+    """One field per topic setting. The names are Kafka's with underscores, the defaults those of
+    Kafka 3.9. Immutable: a change of configuration passes a new LogConfig to `Log.update_config`.
     """
 
     segment_bytes: int = 1024 * 1024 * 1024
@@ -53,17 +52,17 @@ class LogConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> LogConfig:
-        """From parsed topic settings by Kafka's names (`segment.bytes`); what is missing keeps its default,
-        what a log has no use for is left out."""
-        given: dict[str, Any] = {}
+        """From parsed topic settings by Kafka's names (`segment.bytes`). Missing settings have
+        their default; settings that a log does not use are ignored."""
+        options: dict[str, Any] = {}
         for name in _FIELDS:
             value = values.get(name.replace("_", "."))
             if value is not None:
-                given[name] = value
+                options[name] = value
         for name in _LISTS:
-            if name in given:
-                given[name] = _items(given[name])
-        return cls(**given)
+            if name in options:
+                options[name] = _items(options[name])
+        return cls(**options)
 
     @property
     def compact(self) -> bool:
@@ -75,14 +74,15 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """How long a segment may stay active: a compacted topic must also meet its maximum compaction lag."""
+        """The maximum time that a segment is active. A compacted topic must also meet its maximum
+        compaction lag."""
         if self.compact and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
 
     @property
     def compression_level(self) -> int | None:
-        """The level for `compression_type`, None where it has none (or is the producer's own choice)."""
+        """The level for `compression_type`; None where it has no level, or the producer chooses."""
         level: int | None = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -91,7 +91,8 @@ class LogConfig:
         return level
 
     def random_segment_jitter(self) -> int:
-        """How much earlier than `segment.ms` one new segment rolls, so that many partitions do not roll at once."""
+        """A random time by which a new segment rolls earlier than `segment.ms`, so that many
+        partitions do not roll at once."""
         if self.segment_jitter_ms == 0:
             return 0
         return random.randrange(max(1, min(self.segment_jitter_ms, self.segment_ms)))

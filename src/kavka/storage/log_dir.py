@@ -1,12 +1,12 @@
-"""One data directory: who holds it, whose it is, whether it was left cleanly, and whether it still works.
+"""One data directory: its lock, its owner, its clean shutdown file, and whether it is online.
 
-What is in it:
+Its contents:
 
-    .lock                  held while a broker runs on the directory
-    meta.properties        which broker of which cluster it belongs to
-    .kafka_cleanshutdown   there only between a clean stop and the next start
-    <topic>-<partition>    one folder per partition (partition_dir.py has the other forms of its name)
-    *-offset-checkpoint    see checkpoint.py
+    .lock                  locked while a broker uses the directory
+    meta.properties        the broker id and the cluster id
+    .kafka_cleanshutdown   exists only between a clean shutdown and the next start
+    <topic>-<partition>    one folder per partition (partition_dir.py has other forms of the name)
+    *-offset-checkpoint    checkpoint.py
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ LOCK_FILE = ".lock"
 META_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
-# The errors that mean that a directory cannot be used any more. All others concern one request: no room (ENOSPC,
-# EDQUOT, EFBIG), no handle or memory for now (EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR), a name that cannot be
-# (ENAMETOOLONG), a call that the file system does not have (EOPNOTSUPP), or an error of ours (EBADF, EINVAL).
+# Errors that take a directory offline. All others concern one request: no space (ENOSPC, EDQUOT,
+# EFBIG), no descriptor or memory (EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR), an invalid name
+# (ENAMETOOLONG), an unsupported call (EOPNOTSUPP), or a programming error (EBADF, EINVAL).
 _BROKEN = frozenset(
     {
-        # The device does not work, or lost data.
+        # The device has failed, or lost data.
         errno.EIO,
         errno.ENXIO,
         errno.ENODEV,
@@ -53,11 +53,12 @@ _BROKEN = frozenset(
         errno.EILSEQ,
         errno.ETIMEDOUT,
         errno.ENOLINK,
-        # The file system is corrupt (EUCLEAN; EBADMSG is a wrong checksum), or read-only since it found an error.
+        # The file system is corrupt (EUCLEAN; EBADMSG is a wrong checksum), or read-only after an
+        # error.
         errno.EUCLEAN,
         errno.EBADMSG,
         errno.EROFS,
-        # A network or FUSE file system is away.
+        # A network or FUSE file system is unavailable.
         errno.ESTALE,
         errno.ENOTCONN,
         errno.ECONNABORTED,
@@ -67,7 +68,7 @@ _BROKEN = frozenset(
         errno.ENETDOWN,
         errno.ENETUNREACH,
         errno.ESHUTDOWN,
-        # It was unmounted or removed, or this process may not use it any more.
+        # It was unmounted or removed, or this process has lost its permissions.
         errno.ENOENT,
         errno.ENOTDIR,
         errno.EACCES,
@@ -77,11 +78,11 @@ _BROKEN = frozenset(
 
 
 class LogDirError(Exception):
-    """Why a broker cannot start on its data directories: one line fit to be shown to a user."""
+    """The reason why a broker cannot start on its data directories, in one line for the user."""
 
 
 def os_error(error: BaseException | None) -> OSError | None:
-    """The error of the system that this one is or was raised from. A file that we closed ourselves is none."""
+    """The OSError that `error` is or was raised from, or None. FileClosed is not a system error."""
     while error is not None and not isinstance(error, OSError):
         if isinstance(error, FileClosed):
             return None
@@ -90,7 +91,7 @@ def os_error(error: BaseException | None) -> OSError | None:
 
 
 def is_dir_failure(error: BaseException | None) -> bool:
-    """Whether an error, or what it was raised from, means that the directory cannot be used any more."""
+    """Whether an error, or its cause, means that the directory has failed."""
     cause = os_error(error)
     return cause is not None and cause.errno in _BROKEN
 
@@ -100,7 +101,8 @@ def is_dir_failure(error: BaseException | None) -> bool:
 
 @dataclass(slots=True)
 class MetaProperties:
-    """`version` 0 is ZooKeeper mode's (broker.id), 1 is KRaft's (node.id); `others` is kept as it was found."""
+    """`version` is 0 in ZooKeeper mode (broker.id) and 1 in KRaft mode (node.id). `others` are
+    written back unchanged."""
 
     broker_id: int | None = None
     cluster_id: str | None = None
@@ -115,25 +117,25 @@ def _escape(text: str) -> str:
 
 def decode_meta(text: str, name: str) -> MetaProperties:
     try:
-        found = parse_properties(text)
-        if "version" not in found:
+        properties = parse_properties(text)
+        if "version" not in properties:
             raise LogDirError(
                 f"{name} is empty or damaged: it has no version; restore it, or remove it if the directory belongs to "
                 "this broker (it is written again at the start)"
             )
-        version = int(found.pop("version"))
+        version = int(properties.pop("version"))
         if version not in (0, 1):
             raise LogDirError(f"{name} has version {version}; versions 0 and 1 can be read")
-        broker_id = found.pop("broker.id" if version == 0 else "node.id", None)
+        broker_id = properties.pop("broker.id" if version == 0 else "node.id", None)
         return MetaProperties(
             broker_id=None if broker_id is None else int(broker_id),
-            cluster_id=found.pop("cluster.id", None),
+            cluster_id=properties.pop("cluster.id", None),
             version=version,
-            directory_id=found.pop("directory.id", None),
-            others=found,
+            directory_id=properties.pop("directory.id", None),
+            others=properties,
         )
     except ValueError as error:
-        raise LogDirError(f"{name} cannot be understood: {error}") from None
+        raise LogDirError(f"{name} is malformed: {error}") from None
 
 
 def encode_meta(meta: MetaProperties) -> str:
@@ -151,8 +153,9 @@ def encode_meta(meta: MetaProperties) -> str:
 
 
 class LogDir:
-    """A data directory. Opened and locked by the thread that starts the broker; `fail` may be called from any thread
-    (it only sets a flag and the first reason), all else is the log manager's."""
+    """A data directory: its lock, its health and its checkpoint files. The thread that starts the
+    broker prepares and locks it. Any thread may call `fail`, which keeps the first error; only the
+    log manager may call the rest."""
 
     __slots__ = ("_lock_fd", "cleaner", "failure", "high_watermarks", "path", "recovery_points", "start_offsets")
 
@@ -173,14 +176,15 @@ class LogDir:
         return self.failure is None
 
     def fail(self, error: BaseException) -> bool:
-        """Marks the directory offline; False when it already was."""
+        """Take the directory offline. False where it already was."""
         if self.failure is not None:
             return False
         self.failure = error
         return True
 
     def prepare(self) -> None:
-        """Makes the directory if it is not there, and finds out whether it can be read and written. Raises OSError."""
+        """Create the directory if it is missing, and check that it can be read and written. Raises
+        OSError."""
         if not self.path.is_dir():
             self.path.mkdir(parents=True, exist_ok=True)
             fsync_dir(self.path.parent)
@@ -191,14 +195,16 @@ class LogDir:
     # --- the lock
 
     def lock(self) -> None:
-        """Takes `.lock`; LogDirError when another broker has it (in this process or another, Apache Kafka's too)."""
+        """Lock `.lock`. Raises LogDirError where another broker, Apache Kafka included, holds
+        it."""
         if self._lock_fd >= 0:
             return
         fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if hasattr(fcntl, "F_OFD_SETLK"):
-                # Java's FileChannel.tryLock is a record lock on the whole file, which does not see flock.
+                # Java's FileChannel.tryLock is a record lock on the whole file, independent of
+                # flock.
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         except OSError as error:
             os.close(fd)
@@ -210,7 +216,7 @@ class LogDir:
         self._lock_fd = fd
 
     def unlock(self) -> None:
-        """The file stays, as Kafka's does; closing it lets go of it."""
+        """Closing the file releases the lock. The file stays, as in Kafka."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -219,7 +225,7 @@ class LogDir:
     def locked(self) -> bool:
         return self._lock_fd >= 0
 
-    # --- whose it is
+    # --- meta.properties
 
     def read_meta(self) -> MetaProperties | None:
         path = self.path / META_FILE
@@ -232,10 +238,11 @@ class LogDir:
     def write_meta(self, meta: MetaProperties) -> None:
         atomic_write(self.path / META_FILE, encode_meta(meta).encode("iso-8859-1"))
 
-    # --- how it was left
+    # --- clean shutdown
 
     def take_clean_shutdown(self) -> bool:
-        """Whether the last stop was clean. The mark is removed at once: a crash while loading is a crash."""
+        """Whether the last shutdown was clean. Removes the file, because a crash during loading
+        needs recovery."""
         try:
             os.unlink(self.path / CLEAN_SHUTDOWN_FILE)
         except FileNotFoundError:
@@ -248,15 +255,16 @@ class LogDir:
         atomic_write(self.path / CLEAN_SHUTDOWN_FILE, content.encode())
 
     def read_clean_shutdown_epoch(self) -> int | None:
-        """The broker's epoch at its clean stop, where the mark is there and says so."""
+        """The broker epoch in the clean shutdown file, or None."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return int(json.loads((self.path / CLEAN_SHUTDOWN_FILE).read_bytes())["brokerEpoch"])
         return None
 
 
 def claim_dirs(dirs: Sequence[LogDir], broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
-    """Checks the `meta.properties` of all directories against each other and against what is configured or known, and
-    returns the broker's and the cluster's id as far as they are known now. Raises LogDirError with one line."""
+    """Check that the `meta.properties` of all directories agree with each other and with the
+    configured ids. Returns the broker id and the cluster id, or None where neither has them. Raises
+    LogDirError."""
     known_broker: tuple[int, str] | None = None if broker_id is None else (broker_id, "is configured")
     known_cluster: tuple[str, str] | None = None if cluster_id is None else (cluster_id, "is this cluster's")
     for log_dir in dirs:
@@ -282,7 +290,7 @@ def claim_dirs(dirs: Sequence[LogDir], broker_id: int | None, cluster_id: str | 
 
 
 def mark_dirs(dirs: Sequence[LogDir], broker_id: int, cluster_id: str) -> None:
-    """Writes `meta.properties` where it is missing or does not yet say it all. Raises OSError."""
+    """Write `meta.properties` where it is missing or incomplete. Raises OSError."""
     for log_dir in dirs:
         meta = log_dir.read_meta()
         if meta is not None and meta.broker_id == broker_id and meta.cluster_id == cluster_id:

@@ -1,58 +1,60 @@
-"""Flushing: prepared on the loop, run in a worker thread, completed on the loop, while the log goes on taking
-appends.
+"""Flushing: prepared on the loop, run in a worker thread, completed on the loop, while the log
+takes appends.
 
-What has to be on disk before the recovery point may pass an offset: the .log files up to it, and for segments that
-are finished also their indexes and the producer snapshot that the next one begins with; and the leader epochs. The
-indexes of the segment
-that the recovery point lies in need not be: recovery makes them anew.
+Before the recovery point may pass an offset, these must be on disk: the .log files up to it, the
+leader epochs, and for every finished segment its indexes and the producer snapshot at its end. The
+indexes of the segment that holds the recovery point need not be: recovery rebuilds them.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
+from kavka.common.clock import Clock
 from kavka.storage.file_slice import LogFile
 from kavka.storage.files import fsync_dir, sync_file
-from kavka.storage.leader_epochs import EpochsSnapshot
-from kavka.storage.log_state import LogState
+from kavka.storage.leader_epochs import EpochsSnapshot, LeaderEpochs
+from kavka.storage.log_offsets import LogOffsets
+from kavka.storage.producer_snapshot import SnapshotFiles
+from kavka.storage.segments import LogSegments
 
-if TYPE_CHECKING:
-    from kavka.storage.log import Log
 
+class LogFlush:
+    """One flush. Any thread may call `run`, once; afterwards the loop thread calls `complete`, or
+    `cancel` where `run` failed or is not called.
 
-class FlushJob:
-    """One flush. `run` may be called in any thread, once; `complete` on the loop thread after it has returned.
-
-    `offset` is what the log is flushed up to when it is done; a truncation meanwhile lowers it. Nothing is done where
-    nothing is to be flushed. The job is a user of the files from `prepare_flush` on, so that a truncation, deletion or
-    failure meanwhile does not close them: `run` releases each after its fsync, `cancel` those that are left.
+    `offset` is the recovery point that `complete` sets; a truncation in between lowers it. The job
+    holds the files from `prepare_flush` on, so that a truncation, deletion or failure in between
+    does not close them. `run` releases each file after its fsync, `cancel` the remaining ones.
     """
 
-    __slots__ = ("_dir", "_epochs", "_files", "_log", "_paths", "offset")
+    __slots__ = ("_dir", "_epochs", "_epochs_snapshot", "_files", "_flusher", "_paths", "offset")
 
     def __init__(
         self,
-        log: Log,
+        flusher: LogFlusher,
         offset: int,
         files: list[tuple[LogFile, int]],
         paths: list[str],
-        epochs: EpochsSnapshot | None,
+        epochs: LeaderEpochs,
+        epochs_snapshot: EpochsSnapshot | None,
         dir: str | None,
     ) -> None:
         """`files` are acquired, with their descriptors."""
-        self._log = log
+        self._flusher = flusher
         self._files = files
         self._paths = paths
         self._epochs = epochs
+        self._epochs_snapshot = epochs_snapshot
         self._dir = dir
         self.offset = offset
 
     def run(self) -> None:
-        """OSError where the disk fails: then what was written may be lost, and the log must not be used further."""
-        if self._epochs is not None:
-            self._log.epochs.write(self._epochs)
+        """Raises OSError where the disk fails: written data may be lost, and the log must not be
+        used further."""
+        if self._epochs_snapshot is not None:
+            self._epochs.write(self._epochs_snapshot)
         try:
             while self._files:
                 file, fd = self._files.pop()
@@ -66,26 +68,17 @@ class FlushJob:
                 fsync_dir(self._dir)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                # The kernel has dropped what it found no room for: unlike a write, this cannot be tried again.
+                # The kernel has dropped the pages that did not fit: unlike a write, an fsync cannot
+                # be repeated.
                 raise OSError(errno.EIO, f"not flushed: {error.strerror}", error.filename) from error
             raise
 
     def complete(self) -> None:
-        log = self._log
-        if self in log.flush_jobs:
-            log.flush_jobs.remove(self)
-        log.last_flush_ms = log.clock.now_ms()
-        if self.offset > log.flushed_offset:
-            log.flushed_offset = self.offset
+        self._flusher.end(self, self.offset)
 
     def cancel(self) -> None:
-        """It failed, or will not be run."""
         _release(self._files)
-        log = self._log
-        if self in log.flush_jobs:
-            log.flush_jobs.remove(self)
-        if self._dir is not None:
-            log.files_created = True
+        self._flusher.end(self, None, has_unsynced_names=self._dir is not None)
 
 
 def _release(files: list[tuple[LogFile, int]]) -> None:
@@ -93,20 +86,31 @@ def _release(files: list[tuple[LogFile, int]]) -> None:
         files.pop()[0].release()
 
 
-class LogFlushing(LogState):
-    @property
-    def recovery_point(self) -> int:
-        """All before it is on disk: what recovery-point-offset-checkpoint is to hold."""
-        return self.flushed_offset
+class LogFlusher:
+    """The recovery point of one log (`flushed_offset`), and the flushes that are in progress.
 
-    @property
-    def unflushed_messages(self) -> int:
-        return self.written_end - self.flushed_offset
+    Only the thread that owns the log may call it. A crash loses batches past the recovery point at
+    most; recovery checks them.
+    """
 
-    def prepare_flush(self, up_to: int | None = None) -> FlushJob:
-        """On the loop thread: take hold of the files that have to be flushed for `up_to` (the end of the log if not
-        given)."""
-        offset = self.written_end if up_to is None else min(up_to, self.written_end)
+    __slots__ = ("_clock", "_epochs", "_jobs", "_offsets", "_segments", "_snapshots", "last_flush_ms")
+
+    def __init__(
+        self, offsets: LogOffsets, segments: LogSegments, snapshots: SnapshotFiles, epochs: LeaderEpochs, clock: Clock
+    ) -> None:
+        self._offsets = offsets
+        self._segments = segments
+        self._snapshots = snapshots
+        self._epochs = epochs
+        self._clock = clock
+        self._jobs: list[LogFlush] = []
+        self.last_flush_ms = clock.now_ms()
+
+    def prepare_flush(self, up_to: int | None = None) -> LogFlush:
+        """On the loop thread: acquire the files to flush for the recovery point `up_to`, by default
+        the end of the log."""
+        offsets = self._offsets
+        offset = offsets.written_end if up_to is None else min(up_to, offsets.written_end)
         files: list[tuple[LogFile, int]] = []
         paths: list[str] = []
         try:
@@ -114,31 +118,43 @@ class LogFlushing(LogState):
         except BaseException:
             _release(files)
             raise
-        epochs = self.epochs.snapshot() if offset > self.flushed_offset and self.epochs.dirty else None
-        directory = str(self.dir) if self.files_created and files else None
-        if directory is not None:
-            self.files_created = False
-        job = FlushJob(self, offset, files, paths, epochs, directory)  # type: ignore[arg-type]
-        self.flush_jobs.append(job)
+        epochs = self._epochs
+        epochs_snapshot = epochs.snapshot() if offset > offsets.flushed_offset and epochs.dirty else None
+        directory = None
+        if self._segments.has_unsynced_names and files:
+            directory = self._segments.dir
+            self._segments.has_unsynced_names = False
+        job = LogFlush(self, offset, files, paths, epochs, epochs_snapshot, directory)
+        self._jobs.append(job)
         return job
 
     def _collect_unflushed(self, offset: int, files: list[tuple[LogFile, int]], paths: list[str]) -> None:
-        """Acquire the .log files that hold unflushed batches before `offset`, and name what must be on disk with
-        them."""
-        if offset <= self.flushed_offset:
+        """Acquire the .log files that hold unflushed batches before `offset`, and list the paths
+        that must be on disk with them."""
+        flushed, segments = self._offsets.flushed_offset, self._segments
+        if offset <= flushed:
             return
-        number = max(0, self.segments.floor_index(self.flushed_offset))
-        for n in range(number, len(self.segments)):
-            segment = self.segments[n]
+        for n in range(max(0, segments.floor_index(flushed)), len(segments)):
+            segment = segments[n]
             if segment.base_offset >= offset:
                 break
             files.append((segment.file, segment.file.acquire()))
-            if segment is not self.active:
+            if segment is not segments.active:
                 paths += segment.paths[1:]
-                paths.append(self.snapshots.path(self.segments[n + 1].base_offset))
+                paths.append(self._snapshots.path(segments[n + 1].base_offset))
+
+    def end(self, job: LogFlush, flushed: int | None, *, has_unsynced_names: bool = False) -> None:
+        """For the job: it has flushed all records before `flushed`, or failed (None)."""
+        if job in self._jobs:
+            self._jobs.remove(job)
+        if flushed is not None:
+            self.last_flush_ms = self._clock.now_ms()
+            self._offsets.flushed_offset = max(self._offsets.flushed_offset, flushed)
+        if has_unsynced_names:
+            self._segments.has_unsynced_names = True
 
     def flush(self, up_to: int | None = None) -> None:
-        """All three steps at once. Blocks."""
+        """All steps at once. Blocks."""
         job = self.prepare_flush(up_to)
         try:
             job.run()
@@ -146,3 +162,9 @@ class LogFlushing(LogState):
             job.cancel()
             raise
         job.complete()
+
+    def truncate_to(self, offset: int) -> None:
+        """The log ends at `offset`: neither the recovery point nor a running flush goes past it."""
+        self._offsets.flushed_offset = min(self._offsets.flushed_offset, offset)
+        for job in self._jobs:
+            job.offset = min(job.offset, offset)

@@ -1,7 +1,8 @@
-"""The periodic jobs of the log manager: retention, flushing, checkpoints, forgetting producers, removing files.
+"""The periodic jobs of the log manager: retention, expiration of producers, flushing, checkpoints,
+and removal of files.
 
-See jobs.py for which method runs where. Work that touches every log is done in slices of a few milliseconds, so that
-the loop is never away for long however many partitions there are.
+jobs.py says which method runs in which thread. Work on all logs is done in slices of a few
+milliseconds, so that it does not block the loop, however many partitions there are.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kavka.common.types import TopicPartition
 from kavka.storage.checkpoint import CheckpointError, OffsetCheckpoint
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from kavka.storage.leader_epochs import EpochsSnapshot
     from kavka.storage.log import Log
     from kavka.storage.log_dir import LogDir
+    from kavka.storage.log_flush import LogFlush
     from kavka.storage.log_manager import LogManager
+    from kavka.storage.segments import PendingDeletion
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +37,9 @@ DELETION_PERIOD_MS = 1_000
 
 
 class SweepJob(Job):
-    """Does something quick with every log, on the loop thread, some milliseconds at a time."""
+    """Calls a quick function for every log, on the loop thread, a few milliseconds at a time."""
 
-    def __init__(self, manager: LogManager, name: str, period_ms: int, each: Callable[[Log], None]) -> None:
+    def __init__(self, manager: LogManager, name: str, period_ms: int, each: Callable[[Log], object]) -> None:
         self.name = name
         self.period_ms = period_ms
         self._manager = manager
@@ -53,7 +56,7 @@ class SweepJob(Job):
             try:
                 self._each(log)
             except Exception as error:
-                if not self._manager.note_failure(log, error):
+                if not self._manager.report_failure(log, error):
                     logger.warning("%s of %s failed: %s", self.name, log.topic_partition, error)
             if time.perf_counter() > end:
                 return True
@@ -65,8 +68,7 @@ class SweepJob(Job):
 
 
 class FlushJob(Job):
-    """fsyncs segments that were rolled, and logs whose `flush.ms` is over (or that of
-    log.flush.scheduler.interval.ms)."""
+    """Flushes logs that have rolled, and logs whose `flush.ms` has expired."""
 
     name = "flush"
 
@@ -75,22 +77,22 @@ class FlushJob(Job):
         self._manager = manager
         self._rolled: dict[Log, None] = {}
         self._timed: dict[Log, None] = {}
-        self._work: list[tuple[Log, Any, list[BaseException]]] = []
+        self._work: list[tuple[Log, LogFlush, list[BaseException]]] = []
 
     def watch(self, log: Log) -> None:
-        """On the loop thread, for a log that is new here or has a new configuration."""
-        log.on_roll = self.note_roll
+        """On the loop thread, for a new log or a new configuration."""
+        log.notify_rolls(self._on_roll)
         if log.config.flush_ms < MAX_LONG:
             self._timed[log] = None
         else:
             self._timed.pop(log, None)
 
     def unwatch(self, log: Log) -> None:
-        log.on_roll = None
+        log.notify_rolls(None)
         self._timed.pop(log, None)
         self._rolled.pop(log, None)
 
-    def note_roll(self, log: Log) -> None:
+    def _on_roll(self, log: Log) -> None:
         self._rolled[log] = None
 
     def prepare(self) -> bool:
@@ -127,14 +129,14 @@ class FlushJob(Job):
         return False
 
     def _failed(self, log: Log, error: BaseException | None) -> None:
-        if not self._manager.note_failure(log, error):
+        if not self._manager.report_failure(log, error):
             logger.warning("%s could not be flushed: %s", log.topic_partition, error)
 
 
 class LeaderEpochJob(Job):
-    """Writes the leader epochs of logs that changed. A new leader changes them on thousands of logs at once, and each
-    write waits for two fsyncs: so they are written here, some at a time, and not on the loop. What a flush or a clean
-    stop needs of them it writes itself."""
+    """Writes changed `leader-epoch-checkpoint` files. Becoming the leader changes thousands of them
+    at once, and each write waits for two fsyncs, so a worker thread writes them, `ROUND` at a time.
+    A flush and a clean shutdown write those that they need themselves."""
 
     name = "save-leader-epochs"
     period_ms = 1_000
@@ -161,14 +163,20 @@ class LeaderEpochJob(Job):
         errors, self._errors = self._errors, []
         is_full_round = len(self._work) == self.ROUND
         self._work = []
-        unexplained = [failure for log, failure in errors if not self._manager.note_failure(log, failure)]
-        if unexplained:
-            logger.warning("%d leader epoch checkpoints could not be written: %s", len(unexplained), unexplained[0])
+        others = [failure for log, failure in errors if not self._manager.report_failure(log, failure)]
+        if others:
+            logger.warning("%d leader epoch checkpoints could not be written: %s", len(others), others[0])
         return is_full_round and not errors and error is None
 
 
 class CheckpointJob(Job):
-    """Writes one kind of checkpoint file in every directory that is online, where it has changed."""
+    """Writes the checkpoint files of one kind, one per online directory, where the offsets have
+    changed.
+
+    `_written` has the contents of each file, `_work` the writes in progress. `_is_outdated` says
+    that a write in progress has offsets from before a truncation, so the files must be written
+    again.
+    """
 
     def __init__(
         self,
@@ -185,28 +193,29 @@ class CheckpointJob(Job):
         self._collect = collect
         self._written: dict[LogDir, dict[TopicPartition, int]] = {}
         self._work: list[tuple[LogDir, dict[TopicPartition, int], list[BaseException]]] = []
-        self._outdated = False
+        self._is_outdated = False
 
-    def lowered(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
-        """A log was cut to `offset`, or begins there: where the file says more of it (or of an earlier one of its
-        name), write it at once, on the loop thread. After a crash it must not vouch for what is appended from here on,
-        nor have the log begin after it. OSError where that fails."""
-        if not self._says_more(log_dir, partition, offset):
+    def lower(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
+        """The log was truncated to `offset`, or created there. Where the file has a larger offset
+        (also of an earlier log of that name), write it at once, on the loop thread: after a crash
+        it would vouch for records appended from now on, or move the start offset past them. Raises
+        OSError."""
+        if not self._has_larger(log_dir, partition, offset):
             return
         offsets = self._collect()[log_dir]
         self._file_of(log_dir).write(offsets)
         self._written[log_dir] = offsets
-        self._outdated = bool(self._work)
+        self._is_outdated = bool(self._work)
 
-    def _says_more(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> bool:
+    def _has_larger(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> bool:
         if log_dir not in self._written:
-            # Nothing was written since the start: what was found then is still there.
+            # Not written since the start: the file has the contents from then.
             try:
                 self._written[log_dir] = self._file_of(log_dir).read()
             except CheckpointError:
                 return True
-        said = [self._written[log_dir], *(offsets for of_dir, offsets, _ in self._work if of_dir is log_dir)]
-        return any(offsets.get(partition, -1) > offset for offsets in said)
+        states = [self._written[log_dir], *(offsets for of_dir, offsets, _ in self._work if of_dir is log_dir)]
+        return any(offsets.get(partition, -1) > offset for offsets in states)
 
     def prepare(self) -> bool:
         self._work = [
@@ -228,16 +237,16 @@ class CheckpointJob(Job):
             if not errors and error is None:
                 self._written[log_dir] = offsets
             else:
-                self._manager.note_dir_failure(log_dir, errors[0] if errors else error, self.name)
+                self._manager.report_dir_failure(log_dir, errors[0] if errors else error, self.name)
         self._work = []
-        # What was collected before a log was cut has just been written over what was said then.
-        again, self._outdated = self._outdated, False
-        return again
+        is_outdated, self._is_outdated = self._is_outdated, False
+        return is_outdated
 
 
 @dataclass(slots=True)
-class DoomedFolder:
-    """A `-delete` folder, or one of a move that was dropped. `log` is let go of, on the loop, before the files go."""
+class FolderDeletion:
+    """A `-delete` folder, or the folder of a cancelled move. `log` is closed on the loop thread
+    before the files are removed."""
 
     path: Path
     due_ms: int
@@ -245,21 +254,32 @@ class DoomedFolder:
 
 
 class DeletionJob(Job):
-    """Removes what was marked for deletion, when `file.delete.delay.ms` is over: files of segments, folders of
-    partitions."""
+    """Removes the files of deleted segments and the folders of deleted partitions, after
+    `file.delete.delay.ms`."""
 
     name = "delete-files"
     period_ms = DELETION_PERIOD_MS
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        self.folders: list[DoomedFolder] = []
-        self._files: list[Any] = []
-        self._gone: list[DoomedFolder] = []
+        self._pending: list[FolderDeletion] = []
+        self._due: list[FolderDeletion] = []
+        self._files: list[PendingDeletion] = []
         self._errors: list[tuple[Path, OSError]] = []
 
     def add(self, path: Path, due_ms: int, log: Log | None = None) -> None:
-        self.folders.append(DoomedFolder(path, due_ms, log))
+        """Remove a folder from `due_ms` on."""
+        self._pending.append(FolderDeletion(path, due_ms, log))
+
+    def drop_dir(self, log_dir: LogDir) -> None:
+        """The directory failed: leave its folders to the next start."""
+        self._pending = [folder for folder in self._pending if folder.path.parent != log_dir.path]
+
+    def abandon_logs(self) -> None:
+        """Close the logs of all pending folders."""
+        for folder in self._pending:
+            if folder.log is not None:
+                folder.log.abandon()
 
     def prepare(self) -> bool:
         now = self._manager.clock.now_ms()
@@ -269,13 +289,13 @@ class DeletionJob(Job):
             if log.pending_deletions
             for deletion in log.take_due_deletions(now)
         ]
-        self._gone = [folder for folder in self.folders if folder.due_ms <= now]
-        for folder in self._gone:
-            self.folders.remove(folder)
+        self._due = [folder for folder in self._pending if folder.due_ms <= now]
+        for folder in self._due:
+            self._pending.remove(folder)
             if folder.log is not None:
                 folder.log.abandon()
                 folder.log = None
-        return bool(self._files or self._gone)
+        return bool(self._files or self._due)
 
     def run(self) -> None:
         for deletion in self._files:
@@ -283,25 +303,26 @@ class DeletionJob(Job):
                 deletion.run()
             except OSError as error:
                 self._errors.append((Path(deletion.paths[0]).parent.parent, error))
-        for doomed in self._gone:
-            shutil.rmtree(doomed.path, ignore_errors=True)
+        for folder in self._due:
+            shutil.rmtree(folder.path, ignore_errors=True)
 
     def finish(self, error: BaseException | None) -> bool:
         for path, failure in self._errors:
             log_dir = self._manager.dir_at(path)
             if log_dir is not None:
-                self._manager.note_dir_failure(log_dir, failure, self.name)
-        self._files, self._gone, self._errors = [], [], []
+                self._manager.report_dir_failure(log_dir, failure, self.name)
+        self._files, self._due, self._errors = [], [], []
         return False
 
 
 def by_dir(
     logs: Iterable[tuple[Log, LogDir]], dirs: Iterable[LogDir], offset: Callable[[Log], int | None]
 ) -> dict[LogDir, dict[TopicPartition, int]]:
-    """What a checkpoint file of each directory is to say."""
-    found: dict[LogDir, dict[TopicPartition, int]] = {log_dir: {} for log_dir in dirs}
+    """The contents of the checkpoint file of each directory. Logs without an offset are left
+    out."""
+    offsets: dict[LogDir, dict[TopicPartition, int]] = {log_dir: {} for log_dir in dirs}
     for log, log_dir in logs:
         value = offset(log)
         if value is not None:
-            found[log_dir][log.topic_partition] = value
-    return found
+            offsets[log_dir][log.topic_partition] = value
+    return offsets

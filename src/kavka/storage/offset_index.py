@@ -1,8 +1,9 @@
 """The sparse index from offsets to positions in a segment's .log file.
 
-One entry is 8 bytes, big-endian: the last offset of a batch, relative to the segment's base offset (4), and the
-position of that batch (4). There is one for about every `index.interval.bytes` of log; both columns strictly grow. An
-offset is found by the greatest entry that is not after it and a short walk over the batches from there.
+One entry is 8 bytes, big-endian: the last offset of a batch, relative to the base offset of the
+segment (4), and the position of that batch (4). There is one entry for about every
+`index.interval.bytes` of log; both columns strictly increase. A lookup finds the greatest entry at
+or before an offset and scans the batches from there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _RELATIVE = Struct(">I")
 
 
 class OffsetIndex(IndexFile):
-    """See IndexFile for the life of the file."""
+    """The `.index` file of one segment. IndexFile has the invariants of the file."""
 
     ENTRY = 8
 
@@ -32,14 +33,14 @@ class OffsetIndex(IndexFile):
 
     @property
     def last_offset(self) -> int:
-        """Of the last entry; the base offset where there is none."""
+        """The offset of the last entry, or the base offset."""
         last = self._last_offset
         if last is None:
             last = self._last_offset = self.last_entry()[0]
         return last
 
     def last_entry(self) -> tuple[int, int]:
-        """(offset, position); the start of the segment where there is no entry."""
+        """(offset, position) of the last entry, or the start of the segment."""
         if not self.entries:
             return self.base_offset, 0
         relative, position = _ENTRY.unpack(self._raw(self.entries - 1))
@@ -47,7 +48,7 @@ class OffsetIndex(IndexFile):
 
     def entry(self, n: int) -> tuple[int, int]:
         if not 0 <= n < self.entries:
-            raise IndexError(f"{self.path} has {self.entries} entries, not one numbered {n}")
+            raise IndexError(f"{self.path} has {self.entries} entries, not {n}")
         relative, position = _ENTRY.unpack_from(self._mapped(), n * 8)
         return self.base_offset + relative, position
 
@@ -65,8 +66,8 @@ class OffsetIndex(IndexFile):
         self._last_offset = offset
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """(offset, position) of the greatest entry at or before `offset`; the start of the segment where there is
-        none."""
+        """(offset, position) of the greatest entry at or before `offset`, or the start of the
+        segment."""
         slot = self._slots_up_to(offset)
         if not slot:
             return self.base_offset, 0
@@ -74,7 +75,7 @@ class OffsetIndex(IndexFile):
         return self.base_offset + relative, position
 
     def _slots_up_to(self, offset: int) -> int:
-        """How many entries have an offset at or before `offset`."""
+        """The number of entries at or before `offset`."""
         low, high = 0, self.entries
         relative = offset - self.base_offset
         if not high or relative < 0:
@@ -90,12 +91,12 @@ class OffsetIndex(IndexFile):
         return low
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at and after `offset`."""
+        """Remove the entries at and after `offset`."""
         self._keep(self._slots_up_to(offset - 1))
         self._last_offset = None
 
     def restore(self, entries: int) -> None:
-        """Go back to the first `entries`."""
+        """Remove all but the first `entries`."""
         self._keep(entries)
         self._last_offset = None
 
@@ -106,5 +107,5 @@ class OffsetIndex(IndexFile):
     def check(self) -> None:
         super().check()
         if self.entries and not self.last_entry()[1]:
-            # No batch at the start of a file ever gets an entry: these are zeros that were never trimmed.
-            raise CorruptIndex(f"{self.path}: its last entry leads to the start of the segment")
+            # The first batch never has an entry: these are zeros of a file that was not trimmed.
+            raise CorruptIndex(f"{self.path}: its last entry points to the start of the segment")

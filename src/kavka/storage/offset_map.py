@@ -1,9 +1,10 @@
-"""The table with which the cleaner remembers the last offset of every key of the dirty part of a log.
+"""The cleaner's table of the last offset of every key in the dirty part of a log.
 
-`log.cleaner.dedupe.buffer.size` bounds what it really takes, whatever the keys are: they are kept by a fingerprint, the
-key itself where it is shorter than 16 bytes, else its BLAKE2b hash of 16 bytes. There are two kinds, chosen by how many
-keys there may be (docs/decisions/0002-compaction-map.md has the figures): a dict, three times as fast, which takes up
-to 192 bytes a key, and a packed table of 25 bytes a key.
+`log.cleaner.dedupe.buffer.size` limits its memory, whatever the keys are. Keys are stored as
+fingerprints: the key itself where it is shorter than 16 bytes, else its BLAKE2b hash of 16 bytes.
+There are two implementations, chosen by the possible number of keys
+(docs/decisions/0002-compaction-map.md has the figures): a dict, three times as fast, with up to 192
+bytes per key, and a packed table with 25 bytes per key.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from collections.abc import Iterable
 BUCKET = 64
 BYTES_PER_SLOT = 25
 BYTES_PER_DICT_ENTRY = 192
-"""At its worst: while it grows, with the objects for key and offset."""
+"""The worst case: while the dict grows, with the objects for key and offset."""
 
 _SHORT = 16
 _PAD = tuple(bytes(_SHORT - 1 - n) + bytes((n,)) for n in range(_SHORT))
 
 
 class OffsetMap:
-    """Key -> highest offset. Used by one thread.
+    """Key -> highest offset, for use by one thread.
 
-    `latest_offset` is the last offset that the map speaks for: a record past it was not seen and must be kept.
-    `limit` is how many keys it takes.
+    `latest_offset` is the last offset that the map covers: records past it must be retained.
+    `limit` is the maximum number of keys.
     """
 
     __slots__ = ("latest_offset", "limit")
@@ -39,17 +40,17 @@ class OffsetMap:
         raise NotImplementedError
 
     def put_all(self, entries: Iterable[tuple[bytes, int]]) -> bool:
-        """Offsets must come in ascending order. False when the map became full: the entries up to there are in it,
-        which does no harm as long as `latest_offset` stays below them."""
+        """Add entries in ascending order of offsets. False where the map is full. It then has some
+        of the entries, which is harmless while `latest_offset` stays below them."""
         raise NotImplementedError
 
     def get(self, key: bytes) -> int:
-        """The highest offset put for `key`, or -1."""
+        """The highest offset of `key`, or -1."""
         raise NotImplementedError
 
 
 def make_offset_map(buffer_bytes: int, load_factor: float = 0.9, expected: int | None = None) -> OffsetMap:
-    """`expected`: an upper bound of the keys to come, where one is known."""
+    """`expected` is an upper bound for the number of keys, or None."""
     if expected is not None and expected * BYTES_PER_DICT_ENTRY <= buffer_bytes:
         return DictMap(max(1, expected))
     return PackedMap(buffer_bytes, load_factor, expected)
@@ -82,14 +83,15 @@ class DictMap(OffsetMap):
 
 
 class PackedMap(OffsetMap):
-    """Three flat buffers:
+    """A hash table in three flat buffers:
 
-        tags     1 byte a slot    0: free; else a byte of the hash, by which a bucket is searched with one memchr
-        prints   16 bytes a slot  fingerprints; a key that is its own is padded, with its length in the last byte
-        offsets  8 bytes a slot
+        tags     1 byte per slot    0: free; else a byte of the hash, searched with memchr
+        prints   16 bytes per slot  fingerprints; short keys are padded and end with their length
+        offsets  8 bytes per slot
 
-    Slots are in buckets of 64, filled from the front. A key lives in the bucket its hash names, or, when that is full,
-    in the next that has room; nothing is ever removed, so a bucket whose last slot is free ends a search.
+    Slots are in buckets of 64, filled from the front. A key is in the bucket of its hash or, where
+    that is full, in the next one with a free slot. Nothing is removed, so a bucket whose last slot
+    is free ends a search.
     """
 
     __slots__ = ("_buckets", "_offsets", "_prints", "_size", "_tags", "slots")

@@ -1,9 +1,10 @@
-"""How fast a worker thread that computes may go beside the event loop.
+"""Limits the CPU time that a worker thread takes from the event loop.
 
-Python runs one thread at a time. A thread that only computes gives way after five milliseconds, and would take them
-again each time the loop waits for a system call: the loop would be left with a sixth of its rate. So such work is done
-in slices of half a millisecond with a sleep after each, short while the loop has little to do, four slices long while
-it is busy (docs/decisions/0002-compaction-map.md has the figures).
+Python runs one thread at a time. A thread that computes holds the interpreter lock for five
+milliseconds, and would take it again whenever the loop waits for a system call: the loop would run
+at a sixth of its rate. So the work is done in slices of half a millisecond with a sleep after each:
+a short one while the loop is idle, four slices long while it is busy
+(docs/decisions/0002-compaction-map.md has the figures).
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ SHORTEST_WAIT_S = 0.005
 
 
 class Stopped(Exception):
-    """Raised in the worker's thread, at the next breath, after `Pace.stop`."""
+    """Raised in the worker thread by the next call after `Pace.stop`."""
 
 
 class Pace:
-    """Made on the loop thread; `breathe` and `moved` are called by one worker thread, `stop` by anyone.
+    """The pace of one worker thread. The loop thread creates it, the worker thread calls
+    `pause_if_due` and `add_bytes`, and any thread may call `stop`.
 
-    `max_bytes_per_second` bounds what `moved` is told of; None: no bound.
+    `max_bytes_per_second` limits the rate of `add_bytes`; None means no limit.
     """
 
     __slots__ = (
@@ -39,7 +41,7 @@ class Pace:
         "_stop",
         "_wall_mark",
         "max_bytes_per_second",
-        "moved_bytes",
+        "total_bytes",
     )
 
     def __init__(self, max_bytes_per_second: float | None = None) -> None:
@@ -51,7 +53,7 @@ class Pace:
         self._pause = SHORTEST_PAUSE_S
         self._slice_end = 0.0
         self._wall_mark = self._own_mark = self._loop_mark = 0.0
-        self.moved_bytes = 0
+        self.total_bytes = 0
         self._debt_s = 0.0
 
     def stop(self) -> None:
@@ -65,19 +67,20 @@ class Pace:
         if self._stop.is_set():
             raise Stopped
 
-    def breathe(self) -> None:
-        """Cheap enough to be called every few dozen microseconds; sleeps when a slice is over. Raises Stopped."""
+    def pause_if_due(self) -> None:
+        """Sleep at the end of a slice. Cheap enough to be called every few dozen microseconds.
+        Raises Stopped."""
         now = time.perf_counter()
         if now < self._slice_end:
             return
         self.check()
         if now - self._wall_mark > WINDOW_S:
-            self._look(now)
+            self._adapt(now)
         time.sleep(self._pause)
         self._slice_end = time.perf_counter() + SLICE_S
 
-    def _look(self, now: float) -> None:
-        """Sets the pause by how much of the time that this thread left free the loop has used."""
+    def _adapt(self, now: float) -> None:
+        """Set the pause by the share of the free time that the loop has used."""
         own = time.thread_time()
         try:
             loop = 0.0 if self._loop_clock is None else time.clock_gettime(self._loop_clock)
@@ -90,9 +93,10 @@ class Pace:
             self._pause = SHORTEST_PAUSE_S + SLICE_S * BUSY_PAUSES * excess
         self._wall_mark, self._own_mark, self._loop_mark = now, own, loop
 
-    def moved(self, size: int) -> None:
-        """Tells of bytes read or written; sleeps as long as keeps the rate. Raises Stopped, also out of that sleep."""
-        self.moved_bytes += size
+    def add_bytes(self, size: int) -> None:
+        """Count bytes read or written, and sleep as long as the rate requires. Raises Stopped, also
+        during the sleep."""
+        self.total_bytes += size
         if self.max_bytes_per_second is not None:
             self._debt_s += size / self.max_bytes_per_second
             if self._debt_s > SHORTEST_WAIT_S:

@@ -1,7 +1,9 @@
-"""Is a piece of a file in memory? The loop sends only what is; a worker thread fetches the rest first.
+"""Checks whether a slice of a file is in the page cache. The loop thread only sends slices that
+are; a worker thread reads others first.
 
-`preadv` with RWF_NOWAIT reads a byte only if that needs no disk. Kernels read ahead in windows of 128 KB, so one probe
-in each window and one at the end is a good guess: wrong guesses cost a slow send, never wrong data.
+`preadv` with RWF_NOWAIT reads a byte only where that needs no disk. Kernels read ahead in windows
+of 128 KB, so one probe per window and one at the end give a good estimate. A wrong estimate costs a
+slow send, never wrong data.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_resident(piece: FileSlice) -> bool:
-    """Only on the loop thread (one shared byte of scratch). File systems that cannot tell count as resident."""
+    """Only the loop thread may call it, because of a shared buffer. Slices on file systems without
+    RWF_NOWAIT count as resident."""
     if not _NOWAIT:
         return True
     fd, position, end = piece.fd, piece.position, piece.position + len(piece)
@@ -36,8 +39,8 @@ def is_resident(piece: FileSlice) -> bool:
 
 
 def warm(piece: FileSlice) -> None:
-    """In a worker thread: read the piece into the page cache, and ask the kernel for as much again behind it.
-    FileClosed where the segment was deleted meanwhile."""
+    """In a worker thread: read the slice into the page cache, and start readahead of as many bytes
+    after it. Raises FileClosed where the segment was deleted in the meantime."""
     position, end = piece.position, piece.position + len(piece)
     scratch = [bytearray(_CHUNK)]
     with piece.file.in_use() as fd:

@@ -1,9 +1,9 @@
-"""The names of partitions' folders in a data directory.
+"""The names of partition folders in a data directory.
 
-orders-0                                             the partition's log
-orders-0.6f1c2a…(32 hex digits)-delete               deleted; its files are on their way out
-orders-0.6f1c2a…-future                              a copy on its way from another directory
-orders-0.6f1c2a…-stray                               of a topic that is no more, set aside (also by Kafka's tools)
+orders-0                             the log of the partition
+orders-0.<32 hex digits>-delete      deleted; its files are about to be removed
+orders-0.<32 hex digits>-future      a copy that is being moved from another directory
+orders-0.<32 hex digits>-stray       of a topic that does not exist
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FUTURE = "future"
 STRAY = "stray"
 
 MAX_NAME = 255
-"""The longest name that file systems take, in bytes. Topic names are ASCII."""
+"""The longest file name, in bytes. Topic names are ASCII."""
 _PARTITIONS = 2**31
 
 _TOPIC = r"[a-zA-Z0-9._-]{1,249}"
@@ -29,8 +29,8 @@ _MARKED = re.compile(rf"({_TOPIC})-(0|[1-9][0-9]{{0,9}})\.([0-9a-zA-Z_-]+)-(dele
 
 
 class PartitionDir(NamedTuple):
-    """A folder's name taken apart. For a deleted or stray partition the topic may be cut short: file names have a
-    limit."""
+    """The parsed name of a folder. The topic of a deleted or stray partition may be truncated to
+    the maximum length of a file name."""
 
     partition: TopicPartition
     kind: str
@@ -38,7 +38,7 @@ class PartitionDir(NamedTuple):
 
 
 def parse_dir_name(name: str) -> PartitionDir | None:
-    """None for a name that is no partition's."""
+    """Parse the name of a folder. None for other names."""
     match = _MARKED.fullmatch(name)
     if match is not None:
         topic, number, unique, kind = match.groups()
@@ -54,9 +54,9 @@ def parse_dir_name(name: str) -> PartitionDir | None:
 
 
 def marked_name(partition: TopicPartition, kind: str, unique: str | None = None) -> str:
-    """A name for a folder to be deleted, set aside or being copied; with the same `unique` the two ends of a move are
-    told together. As in Kafka, the topic is cut to what fits, but not for a copy, whose topic is read from its name:
-    there the result may be longer than MAX_NAME."""
+    """The name of a folder that is deleted, stray or a copy. Both folders of a move have the same
+    `unique`. As in Kafka, a long topic is truncated, except for a copy, whose topic is read from
+    its name: that result may be longer than MAX_NAME."""
     suffix = f"-{partition.partition}.{unique or uuid.uuid4().hex}-{kind}"
     topic = partition.topic
     if kind != FUTURE:

@@ -1,9 +1,9 @@
-"""`partition.metadata`: which topic (by id, not by name) the files of a folder belong to.
+"""`partition.metadata`: the id of the topic that a folder belongs to.
 
     version: 0
     topic_id: nPc0b5lqTUO4oXKO9Hqeow      22 characters, base64 with - and _
 
-Without it, a folder left over from a deleted topic would be taken for that of a new one of the same name.
+Without it, a new topic would use the folder of a deleted topic of the same name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE_NAME = "partition.metadata"
 
 
 def read_topic_id(dir: str) -> UUID | None:
-    """None where the file is not there."""
+    """None where the file is missing."""
     path = os.path.join(dir, FILE_NAME)
     try:
         with open(path, encoding="ascii") as file:

@@ -1,15 +1,17 @@
-"""Producer snapshots: `<offset>.snapshot`, the state of all producers as it was after the batch before that offset.
+"""Producer snapshots: `<offset>.snapshot` has the states of all producers before that offset.
 
-Layout (big-endian): version 1 (2), CRC-32C of all that follows it (4), number of entries (4), then for each producer:
-id (8), epoch (2), last sequence (4), last offset (8), offset delta of its last batch (4), timestamp (8), coordinator
-epoch (4), first offset of its open transaction or -1 (8). One is taken at every roll (named as the new segment) and
-on a clean stop, so that after a crash only the batches past the last good one have to be read. A torn one fails its
-CRC and the one before it is used.
+Layout (big-endian): version 1 (2), CRC-32C of the rest (4), number of entries (4), then for each
+producer: id (8), epoch (2), last sequence (4), last offset (8), offset delta of its last batch (4),
+timestamp (8), coordinator epoch (4), first offset of its open transaction or -1 (8). A snapshot is
+written at every roll (with the name of the new segment) and at a clean shutdown, so that only the
+batches after it are read when the log is opened. A crash may leave an incomplete snapshot: its CRC
+is wrong, and the one before it is used.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import insort
 from collections.abc import Iterable
 from struct import Struct
 
@@ -52,7 +54,7 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
         raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
     version, crc = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise CorruptSnapshot(f"snapshot version {version} is not known")
+        raise CorruptSnapshot(f"snapshot version {version} is not supported")
     if crc32c(data[_HEAD.size :]) != crc:
         raise CorruptSnapshot("the checksum does not match")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
@@ -73,13 +75,17 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
 
 
 class SnapshotFiles:
-    """The snapshots of one log, by offset. Loop thread (or the thread that opens the log)."""
+    """The snapshot files of one log. Only the thread that owns the log may call it."""
 
     __slots__ = ("dir", "offsets")
 
     def __init__(self, dir: str, offsets: Iterable[int] = ()) -> None:
         self.dir = dir
         self.offsets = sorted(offsets)
+
+    def add(self, offset: int) -> None:
+        """A snapshot file that exists."""
+        insort(self.offsets, offset)
 
     def path(self, offset: int) -> str:
         return f"{self.dir}/{file_name(offset, SNAPSHOT_SUFFIX)}"
@@ -89,7 +95,7 @@ class SnapshotFiles:
         return self.offsets[-1] if self.offsets else None
 
     def write(self, offset: int, entries: Iterable[ProducerEntry], *, sync: bool = False) -> None:
-        """Take a snapshot, unless there is a later one."""
+        """Write a snapshot, unless there is a later one. Raises OSError."""
         if self.offsets and offset <= self.offsets[-1]:
             return
         path = self.path(offset)
@@ -106,7 +112,7 @@ class SnapshotFiles:
         self.offsets.append(offset)
 
     def read_latest(self) -> tuple[int, list[ProducerEntry]] | None:
-        """The last one that is whole, with its offset; those after it, which are not, are removed."""
+        """The last valid snapshot with its offset. Invalid ones after it are removed."""
         while self.offsets:
             offset = self.offsets[-1]
             try:
@@ -122,16 +128,16 @@ class SnapshotFiles:
             remove_if_there(self.path(offset))
 
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
-        """Keep those in [start_offset, end_offset]: the others speak of batches that are gone."""
+        """Remove the snapshots outside of [start_offset, end_offset]."""
         for offset in [o for o in self.offsets if not start_offset <= o <= end_offset]:
             self.remove(offset)
 
     def keep_for_segments(self, base_offsets: Iterable[int]) -> None:
-        """Remove those that belong to no segment, but the last one if it is later than all segments (that of a clean
-        stop)."""
-        known = set(base_offsets)
-        strays = [offset for offset in self.offsets if offset not in known]
-        if strays and known and strays[-1] > max(known):
+        """Remove the snapshots that belong to no segment, except one that is later than all
+        segments (from a clean shutdown)."""
+        bases = set(base_offsets)
+        strays = [offset for offset in self.offsets if offset not in bases]
+        if strays and bases and strays[-1] > max(bases):
             strays.pop()
         for offset in strays:
             self.remove(offset)

@@ -1,28 +1,31 @@
-"""What a log remembers of those who write to it: the last batches of every idempotent producer, and open
+"""The producer states of a log: the last batches of every idempotent producer, and open
 transactions.
 
-It makes a retried batch a duplicate instead of a second copy, keeps a producer's batches in order, fences producers
-of an older epoch, and says up to where transactions are decided (the last stable offset).
+They detect duplicates of retried batches, keep the batches of a producer in order, fence producers
+of an older epoch, and determine the last stable offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.control import EndMarker
 from kavka.storage.transaction_index import AbortedTxn
 
-BATCHES_KEPT = 5
-"""How many batches a client may have in flight, and so how many of the last ones a retry can repeat."""
-ANYONE = -2
-NOBODY = -1
+if TYPE_CHECKING:
+    from kavka.storage.producer_snapshot import SnapshotFiles
+
+MAX_BATCHES = 5
+"""The number of batches that a client may have in flight, and that a retry can repeat."""
+ANY_PRODUCER = -2
+NO_PRODUCER = -1
 _WRAP = 0x7FFFFFFF
 
 
 class BatchMeta(NamedTuple):
-    """One of a producer's last batches, as its retry would look."""
+    """One of the last batches of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -36,8 +39,7 @@ class BatchMeta(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer's state. Never changed once it is in the table: a change is a new entry, undoing it puts the old
-    one back."""
+    """The state of one producer. Immutable: a change replaces the entry."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
 
@@ -82,39 +84,59 @@ class ProducerEntry:
 
 
 class ProducerStates:
-    """All producers of one log.
+    """All producers of one log, and the snapshot files of their states.
 
-    `entries` is the table by producer id. `ongoing` maps the first offset of each open transaction to its producer,
-    in the order of offsets. `unreplicated` maps the first offset of each finished one to the offset of its marker,
-    until the high watermark has passed that: to a consumer it is undecided as long as the marker could still be lost.
+    `entries` maps producer ids to states. `ongoing` maps the first offset of each open transaction
+    to its producer, in the order of offsets. `unreplicated` maps the first offset of each completed
+    transaction to the offset of its marker, until the high watermark has passed the marker: before,
+    the marker can be lost, so consumers treat the transaction as open.
 
-    `admitted` is the producer that may begin a transaction here: a leader lets NOBODY do so but the one whose
-    coordinator has just said that it knows of the transaction. Otherwise a late batch of a transaction that is over
-    could begin one that nobody would ever end.
+    `admitted` is the producer that may begin a transaction: on a leader NO_PRODUCER, except while
+    the transaction coordinator has just verified the transaction. Otherwise a late batch of a
+    completed transaction could begin a transaction that never ends.
+
+    Changes since the last `commit` can be taken back with `roll_back`. After a crash the states are
+    rebuilt from the last valid snapshot and the batches after it (producer_replay.py). Only the
+    thread that owns the log may call it.
     """
 
-    __slots__ = ("admitted", "entries", "expiration_ms", "first_unstable_offset", "ongoing", "unreplicated")
+    __slots__ = (
+        "_replaced",
+        "_transactions_before",
+        "admitted",
+        "entries",
+        "expiration_ms",
+        "first_unstable_offset",
+        "ongoing",
+        "snapshots",
+        "unreplicated",
+    )
 
-    def __init__(self, expiration_ms: int) -> None:
+    def __init__(self, expiration_ms: int, snapshots: SnapshotFiles) -> None:
         self.expiration_ms = expiration_ms
-        self.admitted = ANYONE
+        self.snapshots = snapshots
+        self.admitted = ANY_PRODUCER
         self.entries: dict[int, ProducerEntry] = {}
         self.ongoing: dict[int, int] = {}
         self.unreplicated: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
+        # What `roll_back` restores: entries that were replaced, and `ongoing` and `unreplicated`
+        # before their first change.
+        self._replaced: list[tuple[int, ProducerEntry | None]] = []
+        self._transactions_before: tuple[dict[int, int], dict[int, int]] | None = None
 
-    # --- checks, before anything is changed
+    # --- checks, which change nothing
 
     def check_client_batch(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool
     ) -> BatchMeta | None:
-        """A producer's batch: its duplicate if it is one of the last five, None if it may be appended, else
-        KafkaError."""
+        """Check a batch of a producer. Returns the original where it is a duplicate of one of the
+        last five batches, None where it may be appended. Raises KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
             if epoch < 0:
                 raise _fenced(producer_id, epoch, 0)
-            if transactional and self.admitted not in (producer_id, ANYONE):
+            if transactional and self.admitted not in (producer_id, ANY_PRODUCER):
                 raise _not_admitted(producer_id)
             return None
         if epoch == entry.epoch:
@@ -139,17 +161,18 @@ class ProducerStates:
         if not transactional:
             if entry.txn_first_offset >= 0:
                 raise _not_transactional(producer_id)
-        elif self.admitted != ANYONE and self.admitted != producer_id and not self.has_open(producer_id, epoch):
+        elif self.admitted != ANY_PRODUCER and self.admitted != producer_id and not self.has_open(producer_id, epoch):
             raise _not_admitted(producer_id)
         return None
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction open here, in this very epoch."""
+        """Whether the producer has an open transaction in this epoch."""
         entry = self.entries.get(producer_id)
         return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
 
     def check_coordinator_batch(self, producer_id: int, epoch: int, transactional: bool) -> None:
-        """A coordinator writes for a producer: fenced by epoch, no sequences."""
+        """Check a batch that a coordinator writes for a producer: it is fenced by epoch and has no
+        sequence."""
         entry = self.entries.get(producer_id)
         if entry is not None:
             if epoch < entry.epoch:
@@ -170,8 +193,9 @@ class ProducerStates:
             )
 
     def check_raised_epoch(self, producer_id: int, epoch: int) -> None:
-        """A marker of the newer protocol, in which every end of a transaction raises the epoch: one that is not above
-        the epoch of what is open here speaks of an earlier transaction. (One that was written before may come again.)
+        """Check a marker of transaction version 2, where the end of every transaction bumps the
+        epoch: a marker with the epoch of the open transaction belongs to an earlier one. A repeated
+        marker is accepted.
         """
         entry = self.entries.get(producer_id)
         if entry is not None and epoch == entry.epoch and entry.txn_first_offset >= 0:
@@ -192,8 +216,8 @@ class ProducerStates:
         offset_delta: int,
         timestamp: int,
         transactional: bool,
-    ) -> ProducerEntry | None:
-        """Take a data batch into the table; returns the entry that was there."""
+    ) -> None:
+        """Record a data batch."""
         entry = self.entries.get(producer_id)
         fields = (first_sequence, last_sequence, last_offset, offset_delta, timestamp)
         meta: BatchMeta = tuple.__new__(BatchMeta, fields)
@@ -204,27 +228,25 @@ class ProducerStates:
             coordinator_epoch = entry.coordinator_epoch
             txn_first_offset = entry.txn_first_offset
             if entry.epoch == epoch:
-                kept = entry.batches
-                batches = (*kept, meta) if len(kept) < BATCHES_KEPT else (*kept[1:], meta)
+                last = entry.batches
+                batches = (*last, meta) if len(last) < MAX_BATCHES else (*last[1:], meta)
             else:
                 batches = (meta,)
         if transactional and txn_first_offset < 0:
             txn_first_offset = last_offset - offset_delta
+            self._keep_transactions()
             self.ongoing[txn_first_offset] = producer_id
             self.update_first_unstable()
+        self._replaced.append((producer_id, entry))
         self.entries[producer_id] = ProducerEntry(
             producer_id, epoch, batches, timestamp, coordinator_epoch, txn_first_offset
         )
-        return entry
 
     def append_marker(
         self, producer_id: int, epoch: int, marker: EndMarker, offset: int, timestamp: int
-    ) -> tuple[ProducerEntry | None, AbortedTxn | None]:
-        """End the producer's transaction at the marker's `offset`.
-
-        Returns the entry that was there and, for an aborted transaction that had records, what the transaction index
-        is to be told.
-        """
+    ) -> AbortedTxn | None:
+        """End the producer's transaction at the marker's `offset`. Returns the entry for the
+        transaction index where a transaction with records was aborted."""
         entry = self.entries.get(producer_id)
         batches: tuple[BatchMeta, ...] = ()
         aborted = None
@@ -233,25 +255,50 @@ class ProducerStates:
                 batches = entry.batches
             first = entry.txn_first_offset
             if first >= 0:
+                self._keep_transactions()
                 self.ongoing.pop(first, None)
                 self.unreplicated[first] = offset
                 if not marker.commit:
                     stable = next((o for o, owner in self.ongoing.items() if owner != producer_id), offset + 1)
                     aborted = AbortedTxn(producer_id, first, offset, stable)
                 self.update_first_unstable()
+        self._replaced.append((producer_id, entry))
         self.entries[producer_id] = ProducerEntry(producer_id, epoch, batches, timestamp, marker.coordinator_epoch)
-        return entry, aborted
+        return aborted
+
+    def _keep_transactions(self) -> None:
+        if self._transactions_before is None:
+            self._transactions_before = (dict(self.ongoing), dict(self.unreplicated))
+
+    def commit(self) -> None:
+        """The batches recorded so far are in the file: `roll_back` does not go behind this
+        point."""
+        self._replaced.clear()
+        self._transactions_before = None
+
+    def roll_back(self) -> None:
+        """Take back the batches and markers recorded since the last `commit`."""
+        for producer_id, entry in reversed(self._replaced):
+            if entry is None:
+                self.entries.pop(producer_id, None)
+            else:
+                self.entries[producer_id] = entry
+        if self._transactions_before is not None:
+            self.ongoing, self.unreplicated = self._transactions_before
+            self.update_first_unstable()
+        self.commit()
 
     def on_high_watermark(self, high_watermark: int) -> bool:
-        """Forget finished transactions whose marker is below it; True where there were such."""
+        """Remove completed transactions whose marker is replicated. Returns whether there were
+        any."""
         if not self.unreplicated:
             return False
-        gone = [first for first, last in self.unreplicated.items() if last < high_watermark]
-        for first in gone:
+        replicated = [first for first, last in self.unreplicated.items() if last < high_watermark]
+        for first in replicated:
             del self.unreplicated[first]
-        if gone:
+        if replicated:
             self.update_first_unstable()
-        return bool(gone)
+        return bool(replicated)
 
     def update_first_unstable(self) -> None:
         first = next(iter(self.ongoing), None)
@@ -261,26 +308,19 @@ class ProducerStates:
                 first = oldest
         self.first_unstable_offset = first
 
-    def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Undo one change of the table."""
-        if entry is None:
-            self.entries.pop(producer_id, None)
-        else:
-            self.entries[producer_id] = entry
-
-    def restore_transactions(self, ongoing: dict[int, int], unreplicated: dict[int, int]) -> None:
-        self.ongoing = ongoing
-        self.unreplicated = unreplicated
-        self.update_first_unstable()
+    def take_snapshot(self, offset: int, *, sync: bool = False) -> None:
+        """Write `<offset>.snapshot`, unless there is a later snapshot. Raises OSError."""
+        self.snapshots.write(offset, self.entries.values(), sync=sync)
 
     def clear(self) -> None:
+        self.commit()
         self.entries.clear()
         self.ongoing.clear()
         self.unreplicated.clear()
         self.first_unstable_offset = None
 
     def load(self, entries: Iterable[ProducerEntry], now_ms: int) -> None:
-        """Take entries from a snapshot, those aside that are too old to matter."""
+        """Add the entries of a snapshot, except expired ones."""
         for entry in entries:
             if not self.is_expired(entry, now_ms):
                 self.entries[entry.producer_id] = entry
@@ -293,11 +333,12 @@ class ProducerStates:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers that wrote nothing for `producer.id.expiration.ms` and have no open transaction."""
-        gone = [pid for pid, entry in self.entries.items() if self.is_expired(entry, now_ms)]
-        for pid in gone:
+        """Remove producers that wrote nothing for `producer.id.expiration.ms` and have no open
+        transaction. Returns how many."""
+        expired = [pid for pid, entry in self.entries.items() if self.is_expired(entry, now_ms)]
+        for pid in expired:
             del self.entries[pid]
-        return len(gone)
+        return len(expired)
 
 
 def _fenced(producer_id: int, epoch: int, current: int) -> KafkaError:
@@ -310,7 +351,7 @@ def _fenced(producer_id: int, epoch: int, current: int) -> KafkaError:
 def _not_admitted(producer_id: int) -> KafkaError:
     return KafkaError(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        f"Producer {producer_id} may not begin a transaction here: the batch came without its transactional id.",
+        f"Producer {producer_id} may not begin a transaction: the batch has no verified transactional id.",
     )
 
 

@@ -1,10 +1,12 @@
-"""Opening the folder of a log: quickly after a clean stop, with a look at every doubtful batch after any other.
+"""Opening the folder of a log.
 
-After a clean stop, names and lengths of files, the batches after the last index entry and the last producer snapshot
-say all there is to know. After a crash, everything before the recovery point is on disk and is left alone (but for
-indexes that cannot be right); the segment that holds the recovery point, and all after it, are read from their start:
-every batch must be whole, with the right CRC and offsets that grow. The first one that is not ends the log. Their
-indexes are made anew. Files are read in chunks; batches larger than one are checked piece by piece.
+After a clean shutdown the names and lengths of the files, the batches after the last index entry
+and the last producer snapshot give the whole state. After a crash, all data before the recovery
+point is on disk and is not checked, except for indexes that cannot be valid. The segment that holds
+the recovery point and all later segments are read from their start: every batch must be complete,
+with a valid CRC and increasing offsets. The log is truncated at the first batch that is not. The
+indexes of these segments are rebuilt. Files are read in chunks; the CRC of a batch larger than a
+chunk is computed piece by piece.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ import logging
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from kavka.common.clock import Clock
 from kavka.common.errors import KafkaError
 from kavka.records.batch import (
     ATTRIBUTES_POSITION,
@@ -44,43 +48,54 @@ from kavka.storage.index_file import CorruptIndex
 from kavka.storage.leader_epochs import FILE_NAME as EPOCHS_FILE
 from kavka.storage.leader_epochs import LeaderEpochs
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_state import LoadedLog
-from kavka.storage.producer_replay import reload_producers, take_batch
+from kavka.storage.producer_replay import reload_producers, replay_batch
 from kavka.storage.producer_snapshot import SnapshotFiles
 from kavka.storage.producer_state import ProducerStates
 from kavka.storage.segment import MAX_RELATIVE_OFFSET, LogSegment
-from kavka.storage.segments import Segments
+from kavka.storage.segments import LogSegments
 from kavka.storage.walk import header_at
 
 CHUNK = 1024 * 1024
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """The parts of a log as they are on disk, and its offsets."""
+
+    segments: LogSegments
+    start_offset: int
+    end_offset: int
+    recovery_point: int
+    epochs: LeaderEpochs
+    producers: ProducerStates
 
 
 def load_log(
     dir: str,
     config: LogConfig,
-    now_ms: int,
+    clock: Clock,
     *,
     recovery_point: int,
     start_offset: int,
     clean_shutdown: bool,
     producer_id_expiration_ms: int,
 ) -> LoadedLog:
-    """All that a Log begins with. The folder must be there; an empty one gives an empty log that begins at
-    `start_offset`."""
-    loader = _Loader(dir, config, now_ms, producer_id_expiration_ms)
+    """Load a log from its folder, which must exist. An empty folder gives an empty log that begins
+    at `start_offset`."""
+    loader = _Loader(dir, config, clock, producer_id_expiration_ms)
     return loader.load(recovery_point, start_offset, clean_shutdown)
 
 
 class _Loader:
-    def __init__(self, dir: str, config: LogConfig, now_ms: int, producer_id_expiration_ms: int) -> None:
+    def __init__(self, dir: str, config: LogConfig, clock: Clock, producer_id_expiration_ms: int) -> None:
         self.dir = dir
         self.config = config
-        self.now_ms = now_ms
-        self.segments = Segments()
-        self.states = ProducerStates(producer_id_expiration_ms)
+        self.now_ms = clock.now_ms()
+        self.segments = LogSegments(dir, config, clock)
         self.snapshots = SnapshotFiles(dir)
+        self.states = ProducerStates(producer_id_expiration_ms, self.snapshots)
         self.epochs = LeaderEpochs(f"{dir}/{EPOCHS_FILE}")
 
     def load(self, recovery_point: int, start_offset: int, clean_shutdown: bool) -> LoadedLog:
@@ -96,20 +111,21 @@ class _Loader:
             self._check_indexes(len(self.segments), start)
             end = self._end_offset(start)
         else:
-            doubtful = max(0, self.segments.floor_index(recovery_point))
-            self._check_indexes(doubtful, start)
-            end = self._recover_from(doubtful, start)
+            first_unflushed = max(0, self.segments.floor_index(recovery_point))
+            self._check_indexes(first_unflushed, start)
+            end = self._recover_from(first_unflushed, start)
         if end < start_offset:
             if self.segments:
-                log.warning("%s ends at %d, before its start offset %d: it is emptied", self.dir, end, start_offset)
+                logger.warning("%s ends at %d, before its start offset %d: emptying it", self.dir, end, start_offset)
             self._drop_segments(0)
             self.epochs.clear()
             self.states.clear()
             end = start = start_offset
         if not self.segments:
-            self.segments.add(LogSegment.create(self.dir, start, self.config, self.now_ms))
+            self.segments.create(start)
             end = start
-        # In this order, so that a log without batches knows of no epoch, whatever a crash has left in the file.
+        # In this order, so that a log without batches has no epoch, whatever a crash left in the
+        # file.
         self.epochs.truncate_from_start(start)
         self.epochs.truncate_from_end(end)
         self.epochs.save()
@@ -118,60 +134,62 @@ class _Loader:
             self._load_producers(start, end)
         for segment in self.segments:
             segment.file.suspend()
+        if not clean_shutdown:
+            self.segments.has_unsynced_names = True
         flushed = end if clean_shutdown else min(recovery_point, end)
-        return LoadedLog(self.segments, start, end, flushed, self.epochs, self.states, self.snapshots)
+        return LoadedLog(self.segments, start, end, flushed, self.epochs, self.states)
 
     def _open_segments(self, sizes: dict[str, int]) -> None:
-        snapshots = []
         for name in sizes:
             offset = offset_of(name)
             if offset is None:
                 if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)):
-                    log.warning("%s/%s is not named by an offset: it is ignored", self.dir, name)
+                    logger.warning("%s/%s is not named by an offset: ignoring it", self.dir, name)
                 continue
             if name.endswith(LOG_SUFFIX):
                 self.segments.add(LogSegment.open(self.dir, offset, self.config, self.now_ms, sizes=sizes))
             elif name.endswith(SNAPSHOT_SUFFIX):
-                snapshots.append(offset)
+                self.snapshots.add(offset)
             elif name.endswith(SEGMENT_SUFFIXES) and name.split(".", 1)[0] + LOG_SUFFIX not in sizes:
-                log.warning("%s/%s belongs to no segment: it is removed", self.dir, name)
+                logger.warning("%s/%s belongs to no segment: removing it", self.dir, name)
                 remove_if_there(f"{self.dir}/{name}")
-        self.snapshots = SnapshotFiles(self.dir, snapshots)
 
     def _load_epochs(self) -> None:
-        """A file that is empty or malformed is rebuilt from all batches. Kafka creates an empty one for a new log."""
+        """Rebuild an empty or malformed file from all batches. Kafka creates an empty file for a
+        new log."""
         try:
             self.epochs = LeaderEpochs.load(self.epochs.path)
         except CheckpointError as error:
-            self.epochs.rebuilt()
+            self.epochs.mark_dirty()
             if any(segment.size for segment in self.segments):
-                log.warning("%s: it is rebuilt from the batches", error)
+                logger.warning("%s: rebuilding it from the batches", error)
             for segment in self.segments:
                 try:
                     for _, header in segment.batches():
-                        self.epochs.note_batch(header.leader_epoch, header.base_offset, header.last_offset)
+                        self.epochs.recover_batch(header.leader_epoch, header.base_offset, header.last_offset)
                 except KafkaError:
                     break
 
     def _check_indexes(self, count: int, start: int) -> None:
-        """Of the first `count` segments: those that cannot be right are made anew."""
+        """Rebuild invalid indexes of the first `count` segments."""
         for segment in self.segments[:count]:
             try:
                 segment.check()
             except (CorruptIndex, OSError) as error:
-                log.warning("%s: the indexes of segment %d are made anew", error, segment.base_offset)
+                logger.warning("%s: rebuilding the indexes of segment %d", error, segment.base_offset)
                 self._rebuild(segment, start)
 
     def _rebuild(self, segment: LogSegment, start: int) -> int:
-        """Indexes of a segment whose batches are held to be good; returns its next offset. For the transaction index,
-        the state of producers at its start is needed: from the snapshot that was taken then, or one before."""
-        states = ProducerStates(self.states.expiration_ms)
+        """Rebuild the indexes of a segment whose batches are valid. Returns its next offset. The
+        transaction index needs the producer states at the start of the segment, from the snapshot
+        taken then or an earlier one."""
         before = SnapshotFiles(self.dir, [offset for offset in self.snapshots.offsets if offset <= segment.base_offset])
+        states = ProducerStates(self.states.expiration_ms, before)
         latest = before.read_latest()
         if latest is not None and latest[0] == segment.base_offset:
             states.load(latest[1], self.now_ms)
         elif segment.base_offset > start:
-            reload_producers(states, before, self.segments, start, segment.base_offset, self.now_ms)
+            reload_producers(states, self.segments, start, segment.base_offset, self.now_ms)
         next_offset, _ = recover_segment(segment, states, self.epochs)
         return next_offset
 
@@ -182,33 +200,33 @@ class _Loader:
         try:
             return last.next_offset()
         except CorruptIndex as error:
-            log.warning("%s: segment %d is recovered, although the last stop was clean", error, last.base_offset)
+            logger.warning("%s: recovering segment %d after a clean shutdown", error, last.base_offset)
             return self._rebuild(last, start)
 
     def _recover_from(self, number: int, start: int) -> int:
-        """Recover the segments from `number` on; returns the end offset of what is good."""
+        """Recover the segments from `number` on. Returns the end offset of the valid batches."""
         if not self.segments:
             return start
         first = self.segments[number]
         end = first.base_offset
         self.snapshots.remove_outside(0, end)
         if end > start or end in self.snapshots.offsets:
-            reload_producers(self.states, self.snapshots, self.segments, min(start, end), end, self.now_ms)
+            reload_producers(self.states, self.segments, min(start, end), end, self.now_ms)
         while number < len(self.segments):
             segment = self.segments[number]
             if segment.base_offset < end:
-                log.warning("%s: segment %d begins before %d: it is dropped", self.dir, segment.base_offset, end)
+                logger.warning("%s: segment %d begins before %d: removing it", self.dir, segment.base_offset, end)
                 break
             if segment is not first:
-                self.snapshots.write(segment.base_offset, self.states.entries.values())
-            end, cut = recover_segment(segment, self.states, self.epochs)
+                self.states.take_snapshot(segment.base_offset)
+            end, retotal_bytes = recover_segment(segment, self.states, self.epochs)
             number += 1
-            if cut:
-                log.warning("%s: %d bytes were cut off at offset %d", segment.file.path, cut, end)
+            if retotal_bytes:
+                logger.warning("%s: truncated %d bytes at offset %d", segment.file.path, retotal_bytes, end)
                 break
         self._drop_segments(number)
         if end > start:
-            self.snapshots.write(end, self.states.entries.values())
+            self.states.take_snapshot(end)
         return end
 
     def _drop_segments(self, number: int) -> None:
@@ -219,11 +237,11 @@ class _Loader:
 
     def _load_producers(self, start: int, end: int) -> None:
         if self.snapshots.latest is None:
-            # A folder without any snapshot has never known a producer id (or comes from before there were some).
+            # A log without any snapshot has had no producer id, or predates producer ids.
             if end > start:
-                self.snapshots.write(end, ())
+                self.states.take_snapshot(end)
             return
-        reload_producers(self.states, self.snapshots, self.segments, start, end, self.now_ms)
+        reload_producers(self.states, self.segments, start, end, self.now_ms)
 
 
 def _sizes(dir: str) -> dict[str, int]:
@@ -232,8 +250,8 @@ def _sizes(dir: str) -> dict[str, int]:
 
 
 def finish_interrupted(dir: str, config: LogConfig, sizes: dict[str, int]) -> None:
-    """Remove what waited for its deletion or was half written; put `.swap` segments in place of those they were made
-    from."""
+    """Remove files that were pending deletion or incomplete, and complete the swap of `.swap`
+    segments."""
     unfinished = min(
         (offset for name in sizes if name.endswith(CLEANED_SUFFIX) and (offset := offset_of(name)) is not None),
         default=None,
@@ -265,41 +283,41 @@ def finish_interrupted(dir: str, config: LogConfig, sizes: dict[str, int]) -> No
 
 
 def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderEpochs) -> tuple[int, int]:
-    """Read a segment from its start, make its indexes anew, cut it where it stops being good.
+    """Read a segment from its start, rebuild its indexes, and truncate it at the first invalid
+    batch. Returns the next offset and the number of bytes removed.
 
-    Returns (next offset, bytes cut off). `states` must be those at its start; they, and `epochs`, are brought to its
-    end.
+    `states` are those at the start of the segment. They and `epochs` are advanced to its end.
     """
     length = segment.size
-    segment.start_over()
+    segment.reset()
     end = 0
     next_offset = segment.base_offset
     try:
-        for position, header, marker in _good_batches(segment.file, length):
+        for position, header, marker in _valid_batches(segment.file, length):
             last = header.last_offset
             if header.base_offset < next_offset and header.magic == 2:
                 raise corrupt(f"offset {header.base_offset} after {next_offset - 1}")
             if last < next_offset or last - segment.base_offset > MAX_RELATIVE_OFFSET:
                 raise corrupt(f"offset {last} after {next_offset - 1}")
             segment.index_batch(header, position)
-            epochs.note_batch(header.leader_epoch, header.base_offset, last)
+            epochs.recover_batch(header.leader_epoch, header.base_offset, last)
             if header.producer_id >= 0:
-                aborted = take_batch(states, header, marker)
+                aborted = replay_batch(states, header, marker)
                 if aborted is not None:
                     segment.txn_index.append(aborted)
             next_offset = last + 1
             end = position + header.size
     except KafkaError as error:
-        log.warning("%s is not good from position %d on: %s", segment.file.path, end, error)
+        logger.warning("%s is corrupt from position %d on: %s", segment.file.path, end, error)
     if end < length:
-        segment.file.cut(end)
+        segment.file.truncate(end)
     segment.become_inactive()
     return next_offset, length - end
 
 
-def _good_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, EndMarker | None]]:
-    """(position, header, what a control batch says) of whole batches with a good CRC, up to the first that is not
-    whole. CORRUPT_MESSAGE at one that is not good."""
+def _valid_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, EndMarker | None]]:
+    """(position, header, marker of a control batch) of complete batches with a valid CRC, up to the
+    first incomplete one. Raises CORRUPT_MESSAGE at an invalid batch."""
     buffer = memoryview(bytearray(min(CHUNK, end)))
     start = filled = position = 0
 
@@ -313,7 +331,7 @@ def _good_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, E
             fill()
         at = position - start
         if not any(buffer[at : at + LOG_OVERHEAD]):
-            return  # Room that was preallocated and never written to.
+            return  # Preallocated space that was never written.
         header = header_at(buffer[:filled], at)
         if header is None or position + header.size > end:
             return
@@ -343,7 +361,7 @@ def _crc(magic: int, data: memoryview) -> int:
 
 
 def _crc_of_large(file: LogFile, position: int, header: BatchHeader) -> int:
-    """Of a batch that is larger than a chunk, read in chunks."""
+    """The CRC of a batch that is larger than a chunk."""
     crc = 0
     at = position + (ATTRIBUTES_POSITION if header.magic == 2 else MAGIC_POSITION)
     end = position + header.size

@@ -27,31 +27,38 @@ from kavka.storage.transaction_index import AbortedTxn, TransactionIndex
 from kavka.storage.walk import FAR, walk
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
-"""The farthest an offset may lie from its segment's base offset: what four bytes of an index hold."""
+"""The largest distance of an offset from the base offset of its segment."""
 
 ROLL_TIME_UNKNOWN = -(2**63)
 
+SegmentMark = tuple[int, int, int, int, int, int | None, int, int | None, int, bool]
+"""An earlier state of a segment, for `LogSegment.restore`."""
+
 RECENT = 1024
-"""At least as many of the last batches have their positions in memory, at most twice as many."""
+"""A segment keeps the positions of this many of its last batches in memory, and of at most twice as
+many."""
 
 
 class LogSegment:
-    """`<base offset>.log` with `.index`, `.timeindex` and, where a transaction was aborted, `.txnindex`.
+    """`<base offset>.log` with `.index`, `.timeindex` and, where a transaction was aborted,
+    `.txnindex`.
 
-    Only the loop thread changes a segment that belongs to a log. A segment made by the cleaner (`suffix=".cleaned"`)
-    belongs to the cleaner's thread until `Log.replace_segments` takes it. Reading a segment that is not active
-    (`file.read`, `batches`) is safe in any thread: its bytes do not change, and its descriptor is not closed under a
-    reader (see LogFile).
+    Only the loop thread changes a segment that belongs to a log. A segment that the cleaner creates
+    (`suffix=".cleaned"`) belongs to the worker thread until `Log.replace_segments`. Any thread may
+    read a segment that is not active (`file.read`, `batches`): its bytes do not change, and its
+    descriptor stays open while it is used (LogFile). A crash may leave an incomplete batch at the
+    end of the file, and indexes of unknown contents; recovery truncates and rebuilds them.
 
-    `recent_last` and `recent_positions` are the last offsets and the positions of the batches written last, without a
-    gap up to the end of the file: readers near the end of the log are served from them with no look at a file. They
-    may be empty.
+    `recent_last` and `recent_positions` are the last offsets and the positions of the last batches,
+    without a gap up to the end of the file. Reads near the end of the log use them instead of the
+    file. They may be empty.
 
-    `max_timestamp_so_far` is None until it is needed: then it comes from the last entry of the time index, which is
-    exact for a segment that was closed or rolled.
+    `max_timestamp_so_far` is None until it is needed. It is then read from the last entry of the
+    time index, which is exact for a segment that was closed or rolled.
 
-    `roll_at` is the time (of `max_timestamp` of a batch, or with `rolls_by_clock` of the clock) after which the next
-    append rolls; ROLL_TIME_UNKNOWN, before all times, where that is still to be worked out (`set_roll_time`).
+    `roll_at` is the time after which the next append rolls: a time of records, or with
+    `rolls_by_clock` of the clock. ROLL_TIME_UNKNOWN, which is before all times, stands for a time
+    that `set_roll_time` must compute.
     """
 
     __slots__ = (
@@ -107,7 +114,7 @@ class LogSegment:
 
     @classmethod
     def create(cls, dir: str, base_offset: int, config: LogConfig, now_ms: int, *, suffix: str = "") -> LogSegment:
-        """New empty files (`suffix` ".cleaned" for the cleaner); files of the same name are overwritten."""
+        """Create empty files (`suffix` ".cleaned" for the cleaner). Overwrites existing files."""
         log, index, time_index, txn_index = _paths(dir, base_offset, suffix)
         remove_if_there(txn_index)
         segment = cls(
@@ -137,8 +144,9 @@ class LogSegment:
         suffix: str = "",
         sizes: Mapping[str, int] | None = None,
     ) -> LogSegment:
-        """Existing files. Reads no data; indexes are mapped when they are first asked. `sizes`: file lengths by name,
-        where they are known already. A missing index is an empty one here; `check` finds it out."""
+        """Open existing files. Reads no data; indexes are mapped at their first use. `sizes` has
+        file lengths by name, if the caller has them. A missing index counts as empty until
+        `check`."""
         paths = _paths(dir, base_offset, suffix)
         if sizes is None:
             sizes = {os.path.basename(path): os.stat(path).st_size for path in paths if os.path.exists(path)}
@@ -167,28 +175,28 @@ class LogSegment:
     # --- timestamps
 
     def load_max_timestamp(self) -> int:
-        """`max_timestamp_so_far` and its offset, read from the time index where they are not known yet."""
-        known = self.max_timestamp_so_far
-        if known is None:
-            known, self.max_timestamp_offset = self.time_index.last_entry
-            self.max_timestamp_so_far = known
-        return known
+        """Read `max_timestamp_so_far` and its offset from the time index, if they are not set."""
+        timestamp = self.max_timestamp_so_far
+        if timestamp is None:
+            timestamp, self.max_timestamp_offset = self.time_index.last_entry
+            self.max_timestamp_so_far = timestamp
+        return timestamp
 
     @property
     def max_timestamp(self) -> int:
-        """Largest timestamp in the segment, -1 where there is none."""
+        """The largest timestamp in the segment, or -1."""
         return self.load_max_timestamp()
 
     @property
     def offset_of_max_timestamp(self) -> int:
-        """Last offset of the batch that has it."""
+        """The last offset of the batch with the largest timestamp."""
         self.load_max_timestamp()
         return self.max_timestamp_offset
 
     @property
     def largest_timestamp(self) -> int:
-        """`max_timestamp`, or the file's time of modification in ms where no record has one: the segment's age for
-        retention."""
+        """The age of the segment for retention: `max_timestamp`, or the modification time of the
+        file in ms where no record has a timestamp."""
         largest = self.load_max_timestamp()
         return largest if largest >= 0 else self.last_modified_ms()
 
@@ -200,7 +208,8 @@ class LogSegment:
             os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def first_batch_timestamp(self) -> int | None:
-        """Max timestamp of the first batch (what segment.ms counts from); None for an empty segment."""
+        """The max timestamp of the first batch, where segment.ms starts; None for an empty
+        segment."""
         if self.first_timestamp is None and self.file.size:
             for _, header in walk(self.file, 0, self.file.size):
                 self.first_timestamp = header.max_timestamp
@@ -208,8 +217,8 @@ class LogSegment:
         return self.first_timestamp
 
     def set_roll_time(self) -> None:
-        """Work out when the segment has been active for long enough: by the time of its first batch, or, where that has
-        none, by the clock since it was made or opened. An empty one never has."""
+        """Compute `roll_at`: segment.ms after the timestamp of the first batch or, where that has
+        none, after the segment was created or opened. An empty segment does not roll."""
         first = self.first_batch_timestamp()
         wait = self.config.max_segment_ms - self.roll_jitter_ms
         self.rolls_by_clock = first is not None and first < 0
@@ -218,10 +227,10 @@ class LogSegment:
         else:
             self.roll_at = (self.created_ms if first < 0 else first) + wait
 
-    # --- finding batches
+    # --- lookup
 
     def find(self, offset: int, nowait: bool = False) -> tuple[int, int] | None:
-        """(position, size) of the first batch that reaches `offset` or lies after it; None if there is none."""
+        """(position, size) of the first batch that ends at or after `offset`, or None."""
         last = self.recent_last
         if last and (offset > last[0] or not self.recent_positions[0]):
             n = bisect_left(last, offset)
@@ -237,7 +246,7 @@ class LogSegment:
         return None
 
     def nearest_position(self, offset: int) -> int:
-        """About where `offset` lies in the file, from memory and index alone."""
+        """An estimate of the position of `offset`, from memory and index alone."""
         last = self.recent_last
         if last and offset > last[0]:
             n = bisect_left(last, offset)
@@ -245,8 +254,8 @@ class LogSegment:
         return self.offset_index.lookup(offset)[1]
 
     def upper_offset(self, position: int) -> int | None:
-        """An offset that no record before `position` reaches, from memory and index alone; None where the end of the
-        segment is the best answer."""
+        """An offset past all records before `position`, from memory and index alone; None where the
+        end of the segment is the best estimate."""
         positions = self.recent_positions
         if positions and position >= positions[0]:
             n = bisect_left(positions, position)
@@ -256,7 +265,8 @@ class LogSegment:
         return index.entry(n)[0] if n < index.entries else None
 
     def last_offset_before(self, position: int) -> int | None:
-        """The last offset of the batches that end at or before `position`, from memory; from the index, about that."""
+        """The last offset of the batches that end at or before `position`: exact from memory, an
+        estimate from the index."""
         positions = self.recent_positions
         if positions and position > positions[0]:
             n = bisect_left(positions, position)
@@ -272,16 +282,17 @@ class LogSegment:
         return walk(self.file, position, self.file.size, chunk=chunk)
 
     def load_tail(self) -> int:
-        """Walk over what lies after the last index entry; returns the next offset and fills what an append needs to
-        know.
+        """Read the batches after the last index entry and set the state that appends need. Returns
+        the next offset.
 
-        CorruptIndex where index and log do not fit together, or the log does not end with a whole batch.
+        Raises CorruptIndex where the index does not match the log, or the log does not end with a
+        complete batch.
         """
         end = self.file.size
         indexed_offset, position = self.offset_index.last_entry()
         indexed = self.offset_index.entries > 0
         if position > end or (indexed and position == end):
-            raise CorruptIndex(f"{self.offset_index.path}: its last entry lies behind the end of the log")
+            raise CorruptIndex(f"{self.offset_index.path}: its last entry is past the end of the log")
         next_offset = self.base_offset
         largest, largest_offset = self.time_index.last_entry
         self.recent_last = array("q")
@@ -300,7 +311,7 @@ class LogSegment:
         except KafkaError as error:
             raise CorruptIndex(f"{self.file.path}: {error}") from error
         if position != end:
-            raise CorruptIndex(f"{self.file.path}: the last {end - position} bytes are no whole batch")
+            raise CorruptIndex(f"{self.file.path}: the last {end - position} bytes are no complete batch")
         self.max_timestamp_so_far, self.max_timestamp_offset = largest, largest_offset
         self.bytes_since_index = end - self.recent_positions[0] if self.recent_positions else 0
         return next_offset
@@ -312,15 +323,16 @@ class LogSegment:
         return self.load_tail() if self.file.size else self.base_offset
 
     def aborted_transactions(self, from_offset: int, to_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Those that overlap [from_offset, to_offset), and whether later segments need not be asked."""
+        """The aborted transactions that overlap [from_offset, to_offset), and whether no later
+        segment has others."""
         return self.txn_index.aborted_between(from_offset, to_offset)
 
     # --- writing
 
     def append_batches(self, buffer: memoryview | bytes | bytearray) -> None:
-        """Write whole batches (offsets already in them) at the end and index them: for the cleaner, and for rebuilding.
+        """Write complete batches with their offsets at the end and index them, for the cleaner.
 
-        The hot path of a leader is in log_append.py; it leaves the same bytes.
+        LogAppender, the hot path, writes the same bytes.
         """
         data = bytes(buffer)
         headers = list(walk(_Bytes(data), 0, len(data), chunk=len(data)))  # type: ignore[arg-type]
@@ -331,7 +343,7 @@ class LogSegment:
         del self.recent_last[:], self.recent_positions[:]
 
     def index_batch(self, header: BatchHeader, position: int) -> None:
-        """Take one batch that has been written into account, with an index entry where one is due."""
+        """Record a batch that is in the file, with an index entry where one is due."""
         last = header[0] + header[6]
         if header[8] > self.load_max_timestamp():
             self.max_timestamp_so_far, self.max_timestamp_offset = header[8], last
@@ -343,12 +355,14 @@ class LogSegment:
         self.bytes_since_index += header[1] + LOG_OVERHEAD
 
     def reserve_index_entries(self, count: int) -> None:
-        """So that the same number of `add_index_entries` cannot fail. OSError where the disk is full."""
+        """Allocate disk space, so that `add_index_entries` cannot fail. Raises OSError on a full
+        disk."""
         self.offset_index.reserve(count)
         self.time_index.reserve(count)
 
     def add_index_entries(self, entries: Sequence[tuple[int, int, int, int]]) -> None:
-        """Of (last offset, position, largest timestamp so far, last offset of the batch that has it)."""
+        """Add entries of (last offset, position, largest timestamp so far, last offset of the batch
+        with that timestamp)."""
         offset_index, time_index = self.offset_index, self.time_index
         for last_offset, position, timestamp, timestamp_offset in entries:
             offset_index.append(last_offset, position)
@@ -359,28 +373,55 @@ class LogSegment:
         return self.offset_index.is_full or self.time_index.is_full
 
     def remember(self, last_offsets: list[int], positions: list[int]) -> None:
-        """Keep where the batches written last are, and no more of them than is useful."""
-        last, kept = self.recent_last, self.recent_positions
-        last.fromlist(last_offsets)
-        kept.fromlist(positions)
-        if len(last) > 2 * RECENT:
-            del last[:-RECENT], kept[:-RECENT]
+        """Add batches to `recent_last` and `recent_positions`."""
+        recent_last, recent_positions = self.recent_last, self.recent_positions
+        recent_last.fromlist(last_offsets)
+        recent_positions.fromlist(positions)
+        if len(recent_last) > 2 * RECENT:
+            del recent_last[:-RECENT], recent_positions[:-RECENT]
 
     def forget_recent(self) -> None:
         del self.recent_last[:], self.recent_positions[:]
 
-    def restore(self, size: int, index_entries: int, time_entries: int, txn_entries: int) -> None:
-        """Go back to an earlier, shorter state (`txn_entries` -1: nothing was added there)."""
+    def mark(self) -> SegmentMark:
+        """The current state, for `restore`. A tuple, because every turn that appends takes one."""
+        return (
+            self.file.size,
+            self.offset_index.entries,
+            self.time_index.entries,
+            len(self.txn_index.entries),
+            self.bytes_since_index,
+            self.max_timestamp_so_far,
+            self.max_timestamp_offset,
+            self.first_timestamp,
+            self.roll_at,
+            self.rolls_by_clock,
+        )
+
+    def restore(self, mark: SegmentMark) -> None:
+        """Drop all batches and index entries added since `mark`. An OSError leaves the state in
+        memory restored."""
+        (
+            size,
+            index_entries,
+            time_entries,
+            txn_entries,
+            self.bytes_since_index,
+            self.max_timestamp_so_far,
+            self.max_timestamp_offset,
+            self.first_timestamp,
+            self.roll_at,
+            self.rolls_by_clock,
+        ) = mark
         self.forget_recent()
         self.offset_index.restore(index_entries)
         self.time_index.restore(time_entries)
-        if txn_entries >= 0:
-            self.txn_index.restore(txn_entries)
+        self.txn_index.restore(txn_entries)
         if size != self.file.size:
-            self.file.cut(size)
+            self.file.truncate(size)
 
-    def start_over(self) -> None:
-        """Forget all that is known of the batches: they are about to be read again."""
+    def reset(self) -> None:
+        """Empty the indexes, before recovery reads the batches again."""
         self.offset_index.create()
         self.time_index.create()
         self.txn_index.reset()
@@ -391,13 +432,13 @@ class LogSegment:
         self.bytes_since_index = 0
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Drop the batches that reach `offset`, whole, and all after them."""
-        found = self.find(offset)
+        """Remove the batch that ends at or after `offset`, and all later ones."""
+        first = self.find(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
-        if found is not None:
-            self.file.cut(found[0])
+        if first is not None:
+            self.file.truncate(first[0])
         if self.file.size:
             self.load_tail()
         else:
@@ -411,18 +452,19 @@ class LogSegment:
     # --- the files
 
     def check(self) -> None:
-        """Raises CorruptIndex where an index is missing or cannot belong to the .log file. Looks at no batch."""
+        """Raises CorruptIndex where an index is missing or cannot belong to the .log file. Reads no
+        batch."""
         if self.indexes_missing:
             raise CorruptIndex(f"{self.offset_index.path} or {self.time_index.path} is missing")
         self.offset_index.check()
         self.time_index.check()
         self.txn_index.check()
         if self.offset_index.entries and self.offset_index.last_entry()[1] >= self.file.size:
-            raise CorruptIndex(f"{self.offset_index.path}: its last entry lies behind the end of the log")
+            raise CorruptIndex(f"{self.offset_index.path}: its last entry is past the end of the log")
 
     def become_inactive(self) -> None:
-        """The last time index entry, indexes and file cut to their real size: when a log rolls (and by the cleaner at
-        the end)."""
+        """Write the last time index entry and trim the files to their size, when the log rolls or
+        closes."""
         largest = self.load_max_timestamp()
         if largest >= 0:
             self.time_index.maybe_append(largest, self.max_timestamp_offset, at_end=True)
@@ -445,18 +487,18 @@ class LogSegment:
             part.path = renamed
 
     def move(self, dir: str) -> None:
-        """The folder was renamed."""
+        """Adopt the new path after the folder was renamed."""
         self.dir = dir
         for part in (self.file, self.offset_index, self.time_index, self.txn_index):
             part.path = f"{dir}/{os.path.basename(part.path)}"
 
     @property
     def paths(self) -> list[str]:
-        """Of all its files, there or not."""
+        """The paths of its four files, whether they exist or not."""
         return [self.file.path, self.offset_index.path, self.time_index.path, self.txn_index.path]
 
     def flush(self) -> None:
-        """fsync all the segment's files. Blocks; safe in any thread."""
+        """fsync all files. Blocks; any thread may call it."""
         with self.file.in_use() as fd:
             os.fdatasync(fd)
         self.sync_indexes()
@@ -468,30 +510,29 @@ class LogSegment:
 
     @staticmethod
     def remove_files(dir: str, base_offset: int) -> None:
-        """What an attempt to make a segment may have left."""
+        """Remove the files of a segment whose creation failed."""
         for path in _paths(dir, base_offset, ""):
             remove_if_there(path)
 
     def unmap(self) -> None:
-        """Let go of the maps and of this segment's hold on the descriptor (slices being sent keep theirs), the files
-        as they are."""
+        """Unmap the indexes. The files stay."""
         self.offset_index.close()
         self.time_index.close()
 
     def delete(self) -> None:
-        """Remove the files at once; the descriptor is closed by its last user."""
+        """Remove the files at once. The last user of the descriptor closes it."""
         self.unmap()
         self.file.close()
         for path in self.paths:
             remove_if_there(path)
 
     def close(self) -> None:
-        """Last time index entry, indexes trimmed, descriptors closed."""
+        """Trim the files and close the descriptors."""
         self.become_inactive()
         self.file.close()
 
     def abandon(self) -> None:
-        """Close descriptors, the files left as they are."""
+        """Close the descriptors and leave the files as they are."""
         self.unmap()
         self.file.close()
 
@@ -500,7 +541,7 @@ class LogSegment:
 
 
 class _Bytes:
-    """Bytes in memory that `walk` reads as it does a file."""
+    """Bytes in memory that `walk` reads like a file."""
 
     __slots__ = ("_data",)
 

@@ -1,22 +1,74 @@
-"""The segments of a log in the order of their base offsets."""
+"""The segments of one log, in the order of their base offsets, and the removal of their files."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from kavka.storage.segment import LogSegment
+from kavka.common.clock import Clock
+from kavka.storage.files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, remove_if_there
+from kavka.storage.log_config import LogConfig
+from kavka.storage.segment import ROLL_TIME_UNKNOWN, LogSegment
 
 
-class Segments(Sequence[LogSegment]):
-    """A sequence of segments that is searched by offset. The last one is the active one."""
+class PendingDeletion:
+    """Files of a removed segment, renamed to `.deleted`. They may be removed from `due_ms` on.
 
-    __slots__ = ("_bases", "_items")
+    With `replaced`, the cleaner has put other files in their place. The names of those must be on
+    disk before these files are removed.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("due_ms", "paths", "replaced", "size")
+
+    def __init__(self, due_ms: int, paths: list[str], size: int, replaced: bool) -> None:
+        self.due_ms = due_ms
+        self.paths = paths
+        self.size = size
+        self.replaced = replaced
+
+    def run(self) -> None:
+        """Remove the files. Any thread may call it. Missing files are ignored. Raises OSError."""
+        if self.replaced:
+            with contextlib.suppress(FileNotFoundError):
+                fsync_dir(os.path.dirname(self.paths[0]))
+        for path in self.paths:
+            remove_if_there(path)
+
+
+class LogSegments(Sequence[LogSegment]):
+    """The segments of one log, which it owns with their files. `active` is the last segment.
+
+    A log has at least one segment; only loading and truncation leave it without one for a moment.
+    `has_unsynced_names` says that files were created, renamed or removed since the folder was last
+    fsynced. `pending_deletions` are files that wait for `file.delete.delay.ms`; after a crash,
+    opening the log removes them. Only the thread that owns the log may call it.
+    """
+
+    __slots__ = (
+        "_bases",
+        "_clock",
+        "_config",
+        "_items",
+        "active",
+        "dir",
+        "has_unsynced_names",
+        "pending_deletions",
+    )
+
+    def __init__(self, dir: str, config: LogConfig, clock: Clock) -> None:
+        self.dir = dir
+        self._config = config
+        self._clock = clock
         self._bases: list[int] = []
         self._items: list[LogSegment] = []
+        self.active: LogSegment
+        self.has_unsynced_names = False
+        self.pending_deletions: list[PendingDeletion] = []
+
+    # --- the sequence
 
     def __len__(self) -> int:
         return len(self._items)
@@ -31,31 +83,102 @@ class Segments(Sequence[LogSegment]):
     def __iter__(self) -> Iterator[LogSegment]:
         return iter(self._items)
 
+    @property
+    def size(self) -> int:
+        """Total bytes of the .log files."""
+        return sum(segment.file.size for segment in self._items)
+
+    def floor_index(self, offset: int) -> int:
+        """The index of the last segment that begins at or before `offset`, or -1."""
+        return bisect_right(self._bases, offset) - 1
+
+    def from_offset(self, offset: int) -> list[LogSegment]:
+        """The segment that holds `offset` and all segments after it."""
+        return self._items[max(0, self.floor_index(offset)) :]
+
+    def between(self, start: int, end: int) -> list[LogSegment]:
+        """The segments that hold offsets in [start, end)."""
+        return [segment for segment in self.from_offset(start) if segment.base_offset < end]
+
+    def base_after(self, segment: LogSegment) -> int:
+        """The base offset of the segment that follows."""
+        return self._bases[bisect_right(self._bases, segment.base_offset)]
+
+    # --- changes
+
     def add(self, segment: LogSegment) -> None:
-        """Put in its place; one with the same base offset is replaced."""
+        """Insert a segment, in place of any segment with the same base offset."""
         n = bisect_left(self._bases, segment.base_offset)
         if n < len(self._bases) and self._bases[n] == segment.base_offset:
             self._items[n] = segment
         else:
             self._bases.insert(n, segment.base_offset)
             self._items.insert(n, segment)
+        self.active = self._items[-1]
+
+    def create(self, base_offset: int) -> LogSegment:
+        """Create the files of a segment and add it. Raises OSError."""
+        segment = LogSegment.create(self.dir, base_offset, self._config, self._clock.now_ms())
+        self.add(segment)
+        self.has_unsynced_names = True
+        return segment
 
     def remove(self, segment: LogSegment) -> None:
+        """Take a segment out of the log; its files stay."""
         n = self._items.index(segment)
         del self._bases[n], self._items[n]
+        if self._items:
+            self.active = self._items[-1]
 
-    def get(self, base_offset: int) -> LogSegment | None:
-        n = bisect_left(self._bases, base_offset)
-        return self._items[n] if n < len(self._bases) and self._bases[n] == base_offset else None
+    def delete_later(self, segment: LogSegment, *, replaced: bool = False) -> None:
+        """Take a segment out of the log and rename its files to `.deleted`."""
+        self.remove(segment)
+        size = segment.size
+        segment.unmap()
+        segment.change_suffix("", DELETED_SUFFIX)
+        due = self._clock.now_ms() + self._config.file_delete_delay_ms
+        self.pending_deletions.append(PendingDeletion(due, segment.paths, size, replaced))
 
-    def floor_index(self, offset: int) -> int:
-        """Where the last segment that begins at or before `offset` stands; -1 where all begin after it."""
-        return bisect_right(self._bases, offset) - 1
+    def take_due_deletions(self, now_ms: int) -> list[PendingDeletion]:
+        """Take the deletions that are due. The caller runs them in a worker thread."""
+        due = [deletion for deletion in self.pending_deletions if deletion.due_ms <= now_ms]
+        if due:
+            self.pending_deletions = [deletion for deletion in self.pending_deletions if deletion.due_ms > now_ms]
+        return due
 
-    def from_offset(self, offset: int) -> list[LogSegment]:
-        """The segment that holds `offset` and all after it."""
-        return self._items[max(0, self.floor_index(offset)) :]
+    def replace(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+        """Swap cleaned segments (`.cleaned`, inactive, flushed) in for the segments they were made
+        from.
 
-    def end_of(self, n: int, log_end_offset: int) -> int:
-        """The offset that ends segment number `n`."""
-        return self._bases[n + 1] if n + 1 < len(self._bases) else log_end_offset
+        A crash leaves the old or the new segments: until all new ones are `.swap`, the old ones
+        count; from then on opening the log completes the swap. The last new segment is renamed to
+        `.swap` first, because opening treats a `.swap` after a `.cleaned` as unfinished.
+        """
+        ordered = sorted(new, key=lambda segment: segment.base_offset)
+        for segment in reversed(ordered):
+            segment.change_suffix(CLEANED_SUFFIX, SWAP_SUFFIX)
+        for segment in old:
+            self.delete_later(segment, replaced=True)
+        for segment in ordered:
+            segment.change_suffix(SWAP_SUFFIX, "")
+            self.add(segment)
+        self.has_unsynced_names = True
+
+    def update_config(self, config: LogConfig) -> None:
+        self._config = config
+        for segment in self._items:
+            segment.config = config
+            segment.roll_at = ROLL_TIME_UNKNOWN
+
+    def move(self, dir: str) -> None:
+        """Adopt the new path after the folder was renamed."""
+        self.dir = dir
+        for segment in self._items:
+            segment.move(dir)
+        for deletion in self.pending_deletions:
+            deletion.paths = [f"{dir}/{os.path.basename(path)}" for path in deletion.paths]
+
+    def abandon(self) -> None:
+        """Close all descriptors and leave the files as they are."""
+        for segment in self._items:
+            segment.abandon()

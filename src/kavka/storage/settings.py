@@ -1,4 +1,4 @@
-"""What the broker's configuration says about storage, apart from what belongs to each topic (log_config.py)."""
+"""The storage settings of the broker. log_config.py has those of a topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kavka.storage.log_config import MAX_LONG
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """The names are the broker's settings, the defaults those of Kafka 3.9."""
+    """The storage settings of the broker, with the defaults of Kafka 3.9."""
 
     recovery_threads_per_data_dir: int = 1
     retention_check_interval_ms: int = 300_000
@@ -26,12 +26,12 @@ class StorageSettings:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> StorageSettings:
-        """From parsed broker settings by Kafka's names; what is missing (or None) keeps its default."""
+        """From parsed broker settings by Kafka's names. Missing settings have their default."""
 
-        def given(names: Mapping[str, str]) -> dict[str, Any]:
-            return {ours: values[theirs] for ours, theirs in names.items() if values.get(theirs) is not None}
+        def options(names: Mapping[str, str]) -> dict[str, Any]:
+            return {field: values[name] for field, name in names.items() if values.get(name) is not None}
 
-        return cls(**given(_NAMES), cleaner=CleanerSettings(**given(_CLEANER_NAMES)))
+        return cls(**options(_NAMES), cleaner=CleanerSettings(**options(_CLEANER_NAMES)))
 
 
 _NAMES = {

@@ -1,9 +1,9 @@
 """The sparse index from timestamps to offsets of a segment.
 
-One entry is 12 bytes, big-endian: a timestamp in ms (8) and a relative offset (4). It says that no record before that
-offset has a later timestamp: (largest timestamp so far, last offset of the batch that has it). Timestamps strictly
-grow, offsets grow. The last entry, written when the segment rolls or closes, has the largest timestamp of the
-segment.
+One entry is 12 bytes, big-endian: a timestamp in ms (8) and a relative offset (4). They are the
+largest timestamp so far and the last offset of the batch that has it, so no record before that
+offset has a later timestamp. Timestamps strictly increase, offsets increase. The last entry,
+written when the segment rolls or closes, has the largest timestamp of the segment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _RELATIVE = Struct(">I")
 
 
 class TimeIndex(IndexFile):
-    """See IndexFile for the life of the file. One slot is kept free for the entry at the end of the segment."""
+    """The `.timeindex` file of one segment. IndexFile has the invariants of the file. One slot is
+    reserved for the entry at the end of the segment."""
 
     ENTRY = 12
 
@@ -34,7 +35,7 @@ class TimeIndex(IndexFile):
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """(timestamp, offset); (-1, base offset) where there is none."""
+        """(timestamp, offset) of the last entry, or (-1, base offset)."""
         last = self._last
         if last is None:
             if self.entries:
@@ -47,13 +48,13 @@ class TimeIndex(IndexFile):
 
     def entry(self, n: int) -> tuple[int, int]:
         if not 0 <= n < self.entries:
-            raise IndexError(f"{self.path} has {self.entries} entries, not one numbered {n}")
+            raise IndexError(f"{self.path} has {self.entries} entries, not {n}")
         timestamp, relative = _ENTRY.unpack_from(self._mapped(), n * 12)
         return timestamp, self.base_offset + relative
 
     def maybe_append(self, timestamp: int, offset: int, *, at_end: bool = False) -> None:
-        """An entry where `timestamp` is later than the last one's. At the end of a segment there is always room for
-        it."""
+        """Add an entry if `timestamp` is later than that of the last entry. `at_end` uses the
+        reserved slot."""
         last_timestamp, last_offset = self.last_entry
         if timestamp <= last_timestamp:
             if timestamp < last_timestamp and self.entries:
@@ -72,8 +73,8 @@ class TimeIndex(IndexFile):
         self._last = timestamp, offset
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """(timestamp, offset) of the greatest entry not later than `timestamp`; (-1, base offset) where there is
-        none."""
+        """(timestamp, offset) of the greatest entry not later than `timestamp`, or (-1, base
+        offset)."""
         low, high = 0, self.entries
         if not high:
             return -1, self.base_offset
@@ -86,11 +87,11 @@ class TimeIndex(IndexFile):
                 high = middle
         if not low:
             return -1, self.base_offset
-        found, relative = _ENTRY.unpack_from(mapped, low * 12 - 12)
-        return found, self.base_offset + relative
+        entry_timestamp, relative = _ENTRY.unpack_from(mapped, low * 12 - 12)
+        return entry_timestamp, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at and after `offset`."""
+        """Remove the entries at and after `offset`."""
         low, high = 0, self.entries
         relative = offset - self.base_offset
         if high:
@@ -105,7 +106,7 @@ class TimeIndex(IndexFile):
         self._last = None
 
     def restore(self, entries: int) -> None:
-        """Go back to the first `entries`."""
+        """Remove all but the first `entries`."""
         self._keep(entries)
         self._last = None
 
@@ -119,6 +120,6 @@ class TimeIndex(IndexFile):
             return
         timestamp, offset = self.last_entry
         if offset < self.base_offset:
-            raise CorruptIndex(f"{self.path}: last offset {offset} is before the segment's first")
+            raise CorruptIndex(f"{self.path}: last offset {offset} is before the segment's base offset")
         if timestamp < 0 or (self.entries > 1 and timestamp < _ENTRY.unpack(self._raw(0))[0]):
             raise CorruptIndex(f"{self.path}: last timestamp {timestamp} is not the largest")

@@ -1,9 +1,9 @@
-"""The list of aborted transactions whose abort marker lies in a segment: what read_committed consumers are told to
-skip.
+"""The aborted transactions whose abort marker is in a segment. read_committed consumers skip their
+records.
 
-One entry is 34 bytes, big-endian: version 0 (2), producer id (8), first offset of the transaction (8), offset of its
-abort marker (8), last stable offset when the marker was written (8). Entries are in the order of their markers. The
-file is there only where there is an entry.
+One entry is 34 bytes, big-endian: version 0 (2), producer id (8), first offset of the transaction
+(8), offset of its abort marker (8), last stable offset when the marker was written (8). Entries are
+in the order of their markers. The file exists only where there is an entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class AbortedTxn(NamedTuple):
 
 
 class TransactionIndex:
-    """The entries are read into memory when they are first asked for; appends go to the file at once."""
+    """The `.txnindex` file of one segment. The entries are read into memory at their first use;
+    appends are written at once. After a crash recovery rebuilds the file of an unflushed segment.
+    Only the thread that owns the log may call it."""
 
     __slots__ = ("_entries", "_exists", "base_offset", "path")
 
@@ -54,12 +56,12 @@ class TransactionIndex:
         entries = []
         for version, *fields in _ENTRY.iter_unpack(data):
             if version > _VERSION:
-                raise CorruptIndex(f"{self.path}: entries of version {version} are not known")
+                raise CorruptIndex(f"{self.path}: entries of version {version} are not supported")
             entries.append(AbortedTxn(*fields))
         return entries
 
     def append(self, *txns: AbortedTxn) -> None:
-        """All of them, or (OSError) none."""
+        """Append all transactions, or none (OSError)."""
         entries = self.entries
         data = b"".join(_ENTRY.pack(_VERSION, *txn) for txn in txns)
         position = len(entries) * ENTRY_SIZE
@@ -76,24 +78,25 @@ class TransactionIndex:
         entries.extend(txns)
 
     def aborted_between(self, from_offset: int, to_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Those that overlap [from_offset, to_offset), and whether no later segment can have another one."""
+        """The transactions that overlap [from_offset, to_offset), and whether no later segment has
+        others."""
         entries = self.entries
-        found = []
+        overlapping = []
         for n in range(bisect_left(entries, from_offset, key=_last_offset), len(entries)):
             txn = entries[n]
             if txn.first_offset < to_offset:
-                found.append(txn)
+                overlapping.append(txn)
             if txn.last_stable_offset >= to_offset:
-                return found, True
-        return found, False
+                return overlapping, True
+        return overlapping, False
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the transactions whose marker lies at or after `offset`."""
+        """Remove the transactions whose marker is at or after `offset`."""
         if self._exists:
             self.restore(bisect_left(self.entries, offset, key=_last_offset))
 
     def restore(self, count: int) -> None:
-        """Go back to the first `count` entries."""
+        """Remove all but the first `count` entries."""
         entries = self.entries
         if len(entries) > count:
             os.truncate(self.path, count * ENTRY_SIZE)
@@ -105,7 +108,7 @@ class TransactionIndex:
             os.truncate(self.path, 0)
 
     def check(self) -> None:
-        """Raises CorruptIndex where the file cannot be right."""
+        """Raises CorruptIndex where the file is malformed."""
         for txn in self.entries:
             if txn.last_offset < self.base_offset:
                 raise CorruptIndex(f"{self.path}: a marker at {txn.last_offset} is before the segment's first offset")

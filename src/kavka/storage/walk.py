@@ -1,4 +1,4 @@
-"""Walking over the batches of a .log file by their headers, in small reads."""
+"""Iterating over the batch headers of a .log file with small reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kavka.records.batch import (
 from kavka.storage.file_slice import LogFile
 
 NEAR = 4096
-"""One read for a walk that is expected to end within an index interval."""
+"""The read size of a walk that is expected to end within an index interval."""
 FAR = 64 * 1024
 
 _LEGACY_V0 = Struct(">qiIbb")
@@ -29,9 +29,10 @@ _MIN_SIZE = {0: LEGACY_SIZE_V0, 1: LEGACY_SIZE_V1, 2: HEADER_SIZE}
 
 
 def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
-    """The header at `pos`, of any magic, as one of magic 2; None where `buf` ends before it does.
+    """The header at `pos`, of any magic, as a header of magic 2; None where `buf` ends within it.
 
-    A message of magic 0 or 1 is a batch of one offset, its own. CORRUPT_MESSAGE where a length or magic cannot be.
+    A message of magic 0 or 1 becomes a batch of one offset. Raises CORRUPT_MESSAGE for an invalid
+    length or magic.
     """
     left = len(buf) - pos
     if left >= HEADER_SIZE:
@@ -63,9 +64,8 @@ def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
 def walk(
     file: LogFile, position: int, end: int, *, chunk: int = NEAR, nowait: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every batch in [position, end) of the file; ends quietly at one that is not whole.
-
-    With `nowait`, BlockingIOError where the disk would have to be waited for.
+    """(position, header) of every batch in [position, end) of the file, up to the first incomplete
+    one. With `nowait`, BlockingIOError instead of waiting for the disk.
     """
     read = file.read_nowait if nowait else file.read
     buf = b""

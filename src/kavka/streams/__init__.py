@@ -1,8 +1,8 @@
-"""Streams: Kafka Streams' API in Python's spelling, run by Spark Structured Streaming.
+"""Streams: the Kafka Streams API with Python names, on Spark Structured Streaming.
 
     from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
 
-`docs/streams.md` has what there is. Nothing here needs Spark until `KafkaStreams.start()`.
+`docs/streams.md` describes the API. Only `KafkaStreams.start()` needs Spark.
 """
 
 from __future__ import annotations

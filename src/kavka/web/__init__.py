@@ -1,1 +1,1 @@
-"""HTTP listeners: the limits on connections that all of them share, and the two kinds of servers behind them."""
+"""HTTP listeners: the connection limits that all of them share, and two kinds of servers."""

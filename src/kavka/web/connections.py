@@ -1,12 +1,14 @@
-"""The connections of an HTTP listener: how many there may be, and how long a peer may take.
+"""Limits on the number of connections of an HTTP listener, and on the time that a peer may take.
 
 Every connection passes the `Gate`, before TLS:
 
-- At the limit of an address, or of all connections, the oldest connection that waits for its peer is closed for the new
-  one. Connections whose request is being served stay; where all are served, the new one is refused.
-- A sweep each second closes connections whose peer takes too long to send headers or a body, or to read a response.
+- At the limit of an address or of all connections, the oldest connection that waits for its peer
+  is closed for the new one. Connections with a request being served are not closed. If all
+  connections are being served, the new one is refused.
+- A sweep every second closes connections whose peer takes too long to send headers or a body, or
+  to read a response.
 
-A deadline belongs to a phase of the connection. Bytes that trickle in do not extend it.
+A deadline applies to a phase of the connection. Received bytes do not extend it.
 """
 
 from __future__ import annotations
@@ -29,34 +31,34 @@ MAX_CONNECTIONS = 500
 MAX_PER_ADDRESS = 100
 HANDSHAKE_S = 10.0
 HEADER_S = 10.0
-"""For all headers of a request, from the start of the connection or the end of the response before."""
+"""Time for all headers of a request, from the start of the connection or the last response."""
 BODY_S = 60.0
-"""For all of a body; the application limits its size."""
+"""Time for a whole body; the application limits its size."""
 STALL_S = 30.0
 STALL_BYTES = 16 * 1024
-"""A peer that reads a response takes at least this much in STALL_S, or all of it."""
+"""A peer must read at least this many bytes of a response, or all of it, in STALL_S."""
 SWEEP_S = 1.0
 MAX_ACCEPTED = 64
-"""Connections that are accepted in one turn of the event loop."""
+"""Maximum number of connections accepted in one turn of the event loop."""
 PAUSE_S = 0.5
-"""Where the system refuses to accept (no file descriptor is left)."""
+"""Pause after an error of accept, for example if no file descriptor is left."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class LimitedProtocol(Protocol):
-    """A protocol of asyncio that a `Gate` may end."""
+    """An asyncio protocol whose connection a `Gate` may close."""
 
     transport: asyncio.Transport
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the peer's turn to send: no request is there as a whole."""
+        """Whether the connection waits for the peer: no complete request was received."""
 
     def is_overdue(self, now: float) -> bool: ...
 
 
 class Connection:
-    """One accepted socket: `protocol` is None until TLS is agreed on."""
+    """An accepted socket. `protocol` is None until the TLS handshake is complete."""
 
     __slots__ = ("address", "protocol", "socket")
 
@@ -73,13 +75,17 @@ class Connection:
         if self.protocol is not None:
             self.protocol.transport.abort()
         else:
-            # During the handshake the socket belongs to the event loop: it notices the end of the stream.
+            # During the handshake the event loop owns the socket, and detects the shutdown.
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
 
 
 class Gate:
-    """Accepts connections for a server. All of it runs on the event loop."""
+    """Accepts connections for a server and owns them until they end.
+
+    All methods run on the event loop. Every connection is in `_all` and in `_by_address`, oldest
+    first.
+    """
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class Gate:
         tls: ssl.SSLContext | None = None,
         exempt: Collection[str] = (),
     ) -> None:
-        """`exempt`: addresses of proxies, whose connections are those of many users."""
+        """`exempt`: addresses of proxies, which have no limit per address."""
         self._listener = listener
         self._protocol = protocol
         self._tls = tls
@@ -106,7 +112,7 @@ class Gate:
         self._sweep()
 
     def close(self) -> None:
-        """Accept no more; the connections that are there are the server's to end."""
+        """Stop accepting. The server closes the existing connections."""
         self._loop.remove_reader(self._listener)
         for timer in self._timers.values():
             timer.cancel()
@@ -114,7 +120,7 @@ class Gate:
             task.cancel()
 
     def abort(self) -> None:
-        """End the connections that are there."""
+        """Abort the existing connections."""
         for connection in list(self._all):
             connection.abort()
 
@@ -128,7 +134,7 @@ class Gate:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                logger.error("Connections cannot be accepted for %.1f s: %s", PAUSE_S, error)
+                logger.error("Cannot accept connections, retrying in %.1f s: %s", PAUSE_S, error)
                 self._loop.remove_reader(self._listener)
                 self._timers["accept"] = self._loop.call_later(
                     PAUSE_S, self._loop.add_reader, self._listener, self._accept
@@ -146,8 +152,8 @@ class Gate:
             task.add_done_callback(partial(self._started, connection))
 
     def _admit(self, accepted: socket.socket, address: str) -> Connection | None:
-        same = self._by_address.get(address, {})
-        has_room = address in self._exempt or len(same) < MAX_PER_ADDRESS or self._evict(same)
+        peers = self._by_address.get(address, {})
+        has_room = address in self._exempt or len(peers) < MAX_PER_ADDRESS or self._evict(peers)
         if not has_room or not (len(self._all) < MAX_CONNECTIONS or self._evict(self._all)):
             return None
         connection = Connection(accepted, address)
@@ -157,16 +163,16 @@ class Gate:
     def _evict(self, connections: dict[Connection, None]) -> bool:
         for connection in connections:
             if connection.is_waiting:
-                self._forget(connection)
+                self._remove(connection)
                 connection.abort()
                 return True
         return False
 
-    def _forget(self, connection: Connection) -> None:
+    def _remove(self, connection: Connection) -> None:
         self._all.pop(connection, None)
-        same = self._by_address.get(connection.address, {})
-        same.pop(connection, None)
-        if not same:
+        peers = self._by_address.get(connection.address, {})
+        peers.pop(connection, None)
+        if not peers:
             self._by_address.pop(connection.address, None)
 
     def _refuse(self, accepted: socket.socket) -> None:
@@ -177,29 +183,30 @@ class Gate:
     def _started(self, connection: Connection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            # Before its first step: nothing in the coroutine has run.
-            self._forget(connection)
+            # Cancelled before its first step: the coroutine did not run.
+            self._remove(connection)
             connection.socket.close()
 
     async def _start(self, connection: Connection) -> None:
         try:
             connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _, protocol = await self._loop.connect_accepted_socket(
-                lambda: self._protocol(lambda: self._forget(connection)),
+                lambda: self._protocol(lambda: self._remove(connection)),
                 connection.socket,
                 ssl=self._tls,
                 ssl_handshake_timeout=HANDSHAKE_S if self._tls is not None else None,
             )
             connection.protocol = protocol
         except (OSError, asyncio.CancelledError):
-            # The peer has left, or agrees on no TLS (ssl.SSLError and timeouts are OSErrors).
-            self._forget(connection)
+            # The peer closed the connection, or the TLS handshake failed (ssl.SSLError and timeouts
+            # are OSErrors).
+            self._remove(connection)
             connection.socket.close()
 
     def _sweep(self) -> None:
         now = time.monotonic()
         for connection in list(self._all):
             if connection.protocol is not None and connection.protocol.is_overdue(now):
-                self._forget(connection)
+                self._remove(connection)
                 connection.abort()
         self._timers["sweep"] = self._loop.call_later(SWEEP_S, self._sweep)

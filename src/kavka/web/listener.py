@@ -1,7 +1,8 @@
-"""A listener for pages that are only read: the metrics of a broker, the status of a mirror.
+"""A listener for read-only pages: the metrics of a broker, the status of a mirror.
 
-It runs on an event loop in a thread: connections take no time of the broker's loop, whatever they send. Each gets one
-response and is closed. Only GET and HEAD are served, and no page has a secret: there are no rules for Host and Origin.
+It runs on a separate event loop in a thread, so that HTTP clients cannot delay the broker's loop. A
+connection gets one response and is closed. Only GET and HEAD are served. The pages contain no
+secrets, so Host and Origin are not checked.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ from kavka.web.connections import Gate
 logger = logging.getLogger(__name__)
 
 MAX_HEAD = 16 * 1024
-"""Bytes of the first line and the headers of a request."""
+"""Maximum size in bytes of the first line and the headers of a request."""
 BACKLOG = 256
 JOIN_S = 5.0
 TEXT = "text/plain"
 
 Page = Callable[[], tuple[str, bytes]]
-"""(Content-Type, body), called on the thread of the listener."""
+"""Returns (Content-Type, body). Called in the listener's thread."""
 
 
 class Listener:
-    """`pages` by path. OSError where an address cannot be bound."""
+    """Serves `pages`, by path, in its own thread. Any thread may call `close`.
+
+    Raises OSError if an address cannot be bound.
+    """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
         self._pages = pages
@@ -67,6 +71,8 @@ class Listener:
 
 
 class PageProtocol(asyncio.Protocol):
+    """A connection: one request, one response."""
+
     transport: asyncio.Transport
 
     def __init__(self, closed: Callable[[], None], pages: Mapping[str, Page]) -> None:
@@ -75,7 +81,7 @@ class PageProtocol(asyncio.Protocol):
         self._head = bytearray()
         self._since = time.monotonic()
         self.is_waiting = True
-        """False as soon as there is a response."""
+        """False once the response is written."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -98,7 +104,7 @@ class PageProtocol(asyncio.Protocol):
             self._respond(*self._response(method, rest), has_body=method != "HEAD")
 
     def _response(self, method: str, rest: str) -> tuple[int, str, bytes]:
-        """(status, Content-Type, body); `rest`: of the first line of the request."""
+        """Return (status, Content-Type, body). `rest` is the request line after the method."""
         target, _, version = rest.partition(" ")
         path = target.partition("?")[0]
         if not version.startswith("HTTP/"):
@@ -110,7 +116,7 @@ class PageProtocol(asyncio.Protocol):
         try:
             return 200, *self._pages[path]()
         except Exception:
-            logger.exception("%s could not be read", path)
+            logger.exception("Cannot serve %s", path)
             return 500, TEXT, b""
 
     def _respond(self, status: int, kind: str = TEXT, body: bytes = b"", has_body: bool = True) -> None:
@@ -125,7 +131,7 @@ class PageProtocol(asyncio.Protocol):
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """At all addresses of `host`, at one port; "": at all addresses of the machine."""
+    """Bind the same port at all addresses of `host`; "" means all addresses of the machine."""
     addresses = dict.fromkeys(
         (family, address)
         for family, _, _, _, address in socket.getaddrinfo(
@@ -137,7 +143,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
         try:
             listener = socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG)
         except OSError as error:
-            # "localhost" may have an IPv6 address that the machine has not.
+            # "localhost" may resolve to an IPv6 address that the machine does not have.
             if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and len(addresses) > 1:
                 continue
             for listener in listeners:

@@ -1,7 +1,7 @@
 """uvicorn behind the `Gate`: the server of the console and of Connect's REST interface.
 
-uvicorn itself closes a connection that is idle between two requests, and nothing else: a peer that sends half of a
-request keeps its connection, and 500 of them keep everybody out.
+uvicorn only closes connections that are idle between two requests. A peer that sends half of a
+request keeps its connection, and 500 such connections would block all clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kavka.web.connections import Gate
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol, which also notes since when it is in its phase (`h11`'s state of the peer)."""
+    """uvicorn's protocol with the start time of its current phase (the peer's state in h11)."""
 
     def __init__(self, closed: Callable[[], None], **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -33,15 +33,15 @@ class DeadlineProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._note_phase()
+        self._update_phase()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._note_phase()
+        self._update_phase()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._note_phase()
+        self._update_phase()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -52,18 +52,18 @@ class DeadlineProtocol(H11Protocol):
         self._closed()
         super().connection_lost(exc)
 
-    def _note_phase(self) -> None:
+    def _update_phase(self) -> None:
         if self.conn.their_state is not self._phase:
             self._phase = self.conn.their_state
             self._since = time.monotonic()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the peer's turn to send: no request is there as a whole."""
+        """Whether the connection waits for the peer: no complete request was received."""
         if self.flow.write_paused:
             return False
-        served = self.cycle is not None and not self.cycle.response_complete
-        return not served or self.conn.their_state is h11.SEND_BODY
+        is_served = self.cycle is not None and not self.cycle.response_complete
+        return not is_served or self.conn.their_state is h11.SEND_BODY
 
     def is_overdue(self, now: float) -> bool:
         if self.flow.write_paused or self.transport.is_closing():
@@ -79,7 +79,8 @@ class DeadlineProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Accepts the connections of `listener` itself. `proxies`: addresses whose connections are those of many users."""
+    """A uvicorn server that accepts connections through a `Gate`. `proxies` have no limit per
+    address."""
 
     _gate: Gate | None = None
 

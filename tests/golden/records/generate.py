@@ -1,4 +1,5 @@
-"""Run GoldenRecords.java on the Java client; `python -m tests.golden.records.generate` writes the golden files anew."""
+"""Run GoldenRecords.java on the Java client; `python -m tests.golden.records.generate` writes the
+golden files again."""
 
 from __future__ import annotations
 

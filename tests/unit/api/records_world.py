@@ -1,4 +1,4 @@
-"""Partitions with real logs, and the requests about records asked of them: no network, no metadata tree."""
+"""Partitions with real logs, and the handlers of requests about records, without a network."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ from kavka.broker.settings import Settings
 from kavka.broker.workers import Workers
 from kavka.common.clock import SystemClock
 from kavka.common.metrics import Registry
+from kavka.common.types import TopicPartition
 from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kavka.protocol.messages.leader_and_isr import (
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopicState,
-)
 from kavka.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -29,14 +25,13 @@ from kavka.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from kavka.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from kavka.records.control import end_marker
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition
+from kavka.replication.partition_state import LeaderAndIsr, PartitionOrder, ReplicaStop
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.file_slice import FileSlice
-from kavka.storage.log_append import AppendOrigin
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_manager import LogManager
 from tests.support.handlers import ask_handler
@@ -79,51 +74,38 @@ class RecordsWorld:
             fetch_sessions=FetchSessionCache(10, 120.0, time.monotonic),
         )
 
-    def _dir_failed(self, directory: Any, gone: Any) -> None:
+    def _dir_failed(self, directory: Any, offline: Any) -> None:
         self.failed.append(directory)
-        self.replicas.on_dir_failure(directory, gone)
+        self.replicas.on_dir_failure(directory, offline)
 
     async def create(self, topic: str, partitions: int = 1, epoch: int = 0, **config: Any) -> Partition:
         """Makes this broker the leader; returns partition 0."""
         if config:
             self.configs[topic] = replace(LogConfig(), **config)
-        known = self.replicas.partitions.get((topic, 0))
-        topic_id: UUID = known.topic_id if known is not None else uuid4()
-        states = [
-            LeaderAndIsrPartitionState(
-                partition_index=n, leader=0, leader_epoch=epoch, isr=[0], replicas=[0], is_new=known is None
-            )
-            for n in range(partitions)
-        ]
-        await self.replicas.become_leader_or_follower(
-            LeaderAndIsrRequest(
-                controller_epoch=1,
-                topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=states)],
-            )
-        )
+        existing = self.replicas.partitions.get((topic, 0))
+        topic_id: UUID = existing.topic_id if existing is not None else uuid4()
+        state = LeaderAndIsr(leader=0, leader_epoch=epoch, isr=frozenset((0,)), replicas=(0,), is_new=existing is None)
+        orders = [PartitionOrder(TopicPartition(topic, index), topic_id, state) for index in range(partitions)]
+        await self.replicas.become_leader_or_follower(1, orders)
         return self.partition(topic)
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.replicas.partitions[topic, index]
 
     async def delete(self, topic: str) -> None:
-        states = [StopReplicaPartitionState(partition_index=0, delete_partition=True)]
-        await self.replicas.stop_replicas(
-            StopReplicaRequest(
-                controller_epoch=1, topic_states=[StopReplicaTopicState(topic_name=topic, partition_states=states)]
-            )
-        )
+        await self.replicas.stop_replicas(1, [ReplicaStop(TopicPartition(topic, 0), -1, True)])
 
     # ---- asking
 
     def ask(self, request: Any, version: int) -> Any:
-        """The answer, or a future of it, as the handler gives it; a produce is written as at the end of a turn."""
+        """The handler's response, or a future of it. Staged appends are written as at the end of a
+        turn."""
         result = ask_handler(self.broker, request, version)
-        self.replicas.write_staged()
+        self.replicas.staged_appends.write()
         return result
 
     def produce(self, *records: tuple[str, int, bytes], acks: int = 1, version: int = NEWEST_PRODUCE) -> Any:
-        """Batches for (topic, partition); a list of the partitions' answers, or a future."""
+        """Send batches to (topic, partition); returns the response, or a future of it."""
         request = ProduceRequest(
             acks=acks,
             timeout_ms=10_000,
@@ -144,13 +126,12 @@ class RecordsWorld:
     def end_transaction(self, topic: str, producer_id: int, commit: bool = True) -> None:
         partition = self.partition(topic)
         marker = end_marker(commit, producer_id, 0, 0, int(time.time() * 1000))
-        partition.stage(memoryview(marker), -1, None, AppendOrigin.COORDINATOR)
-        partition.write_staged()
+        partition.append(marker)
         partition.advance()
 
     def fetch(
         self,
-        *asked: tuple[str, int, int],
+        *positions: tuple[str, int, int],
         max_wait_ms: int = 0,
         min_bytes: int = 1,
         max_bytes: int = 50_000_000,
@@ -178,13 +159,13 @@ class RecordsWorld:
                         )
                     ],
                 )
-                for topic, index, offset in asked
+                for topic, index, offset in positions
             ],
         )
         return self.ask(request, version)
 
     def waiters(self) -> int:
-        return sum(len(p.fetch_waiters) + len(p.produce_waiters) for p in self.replicas.partitions.values())
+        return sum(len(p.pending_fetches) + len(p.pending_appends) for p in self.replicas.partitions.values())
 
     async def close(self) -> None:
         await self.workers.run(self.log_manager.shutdown)
@@ -205,7 +186,7 @@ def sizes(response: FetchResponse) -> list[int]:
 
 def codes(response: Any) -> list[int]:
     data = fetched(response) if isinstance(response, FetchResponse) else produced(response)
-    return [one.error_code for one in data]
+    return [result.error_code for result in data]
 
 
 def content(data: PartitionData) -> bytes:

@@ -1,4 +1,5 @@
-"""A request's way through its handler and its codec, with a real tree and controller, and brokers that only listen."""
+"""Requests through handler and codec, with a real tree and controller, and brokers that only
+record."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.unit.controller.support import World, in_world
 
 
 class Settings(dict[str, Any]):
-    """What handlers read from the broker's settings."""
+    """The broker settings that handlers read."""
 
 
 class Services:
@@ -46,7 +47,7 @@ class Services:
 
 
 class Client:
-    """Asks as a client would: everything is encoded and decoded in the version it is asked in."""
+    """A client that encodes and decodes everything in the requested version."""
 
     def __init__(self, services: Services, listener: str = "PLAINTEXT") -> None:
         self.broker = services
@@ -57,14 +58,14 @@ class Client:
         assert api.min_version <= version <= api.max_version
         pieces: list[bytes] = []
         request.encode(pieces, version)
-        asked, _ = api.request_class.decode(memoryview(b"".join(pieces)), 0, version)
+        decoded, _ = api.request_class.decode(memoryview(b"".join(pieces)), 0, version)
         ctx = RequestContext(self.broker, version, 1, "test", self.listener, "127.0.0.1", "User:ANONYMOUS")  # type: ignore[arg-type]
         try:
-            response = api.handle(ctx, asked)
+            response = api.handle(ctx, decoded)
             if isawaitable(response):
                 response = await response
         except KafkaError as error:
-            response = api.on_error(asked, version, error)
+            response = api.on_error(decoded, version, error)
         answer: list[bytes] = []
         response.encode(answer, version)
         return type(response).decode(memoryview(b"".join(answer)), 0, version)[0]

@@ -28,7 +28,7 @@ def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
     with_client(tmp_path, body, brokers=(0, 1))
 
 
-def test_controllers_are_not_to_be_found_at_a_broker(tmp_path: Path) -> None:
+def test_a_broker_is_not_a_controller_endpoint(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         for endpoint_type, code in ((2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (7, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)):
             answer = await client.ask(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
@@ -50,8 +50,8 @@ def test_partitions_are_described_a_page_at_a_time(tmp_path: Path) -> None:
             # Java's admin client fails on null lists here.
             described = [partition for topic in answer.topics for partition in topic.partitions]
             assert all((p.eligible_leader_replicas, p.last_known_elr) == ([], []) for p in described)
-            found = [(t.name, [p.partition_index for p in t.partitions]) for t in answer.topics]
-            return found, answer.next_cursor
+            pages = [(t.name, [p.partition_index for p in t.partitions]) for t in answer.topics]
+            return pages, answer.next_cursor
 
         everything = [("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]
         assert await page([], 100) == (everything, None)
@@ -60,22 +60,22 @@ def test_partitions_are_described_a_page_at_a_time(tmp_path: Path) -> None:
             seen: list[tuple[str, int]] = []
             cursor = None
             while True:
-                found, cursor = await page([], limit, cursor)
-                assert sum(len(indexes) for _, indexes in found) <= limit
-                seen += [(name, index) for name, indexes in found for index in indexes]
+                names, cursor = await page([], limit, cursor)
+                assert sum(len(indexes) for _, indexes in names) <= limit
+                seen += [(name, index) for name, indexes in names for index in indexes]
                 if cursor is None:
                     break
             assert seen == [(name, index) for name, indexes in everything for index in indexes]
         assert await page([], 2) == (everything[:1], Cursor(topic_name="b", partition_index=0))
-        gone = Cursor(topic_name="aa", partition_index=5)
-        assert await page([], 100, gone) == (everything[1:], None)
+        deleted = Cursor(topic_name="aa", partition_index=5)
+        assert await page([], 100, deleted) == (everything[1:], None)
         client.broker.settings["max.request.partition.size.limit"] = 2
         assert await page([], 100) == (everything[:1], Cursor(topic_name="b", partition_index=0))
 
     with_client(tmp_path, body)
 
 
-def test_topics_that_cannot_be_described_say_why(tmp_path: Path) -> None:
+def test_topics_that_cannot_be_described_have_errors(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="missing"), TopicRequest(name="a/b")])
         answer = await client.ask(request, 0)

@@ -1,5 +1,5 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: the codes are those that Apache Kafka 3.9.1 gave;
-of groups, and ListConfigResources: as 4.3.0 answered."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs with the error codes of Apache Kafka
+3.9.1; groups and ListConfigResources as in 4.3.0."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def with_topic(folder: Path, body: Any) -> Any:
     return with_client(folder, run)
 
 
-def test_a_topics_setting_takes_effect_at_once_and_goes_back_when_deleted(tmp_path: Path) -> None:
+def test_a_topic_setting_takes_effect_at_once_and_is_reset_when_deleted(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         configs = client.broker.configs
         assert await alter(client, TOPIC, "t", ("retention.ms", SET, "5000")) is E.NONE
@@ -118,7 +118,7 @@ def test_lists_can_be_appended_to_and_subtracted_from(tmp_path: Path) -> None:
         (3, "0", [("x", SET, "1")], E.INVALID_REQUEST),
     ],
 )
-def test_an_alteration_that_may_not_be_changes_nothing(
+def test_an_invalid_alteration_changes_nothing(
     tmp_path: Path, kind: int, name: str, changes: Any, code: ErrorCode
 ) -> None:
     async def body(client: Client) -> None:
@@ -140,7 +140,7 @@ def test_a_resource_named_twice_is_refused_both_times(tmp_path: Path) -> None:
     with_topic(tmp_path, body)
 
 
-def test_the_old_way_replaces_everything(tmp_path: Path) -> None:
+def test_alter_configs_replaces_all_overrides(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         await alter(client, TOPIC, "t", ("retention.ms", SET, "5000"))
         assert await replace(client, TOPIC, "t", {"segment.bytes": "20000"}) is E.NONE
@@ -158,7 +158,7 @@ def test_the_old_way_replaces_everything(tmp_path: Path) -> None:
     with_topic(tmp_path, body)
 
 
-def test_a_brokers_own_setting_covers_the_one_of_all_brokers(tmp_path: Path) -> None:
+def test_a_broker_setting_overrides_the_cluster_default(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         assert await alter(client, BROKER, "", ("log.retention.ms", SET, "888")) is E.NONE
         assert await value(client, BROKER, "0", "log.retention.ms") == ("888", 3)
@@ -181,7 +181,7 @@ def test_a_brokers_own_setting_covers_the_one_of_all_brokers(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_each_version_describes_with_the_members_that_it_has(tmp_path: Path, version: int) -> None:
+def test_each_version_describes_its_fields(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
         await alter(client, TOPIC, "t", ("retention.ms", SET, "5000"))
         more = {"include_synonyms": True} if version >= 1 else {}
@@ -201,7 +201,7 @@ def test_each_version_describes_with_the_members_that_it_has(tmp_path: Path, ver
     with_topic(tmp_path, body)
 
 
-def test_what_cannot_be_described_says_why(tmp_path: Path) -> None:
+def test_resources_that_cannot_be_described_have_errors(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         for kind, name, code in (
             (TOPIC, "missing", E.UNKNOWN_TOPIC_OR_PARTITION),
@@ -236,14 +236,14 @@ def test_loggers_are_described_and_set_while_the_broker_runs(tmp_path: Path) -> 
         logger.setLevel(logging.NOTSET)
 
 
-def test_what_has_settings_is_listed_by_type(tmp_path: Path) -> None:
+def test_config_resources_are_listed_by_type(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         await client.broker.topics.create_topics([NewTopic("b", 1, 1), NewTopic("a", 1, 1)], timeout_ms=5000)
 
         async def listed(*types: int, version: int = 1) -> list[tuple[int, str]]:
             answer = await client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
             assert answer.error_code == 0
-            return [(found.resource_type, found.resource_name) for found in answer.config_resources]
+            return [(resources.resource_type, resources.resource_name) for resources in answer.config_resources]
 
         topics, brokers, loggers = [(2, "a"), (2, "b")], [(4, "0"), (4, "1")], [(8, "0"), (8, "1")]
         assert await listed() == loggers + brokers + topics
@@ -262,7 +262,7 @@ def test_what_has_settings_is_listed_by_type(tmp_path: Path) -> None:
     with_client(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_groups_settings_can_be_described_and_altered_before_there_is_such_a_group(tmp_path: Path) -> None:
+def test_settings_of_a_group_can_be_altered_before_it_exists(tmp_path: Path) -> None:
     session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 
     async def body(client: Client) -> None:
@@ -287,10 +287,10 @@ def test_a_groups_settings_can_be_described_and_altered_before_there_is_such_a_g
     with_client(tmp_path, body)
 
 
-# ---- changes at the same time
+# ---- concurrent changes
 
 
-def test_settings_that_are_changed_at_the_same_time_are_all_changed(tmp_path: Path) -> None:
+def test_concurrent_changes_are_all_applied(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         changes = {"retention.ms": "5000", "segment.bytes": "1048576", "max.message.bytes": "2000"}
         codes = await asyncio.gather(*(alter(client, TOPIC, "t", (n, SET, text)) for n, text in changes.items()))
@@ -314,12 +314,12 @@ def test_settings_that_are_changed_at_the_same_time_are_all_changed(tmp_path: Pa
         ),
     ],
 )
-def test_what_another_broker_has_changed_a_moment_ago_stays(
+def test_a_concurrent_change_of_another_broker_is_not_lost(
     tmp_path: Path, kind: int, name: str, node: str, theirs: tuple[str, str], ours: tuple[str, str]
 ) -> None:
     async def body(client: Client) -> None:
         store = client.broker.store
-        # Written, and not yet heard of here.
+        # Written, and not yet known to this broker.
         await store.ensure(node)
         await store.set(node, paths.encode_config(dict([theirs])))
         assert await alter(client, kind, name, (ours[0], SET, ours[1])) is E.NONE

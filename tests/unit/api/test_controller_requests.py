@@ -1,4 +1,4 @@
-"""What only the controller answers, through the codec in every version."""
+"""Requests that only the controller serves, through the codec in every version."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def epoch(client: Client, broker_id: int) -> int:
 
 
 def isr_request(client: Client, version: int, isr: list[int]) -> AlterPartitionRequest:
-    known = client.broker.controller.context.leaderships[T0]
-    partition = AlterPartitionRequestPartitionData(leader_epoch=0, partition_epoch=known.partition_epoch)
+    published = client.broker.controller.context.leaderships[T0]
+    partition = AlterPartitionRequestPartitionData(leader_epoch=0, partition_epoch=published.partition_epoch)
     if version >= 3:
         partition.new_isr_with_epochs = [BrokerState(broker_id=b, broker_epoch=epoch(client, b)) for b in isr]
     else:
@@ -73,7 +73,7 @@ def test_an_isr_is_changed(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_broker_hands_over_before_it_stops(tmp_path: Path, version: int) -> None:
+def test_a_broker_hands_over_its_leaderships_before_it_stops(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
         await create(client, 1, 0)
         request = ControlledShutdownRequest(broker_id=1)
@@ -93,7 +93,7 @@ def test_a_broker_hands_over_before_it_stops(tmp_path: Path, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_leaders_are_elected_and_the_answer_waits_for_the_metadata(tmp_path: Path, version: int) -> None:
+def test_leaders_are_elected_and_the_response_waits_for_the_metadata(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
         await create(client, 1, 0)
         controller = client.broker.controller
@@ -104,9 +104,9 @@ def test_leaders_are_elected_and_the_answer_waits_for_the_metadata(tmp_path: Pat
         results = {p.partition_id: p for p in answer.replica_election_results[0].partition_result}
         assert results[0].error_code == E.PREFERRED_LEADER_NOT_AVAILABLE and results[0].error_message
         assert results[4].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
-        known = controller.context.leaderships[T0]
+        published = controller.context.leaderships[T0]
         partition = AlterPartitionRequestPartitionData(
-            leader_epoch=known.state.leader_epoch, partition_epoch=known.partition_epoch, new_isr=[0, 1]
+            leader_epoch=published.state.leader_epoch, partition_epoch=published.partition_epoch, new_isr=[0, 1]
         )
         topic = AlterPartitionRequestTopicData(topic_name="t", partitions=[partition])
         joined = AlterPartitionRequest(broker_id=0, broker_epoch=epoch(client, 0), topics=[topic])
@@ -116,7 +116,7 @@ def test_leaders_are_elected_and_the_answer_waits_for_the_metadata(tmp_path: Pat
         assert [(r.topic, [(p.partition_id, p.error_code) for p in r.partition_result])
                 for r in answer.replica_election_results] == [("t", [(0, 0)])]  # fmt: skip
         assert client.broker.metadata_cache.topics["t"].partitions[0].leader == 1
-        # Asked for all again, nothing is left to be said.
+        # Repeated for all partitions, no election is needed.
         assert (await client.ask(request, version)).replica_election_results == []
         if version >= 1:
             request.election_type = 9
@@ -131,7 +131,7 @@ def moving(replicas: list[int] | None) -> AlterPartitionReassignmentsRequest:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_a_move_is_begun_listed_and_called_off(tmp_path: Path, version: int) -> None:
+def test_a_reassignment_is_started_listed_and_cancelled(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
         await create(client, 0)
         answer = await client.ask(moving([1, 0]), version)

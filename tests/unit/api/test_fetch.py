@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kavka.api import fetch as fetch_module
+from kavka.api import fetch_reads
 from kavka.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kavka.protocol.messages.fetch import FetchRequest
 from kavka.storage.page_cache import warm
@@ -18,7 +19,7 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, STORAGE_ERROR, FENCED_EPOCH = 1, 3, 56, 74
 # ---- how much
 
 
-def test_the_first_batch_comes_whole_whatever_the_limits_are(tmp_path):
+def test_the_first_batch_is_complete_whatever_the_limits(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t")
         size = world.append("t", size=1000)
@@ -28,22 +29,22 @@ def test_the_first_batch_comes_whole_whatever_the_limits_are(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_a_batch_that_does_not_fit_behind_another_partitions_data_is_left_out_and_not_cut(tmp_path):
+def test_a_batch_that_does_not_fit_is_left_out(tmp_path):
     async def body(world: RecordsWorld) -> None:
         for topic in ("a", "b", "c"):
             await world.create(topic)
-        one = world.append("a", size=1000)
+        large = world.append("a", size=1000)
         world.append("b", size=1000)
         small = world.append("c", size=10)
-        answer = world.fetch(("a", 0, 0), ("b", 0, 0), ("c", 0, 0), max_bytes=one + small)
-        assert sizes(answer) == [one, 0, small]
+        answer = world.fetch(("a", 0, 0), ("b", 0, 0), ("c", 0, 0), max_bytes=large + small)
+        assert sizes(answer) == [large, 0, small]
         assert fetched(answer)[1].high_watermark == 1
         assert codes(answer) == [0, 0, 0]
 
     in_records_world(tmp_path, body)
 
 
-def test_the_limit_of_the_answer_is_shared_by_the_partitions_in_their_order(tmp_path):
+def test_partitions_share_the_limit_of_the_response_in_their_order(tmp_path):
     async def body(world: RecordsWorld) -> None:
         for topic in ("a", "b"):
             await world.create(topic)
@@ -57,7 +58,7 @@ def test_the_limit_of_the_answer_is_shared_by_the_partitions_in_their_order(tmp_
     in_records_world(tmp_path, body)
 
 
-def test_what_the_broker_allows_counts_more_than_what_is_asked_for(tmp_path):
+def test_the_brokers_limit_overrides_the_requested_one(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t")
         for _ in range(10):
@@ -88,7 +89,7 @@ def test_a_fetch_waits_for_its_bytes_over_all_its_partitions(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(tmp_path):
+def test_a_fetch_that_times_out_returns_the_available_records(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t")
         size = world.append("t")
@@ -99,7 +100,7 @@ def test_a_fetch_is_answered_with_what_there_is_when_its_time_is_up(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_bytes_in_the_next_segment_count_so_that_nobody_waits_for_what_is_there(tmp_path):
+def test_bytes_in_the_next_segment_count_for_min_bytes(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t", segment_bytes=2000)
         for _ in range(4):
@@ -110,7 +111,7 @@ def test_bytes_in_the_next_segment_count_so_that_nobody_waits_for_what_is_there(
     in_records_world(tmp_path, body)
 
 
-def test_nothing_is_visible_to_read_committed_before_the_transaction_is_decided_and_that_wakes_it(tmp_path):
+def test_read_committed_waits_until_the_transaction_ends(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         partition.log.producer_states.admitted = 7
@@ -128,14 +129,14 @@ def test_nothing_is_visible_to_read_committed_before_the_transaction_is_decided_
     in_records_world(tmp_path, body)
 
 
-def test_records_deleted_under_a_waiting_fetch_are_told_at_once(tmp_path):
+def test_deleting_records_completes_a_pending_fetch(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t")
         world.append("t", count=3)
         waiting = world.fetch(("t", 0, 1), min_bytes=10_000, max_wait_ms=60_000)
         assert not waiting.done()
-        asked = DeleteRecordsPartition(partition_index=0, offset=-1)
-        deleted = world.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[asked])]), 1)
+        requested = DeleteRecordsPartition(partition_index=0, offset=-1)
+        deleted = world.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[requested])]), 1)
         assert deleted.topics[0].partitions[0].low_watermark == 3
         [data] = fetched(await waiting)
         assert data.error_code == OUT_OF_RANGE
@@ -144,31 +145,31 @@ def test_records_deleted_under_a_waiting_fetch_are_told_at_once(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_a_topic_deleted_under_a_waiting_fetch_is_unknown(tmp_path):
+def test_deleting_the_topic_completes_a_pending_fetch(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         await world.create("other")
         waiting = world.fetch(("other", 0, 0), ("t", 0, 0), max_wait_ms=60_000)
         await world.delete("t")
         assert codes(await waiting) == [0, UNKNOWN_TOPIC]
-        assert not partition.fetch_waiters
+        assert not partition.pending_fetches
         assert not world.waiters()
 
     in_records_world(tmp_path, body)
 
 
-def test_a_disk_that_fails_under_a_waiting_fetch_is_told_at_once(tmp_path):
+def test_a_failed_disk_completes_a_pending_fetch(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         waiting = world.fetch(("t", 0, 0), max_wait_ms=60_000)
-        world.log_manager.note_failure(partition.log, OSError(5, "Input/output error"))
+        world.log_manager.report_failure(partition.log, OSError(5, "Input/output error"))
         assert codes(await waiting) == [STORAGE_ERROR]
         assert codes(world.fetch(("t", 0, 0), max_wait_ms=60_000)) == [STORAGE_ERROR]
 
     in_records_world(tmp_path, body)
 
 
-def test_a_new_leader_epoch_fences_a_fetch_that_waits_with_the_old_one(tmp_path):
+def test_a_new_leader_epoch_fences_a_pending_fetch(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t", epoch=4)
         waiting = world.fetch(("t", 0, 0), max_wait_ms=60_000, epoch=4)
@@ -178,7 +179,7 @@ def test_a_new_leader_epoch_fences_a_fetch_that_waits_with_the_old_one(tmp_path)
     in_records_world(tmp_path, body)
 
 
-def test_a_fetch_that_nobody_waits_for_any_more_leaves_nothing_behind(tmp_path):
+def test_a_cancelled_fetch_leaves_the_purgatory(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("a", partitions=3)
         waiting = world.fetch(("a", 0, 0), ("a", 1, 0), ("a", 2, 0), max_wait_ms=60_000)
@@ -191,12 +192,12 @@ def test_a_fetch_that_nobody_waits_for_any_more_leaves_nothing_behind(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_a_waiting_fetch_that_cannot_be_served_takes_nobody_else_down(tmp_path):
+def test_a_pending_fetch_that_fails_does_not_affect_others(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         broken = world.fetch(("t", 0, 0), max_wait_ms=60_000)
-        [waiter] = partition.fetch_waiters
-        waiter._ready = waiter._read = lambda: 1 // 0
+        [waiter] = partition.pending_fetches
+        waiter._is_ready = waiter._read = lambda: 1 // 0
         well = world.fetch(("t", 0, 0), max_wait_ms=60_000)
         size = world.append("t")
         assert sizes(await well) == [size]
@@ -209,9 +210,9 @@ def test_a_waiting_fetch_that_cannot_be_served_takes_nobody_else_down(tmp_path):
 # ---- disks
 
 
-def test_data_that_is_not_in_memory_is_fetched_by_a_worker_first(tmp_path, monkeypatch):
+def test_cold_data_is_read_by_a_worker_first(tmp_path, monkeypatch):
     warmed = []
-    monkeypatch.setattr(fetch_module, "is_resident", lambda piece: False)
+    monkeypatch.setattr(fetch_reads, "is_resident", lambda piece: False)
     monkeypatch.setattr(fetch_module, "warm", warmed.append)
 
     async def body(world: RecordsWorld) -> None:
@@ -228,7 +229,7 @@ def test_data_that_is_not_in_memory_is_fetched_by_a_worker_first(tmp_path, monke
 
 
 @pytest.mark.parametrize("where", ["is_resident", "warm"])
-def test_a_disk_that_cannot_be_read_is_an_error_of_its_partitions_and_fails_its_directory(tmp_path, monkeypatch, where):
+def test_a_read_error_fails_the_partition_and_its_directory(tmp_path, monkeypatch, where):
     def broken(piece):
         raise OSError(5, "Input/output error")
 
@@ -240,8 +241,8 @@ def test_a_disk_that_cannot_be_read_is_an_error_of_its_partitions_and_fails_its_
         assert partition.log.dir.parent != world.partition("b").log.dir.parent
         for segment in partition.log.segments:
             segment.forget_recent()
-        monkeypatch.setattr(fetch_module, "is_resident", lambda piece: False)
-        monkeypatch.setattr(fetch_module, where, broken)
+        monkeypatch.setattr(fetch_reads, "is_resident", lambda piece: False)
+        monkeypatch.setattr(fetch_reads if where == "is_resident" else fetch_module, where, broken)
         answer = world.fetch(("a", 0, 0), ("b", 0, 0), max_wait_ms=60_000)
         answer = await answer if isinstance(answer, asyncio.Future) else answer
         assert codes(answer) == [STORAGE_ERROR, 0]
@@ -251,7 +252,7 @@ def test_a_disk_that_cannot_be_read_is_an_error_of_its_partitions_and_fails_its_
     in_records_world(tmp_path, body, dirs=("one", "two"))
 
 
-def test_a_log_that_is_truncated_while_a_worker_reads_it_is_read_again_and_no_directory_fails(tmp_path, monkeypatch):
+def test_a_log_truncated_during_a_cold_read_is_read_again(tmp_path, monkeypatch):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         world.append("t")
@@ -263,12 +264,12 @@ def test_a_log_that_is_truncated_while_a_worker_reads_it_is_read_again_and_no_di
         def truncated(piece):
             warmed.append(piece)
             if len(warmed) == 1:
-                # What the loop does before a worker takes its turn.
+                # This happens on the loop before the worker runs.
                 world.log_manager.truncate_fully_and_start_at(log.topic_partition, 0)
                 world.append("t")
             warm(piece)
 
-        monkeypatch.setattr(fetch_module, "is_resident", lambda piece: False)
+        monkeypatch.setattr(fetch_reads, "is_resident", lambda piece: False)
         monkeypatch.setattr(fetch_module, "warm", truncated)
         answer = await world.fetch(("t", 0, 0))
         assert codes(answer) == [0]
@@ -290,7 +291,7 @@ def test_a_log_that_is_truncated_while_a_worker_reads_it_is_read_again_and_no_di
         ({"message_downconversion_enable": False}, 4, 0),
     ],
 )
-def test_what_an_old_client_cannot_be_given_is_refused(tmp_path, config, version, code):
+def test_formats_that_an_old_client_cannot_read_are_refused(tmp_path, config, version, code):
     async def body(world: RecordsWorld) -> None:
         await world.create("t", **config)
         answer = world.fetch(("t", 0, 0), version=version)
@@ -299,7 +300,7 @@ def test_what_an_old_client_cannot_be_given_is_refused(tmp_path, config, version
     in_records_world(tmp_path, body)
 
 
-def test_a_session_that_is_not_known_is_refused_with_nothing_else_in_the_answer(tmp_path):
+def test_an_unknown_session_is_refused_with_an_empty_response(tmp_path):
     async def body(world: RecordsWorld) -> None:
         answer = world.ask(FetchRequest(session_id=5, session_epoch=3), 12)
         assert (answer.error_code, answer.session_id, answer.responses) == (70, 0, [])
@@ -307,7 +308,7 @@ def test_a_session_that_is_not_known_is_refused_with_nothing_else_in_the_answer(
     in_records_world(tmp_path, body)
 
 
-def test_what_is_sent_is_counted_once_however_often_it_was_looked_at(tmp_path):
+def test_sent_records_are_counted_once(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         size = world.append("t", count=3)
@@ -321,7 +322,7 @@ def test_what_is_sent_is_counted_once_however_often_it_was_looked_at(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_the_messages_of_an_answer_that_was_cut_are_those_of_its_whole_batches(tmp_path):
+def test_messages_of_a_partial_read_count_only_complete_batches(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         for _ in range(10):
@@ -334,7 +335,7 @@ def test_the_messages_of_an_answer_that_was_cut_are_those_of_its_whole_batches(t
     in_records_world(tmp_path, body)
 
 
-def test_records_come_back_as_they_were_appended(tmp_path):
+def test_records_are_read_as_they_were_appended(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t")
         world.append("t", count=2, size=33)

@@ -1,4 +1,4 @@
-"""Fetch sessions without a broker: what is asked, what is told, who is pushed out."""
+"""Fetch sessions without a broker: requests, incremental responses, eviction."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from kavka.api.fetch_reads import PartitionRead
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.common.errors import ErrorCode, KafkaError
 
@@ -42,22 +43,18 @@ def request(session_id=0, epoch=0, topics=(), forgotten=()) -> SimpleNamespace:
     )
 
 
-def data(high_watermark=0, error=0) -> SimpleNamespace:
-    return SimpleNamespace(
-        diverging_epoch=SimpleNamespace(epoch=-1),
-        preferred_read_replica=-1,
-        high_watermark=high_watermark,
-        log_start_offset=0,
-        error_code=error,
-    )
+def data(high_watermark=0, error=0, size=0) -> PartitionRead:
+    read = PartitionRead(None, high_watermark, high_watermark, 0)
+    read.size, read.error_code = size, error
+    return read
 
 
 def make_cache(slots=2, time=None) -> FetchSessionCache:
     return FetchSessionCache(slots, 120.0, time or Time())
 
 
-def open_(cache: FetchSessionCache, asked: SimpleNamespace):
-    return cache.open(asked, False, lambda _id: None)
+def open_(cache: FetchSessionCache, fetch: SimpleNamespace):
+    return cache.open(fetch, False, lambda _id: None)
 
 
 def test_an_incremental_request_reads_all_partitions_of_the_session_with_the_changes_applied():
@@ -70,30 +67,30 @@ def test_an_incremental_request_reads_all_partitions_of_the_session_with_the_cha
     assert [p.index for p in third.partitions] == [1]
 
 
-def test_an_incremental_answer_leaves_out_what_did_not_change():
+def test_an_incremental_response_has_only_changed_partitions():
     cache = make_cache()
     first = open_(cache, request(topics=[("t", [partition(0), partition(1)])]))
-    results = [(p, data(), 0) for p in first.partitions]
-    assert len(first.to_tell(results)) == 2
+    results = [(p, data()) for p in first.partitions]
+    assert len(first.select(results)) == 2
     second = open_(cache, request(first.session_id, 1))
-    results = [(second.partitions[0], data(), 0), (second.partitions[1], data(high_watermark=5), 0)]
-    assert [p.index for p, _, _ in second.to_tell(results)] == [1]
+    results = [(second.partitions[0], data()), (second.partitions[1], data(high_watermark=5))]
+    assert [p.index for p, _ in second.select(results)] == [1]
 
 
-def test_the_first_good_answer_after_an_error_is_told_even_if_nothing_moved():
+def test_the_first_response_after_an_error_has_the_partition():
     cache = make_cache()
     first = open_(cache, request(topics=[("t", [partition(0)])]))
-    first.to_tell([(first.partitions[0], data(), 0)])
+    first.select([(first.partitions[0], data())])
     second = open_(cache, request(first.session_id, 1))
-    assert second.to_tell([(second.partitions[0], data(error=6), 0)])
+    assert second.select([(second.partitions[0], data(error=6))])
     third = open_(cache, request(first.session_id, 2))
-    assert third.to_tell([(third.partitions[0], data(), 0)])
+    assert third.select([(third.partitions[0], data())])
 
 
-def test_a_partition_that_got_data_goes_to_the_end_of_the_line():
+def test_a_partition_with_records_moves_to_the_end_of_the_order():
     cache = make_cache()
     first = open_(cache, request(topics=[("t", [partition(0), partition(1)])]))
-    first.to_tell([(p, data(), 10 if p.index == 0 else 0) for p in first.partitions])
+    first.select([(p, data(size=10 if p.index == 0 else 0)) for p in first.partitions])
     second = open_(cache, request(first.session_id, 1))
     assert [p.index for p in second.partitions] == [1, 0]
 
@@ -105,13 +102,13 @@ def test_a_partition_that_got_data_goes_to_the_end_of_the_line():
 def test_a_wrong_epoch_or_an_unknown_session_is_refused(session_id, epoch, code):
     cache = make_cache()
     first = open_(cache, request(topics=[("t", [partition(0)])]))
-    wanted = first.session_id if session_id is None else (session_id if session_id != first.session_id else 1)
+    requested_id = first.session_id if session_id is None else (session_id if session_id != first.session_id else 1)
     with pytest.raises(KafkaError) as refused:
-        open_(cache, request(wanted, epoch))
+        open_(cache, request(requested_id, epoch))
     assert refused.value.code == code
 
 
-def test_a_full_cache_serves_without_a_session_until_an_old_one_has_rested_long_enough():
+def test_a_full_cache_evicts_only_an_idle_session():
     time = Time()
     cache = make_cache(slots=1, time=time)
     first = open_(cache, request(topics=[("t", [partition(0)])]))
@@ -129,7 +126,7 @@ def test_the_final_epoch_closes_the_session():
     assert len(cache) == 0
 
 
-def test_a_session_that_forgot_all_its_partitions_is_gone():
+def test_a_session_without_partitions_ends():
     cache = make_cache()
     first = open_(cache, request(topics=[("t", [partition(0)])]))
     assert open_(cache, request(first.session_id, 1, forgotten=[("t", [0])])).session_id == 0
@@ -137,8 +134,8 @@ def test_a_session_that_forgot_all_its_partitions_is_gone():
 
 
 def of(cache: FetchSessionCache, replica_id: int, size: int = 1):
-    asked = request(topics=[("t", [partition(index) for index in range(size)])])
-    return cache.open(asked, False, lambda _id: None, replica_id)
+    fetch = request(topics=[("t", [partition(index) for index in range(size)])])
+    return cache.open(fetch, False, lambda _id: None, replica_id)
 
 
 def use(cache: FetchSessionCache, context, replica_id: int = -1) -> bool:
@@ -149,17 +146,17 @@ def use(cache: FetchSessionCache, context, replica_id: int = -1) -> bool:
     return True
 
 
-def test_a_thousand_consumers_leave_the_followers_their_sessions():
+def test_consumers_do_not_evict_the_sessions_of_followers():
     time = Time()
     cache = make_cache(slots=1000, time=time)
     consumers = [of(cache, -1, 50) for _ in range(1000)]
     followers = [of(cache, broker) for broker in (1, 2)]
-    assert all(found.session_id for found in followers), "a follower takes a consumer's slot"
+    assert all(context.session_id for context in followers), "a follower takes a consumer's slot"
     for minute in range(1, 5):
         time.now = minute * 60.0
-        assert all(use(cache, found, broker) for broker, found in enumerate(followers, 1))
-        for found in consumers:
-            if not use(cache, found):
+        assert all(use(cache, context, broker) for broker, context in enumerate(followers, 1))
+        for context in consumers:
+            if not use(cache, context):
                 of(cache, -1, 51)
     assert len(cache) == 1000
 
@@ -189,7 +186,7 @@ def test_a_larger_session_replaces_an_aged_one_of_its_kind():
     assert use(cache, follower, 1)
 
 
-def test_a_session_that_grows_is_filed_by_its_new_size():
+def test_a_session_that_grows_is_ranked_by_its_new_size():
     cache = make_cache(slots=2)
     first, second = of(cache, -1, 1), of(cache, -1, 2)
     more = request(first.session_id, 1, topics=[("t", [partition(7), partition(8)])])

@@ -1,4 +1,4 @@
-"""ListOffsets on real logs: which searches by time are finished in a worker thread."""
+"""ListOffsets on real logs: searches by time that finish in a worker thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffse
 from tests.unit.api.records_world import RecordsWorld, in_records_world
 
 
-def asked(partitions: int) -> ListOffsetsRequest:
+def offsets_request(partitions: int) -> ListOffsetsRequest:
     items = [ListOffsetsPartition(partition_index=n, timestamp=1) for n in range(partitions)]
     return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="a", partitions=items)])
 
@@ -26,11 +26,11 @@ def test_a_request_that_takes_long_is_finished_in_a_worker(
         await world.create("a", partitions=5)
         for index in range(5):
             world.append("a", index, count=2)
-        response = world.ask(asked(5), 5)
+        response = world.ask(offsets_request(5), 5)
         assert asyncio.iscoroutine(response) is (loop_s < 0)
         if loop_s < 0:
             response = await response
         answers = response.topics[0].partitions
-        assert [(one.error_code, one.offset) for one in answers] == [(0, 0)] * 5
+        assert [(partition.error_code, partition.offset) for partition in answers] == [(0, 0)] * 5
 
     in_records_world(tmp_path, body)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -24,7 +25,7 @@ async def make(client: Client, *names: str) -> None:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_every_version_tells_brokers_topics_and_leaders(tmp_path: Path, version: int) -> None:
+def test_every_version_has_brokers_topics_and_leaders(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
         await make(client, "t")
         answer = await client.ask(ask_for("t"), version)
@@ -40,7 +41,7 @@ def test_every_version_tells_brokers_topics_and_leaders(tmp_path: Path, version:
     with_client(tmp_path, body)
 
 
-def test_all_topics_are_asked_for_by_null_and_in_the_oldest_version_by_nothing(tmp_path: Path) -> None:
+def test_null_means_all_topics_and_in_version_0_an_empty_list(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         await make(client, "a", "b")
         assert [t.name for t in (await client.ask(MetadataRequest(topics=[]), 0)).topics] == ["a", "b"]
@@ -64,7 +65,7 @@ def test_a_topic_is_found_by_its_id(tmp_path: Path) -> None:
     with_client(tmp_path, body)
 
 
-def test_a_missing_topic_is_made_only_when_both_sides_allow_it(tmp_path: Path) -> None:
+def test_a_missing_topic_is_created_only_if_both_sides_allow_it(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         refused = await client.ask(ask_for("t", allow_auto_topic_creation=False), 9)
         assert refused.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -81,7 +82,7 @@ def test_a_missing_topic_is_made_only_when_both_sides_allow_it(tmp_path: Path) -
     with_client(tmp_path, body)
 
 
-def test_a_name_that_no_topic_can_have_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+def test_an_invalid_topic_name_is_refused(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         answer = await client.ask(ask_for("a/b", "", "fine"), 9)
         codes = {topic.name: topic.error_code for topic in answer.topics}
@@ -92,7 +93,7 @@ def test_a_name_that_no_topic_can_have_is_refused_and_makes_nothing(tmp_path: Pa
     with_client(tmp_path, body)
 
 
-def test_internal_topics_are_not_made_by_asking_for_them(tmp_path: Path) -> None:
+def test_internal_topics_are_not_auto_created(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         (topic,) = (await client.ask(ask_for("__consumer_offsets"), 9)).topics
         assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic.is_internal
@@ -100,12 +101,12 @@ def test_internal_topics_are_not_made_by_asking_for_them(tmp_path: Path) -> None
     with_client(tmp_path, body)
 
 
-def test_what_a_client_may_do_is_told_when_asked(tmp_path: Path) -> None:
+def test_authorized_operations_are_returned_on_request(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         await make(client, "t")
         request = ask_for("t", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
         answer = await client.ask(request, 9)
-        # The numbers that Apache Kafka 3.9.1 without an authorizer answers.
+        # The values of Apache Kafka 3.9.1 without an authorizer.
         assert (answer.cluster_authorized_operations, answer.topics[0].topic_authorized_operations) == (8096, 3576)
         silent = await client.ask(ask_for("t"), 9)
         assert silent.cluster_authorized_operations == silent.topics[0].topic_authorized_operations == -(2**31)
@@ -113,7 +114,7 @@ def test_what_a_client_may_do_is_told_when_asked(tmp_path: Path) -> None:
     with_client(tmp_path, body)
 
 
-def test_a_leader_that_cannot_be_reached_is_not_named(tmp_path: Path) -> None:
+def test_an_unreachable_leader_is_not_returned(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         await make(client, "t")
         client.listener = "OTHER"
@@ -123,17 +124,19 @@ def test_a_leader_that_cannot_be_reached_is_not_named(tmp_path: Path) -> None:
         assert (partition.error_code, partition.leader_id) == (ErrorCode.LISTENER_NOT_FOUND, -1)
         assert (await client.ask(ask_for("t"), 5)).topics[0].partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
         client.listener = "PLAINTEXT"
-        client.broker.metadata_cache.topics["t"].partitions[0].leader = -1
+        partitions = client.broker.metadata_cache.topics["t"].partitions
+        partitions[0] = replace(partitions[0], leader=-1)
         partition = (await client.ask(ask_for("t"), 9)).topics[0].partitions[0]
         assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
     with_client(tmp_path, body)
 
 
-def test_the_oldest_clients_are_told_of_live_replicas_only(tmp_path: Path) -> None:
+def test_version_0_has_only_live_replicas(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         await make(client, "t")
-        client.broker.metadata_cache.topics["t"].partitions[0].replicas = [0, 7]
+        partitions = client.broker.metadata_cache.topics["t"].partitions
+        partitions[0] = replace(partitions[0], replicas=[0, 7])
         partition = (await client.ask(ask_for("t"), 0)).topics[0].partitions[0]
         assert (partition.error_code, partition.replica_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, [0])
         partition = (await client.ask(ask_for("t"), 1)).topics[0].partitions[0]

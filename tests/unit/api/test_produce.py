@@ -1,4 +1,4 @@
-"""Produce on real logs: what fails alone, what fails together, who waits, and what is left behind."""
+"""Produce on real logs: failures of one or several partitions, pending requests, memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from kavka.api.produce import ConnectionMustClose, Unopened
+from kavka.api.produce import ConnectionMustClose, PostponedBatch
 from kavka.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest
 from kavka.records.limits import SMALL_BATCH_BYTES
 from kavka.replication.partition import Partition
@@ -28,7 +28,7 @@ def break_writes(monkeypatch, code: int, *partitions: Partition) -> None:
     monkeypatch.setattr(os, "pwritev", pwritev)
 
 
-def test_one_partitions_error_is_not_the_others(tmp_path):
+def test_an_error_of_one_partition_does_not_affect_the_others(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("a")
         corrupt = batch()
@@ -36,12 +36,12 @@ def test_one_partitions_error_is_not_the_others(tmp_path):
         good = bytes(batch(3))
         answer = world.produce(("a", 0, good), ("b", 0, good), ("a", 0, bytes(corrupt)), ("a", 0, good))
         assert codes(answer) == [0, UNKNOWN_TOPIC, CORRUPT, 0]
-        assert [one.base_offset for one in produced(answer)] == [0, -1, -1, 3]
+        assert [result.base_offset for result in produced(answer)] == [0, -1, -1, 3]
 
     in_records_world(tmp_path, body)
 
 
-def test_a_bug_in_one_partition_is_its_own_error_and_the_others_are_appended(tmp_path, monkeypatch):
+def test_an_unexpected_error_of_one_partition_does_not_affect_the_others(tmp_path, monkeypatch):
     async def body(world: RecordsWorld) -> None:
         first = await world.create("a", partitions=2)
 
@@ -56,7 +56,7 @@ def test_a_bug_in_one_partition_is_its_own_error_and_the_others_are_appended(tmp
     in_records_world(tmp_path, body)
 
 
-def test_two_partitions_of_a_disk_that_fails_both_get_its_error_and_nothing_stays_staged(tmp_path, monkeypatch):
+def test_all_partitions_of_a_failed_disk_get_its_error_and_nothing_stays_staged(tmp_path, monkeypatch):
     async def body(world: RecordsWorld) -> None:
         first = await world.create("a", partitions=2)
         second = world.partition("a", 1)
@@ -64,7 +64,7 @@ def test_two_partitions_of_a_disk_that_fails_both_get_its_error_and_nothing_stay
         good = bytes(batch())
         break_writes(monkeypatch, 5, first, second)
         assert codes(world.produce(("a", 0, good), ("a", 1, good))) == [STORAGE_ERROR, STORAGE_ERROR]
-        assert not any(log.staged_buffers for log in logs)
+        assert not any(log.has_staged for log in logs)
         assert first.log is None and second.log is None
         assert len(world.failed) == 1
         assert codes(world.produce(("a", 0, good))) == [STORAGE_ERROR]
@@ -72,7 +72,7 @@ def test_two_partitions_of_a_disk_that_fails_both_get_its_error_and_nothing_stay
     in_records_world(tmp_path, body)
 
 
-def test_a_write_that_fails_with_a_bug_is_an_error_and_the_log_is_as_before(tmp_path, monkeypatch):
+def test_a_write_with_an_unexpected_error_is_rolled_back(tmp_path, monkeypatch):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a")
         world.append("a")
@@ -84,14 +84,14 @@ def test_a_write_that_fails_with_a_bug_is_an_error_and_the_log_is_as_before(tmp_
         with monkeypatch.context() as patched:
             patched.setattr(type(partition.log.active_segment.file), "append", broken)
             assert codes(world.produce(("a", 0, good))) == [STORAGE_ERROR]
-        assert not partition.log.staged_buffers
+        assert not partition.log.has_staged
         assert partition.log.end_offset == 1
         assert produced(world.produce(("a", 0, good)))[0].base_offset == 1
 
     in_records_world(tmp_path, body)
 
 
-def test_without_an_answer_to_give_an_error_closes_the_connection_after_the_rest_was_written(tmp_path):
+def test_with_acks_0_an_error_closes_the_connection_after_the_other_writes(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a")
         good = bytes(batch())
@@ -103,7 +103,7 @@ def test_without_an_answer_to_give_an_error_closes_the_connection_after_the_rest
     in_records_world(tmp_path, body)
 
 
-def test_with_flush_messages_1_the_answer_waits_for_the_disk(tmp_path):
+def test_with_flush_messages_1_the_response_waits_for_the_flush(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a", flush_messages=1)
         waiting = world.produce(("a", 0, bytes(batch())))
@@ -115,21 +115,21 @@ def test_with_flush_messages_1_the_answer_waits_for_the_disk(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_a_request_that_waits_does_not_keep_the_bytes_of_its_records(tmp_path, monkeypatch):
-    asked = []
+def test_a_pending_request_does_not_keep_the_bytes_of_its_records(tmp_path, monkeypatch):
+    decoded = []
     decode = ProduceRequest.decode
-    monkeypatch.setattr(ProduceRequest, "decode", lambda *args: asked.append(decode(*args)) or asked[-1])
+    monkeypatch.setattr(ProduceRequest, "decode", lambda *args: decoded.append(decode(*args)) or decoded[-1])
 
     async def body(world: RecordsWorld) -> None:
         await world.create("a", flush_messages=1)
         waiting = world.produce(("a", 0, bytes(batch())))
-        assert asked[0][0].topic_data[0].partition_data[0].records is None
+        assert decoded[0][0].topic_data[0].partition_data[0].records is None
         await waiting
 
     in_records_world(tmp_path, body)
 
 
-def test_a_produce_whose_connection_went_away_leaves_no_waiter(tmp_path):
+def test_a_cancelled_produce_leaves_the_purgatory(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("a", partitions=2, flush_messages=1)
         waiting = world.produce(("a", 0, bytes(batch())), ("a", 1, bytes(batch())))
@@ -141,7 +141,7 @@ def test_a_produce_whose_connection_went_away_leaves_no_waiter(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_a_flush_that_fails_is_the_error_of_all_who_waited_for_it_also_twice_in_one_request(tmp_path, monkeypatch):
+def test_a_failed_flush_fails_all_pending_results_of_its_partition(tmp_path, monkeypatch):
     async def body(world: RecordsWorld) -> None:
         await world.create("a", flush_messages=1)
 
@@ -159,7 +159,7 @@ def test_a_flush_that_fails_is_the_error_of_all_who_waited_for_it_also_twice_in_
     in_records_world(tmp_path, body)
 
 
-def test_flush_before_visible_shows_records_when_they_are_on_disk_without_any_other_setting(tmp_path):
+def test_flush_before_visible_alone_shows_records_after_the_flush(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a", flush_before_visible=True)
         reading = world.fetch(("a", 0, 0), max_wait_ms=10_000)
@@ -173,7 +173,7 @@ def test_flush_before_visible_shows_records_when_they_are_on_disk_without_any_ot
     in_records_world(tmp_path, body)
 
 
-def test_what_a_setting_held_back_is_visible_when_the_setting_goes(tmp_path):
+def test_records_become_visible_when_the_flush_setting_is_removed(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a", flush_before_visible=True)
         posted = []
@@ -183,7 +183,7 @@ def test_what_a_setting_held_back_is_visible_when_the_setting_goes(tmp_path):
         assert partition.log.high_watermark == 0 and len(posted) == 1
         del world.configs["a"]
         world.log_manager.update_config("a", world.log_manager.config_for("a"))
-        world.replicas.settings_changed("a")
+        world.replicas.on_topic_config_changed("a")
         assert codes(await reading) == [0]
         assert partition.log.high_watermark == 1
 
@@ -194,12 +194,12 @@ def large() -> bytes:
     return bytes(batch(1, 2 * SMALL_BATCH_BYTES))
 
 
-def test_batches_that_are_opened_in_a_worker_keep_their_order(tmp_path):
+def test_batches_that_a_worker_decompresses_keep_their_order(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a", compression_type="lz4")
         answer = await world.produce(("a", 0, large()), ("a", 0, bytes(batch(2))), ("a", 0, large()))
         assert codes(answer) == [0, 0, 0]
-        assert [one.base_offset for one in produced(answer)] == [0, 1, 3]
+        assert [result.base_offset for result in produced(answer)] == [0, 1, 3]
         assert partition.log.end_offset == 4
 
     in_records_world(tmp_path, body)
@@ -209,14 +209,14 @@ def test_a_batch_that_waits_for_a_worker_is_in_memory_once(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a")
         data = PartitionProduceData(index=0, records=memoryview(bytearray(large())))
-        item = Unopened("a", data, PartitionProduceResponse(), partition)
+        item = PostponedBatch("a", data, PartitionProduceResponse(), partition)
         assert data.records is None
         assert len(item.records) > 2 * SMALL_BATCH_BYTES
 
     in_records_world(tmp_path, body)
 
 
-def test_a_batch_that_was_opened_for_a_deleted_topic_does_not_go_to_its_namesake(tmp_path):
+def test_a_batch_for_a_deleted_topic_is_not_appended_to_its_successor(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("a", compression_type="lz4")
         pending = world.produce(("a", 0, large()))

@@ -1,5 +1,5 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: each code is the one that Apache Kafka 3.9.1 gave to the same request,
-but for unknown brokers in an assignment, which only newer releases refuse."""
+"""CreateTopics, DeleteTopics and CreatePartitions with the error codes of Apache Kafka 3.9.1,
+except for unknown brokers in an assignment, which only newer releases refuse."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def config(name: str, value: str | None) -> list[CreatableTopicConfig]:
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_a_topic_is_made_in_every_version(tmp_path: Path, version: int) -> None:
+def test_a_topic_is_created_in_every_version(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
         answer = await client.ask(creation("t", partitions=3, configs=config("retention.ms", "9")), version)
         (topic,) = answer.topics
@@ -61,9 +61,7 @@ def test_a_topic_is_made_in_every_version(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("is_left_over", [False, True])
-def test_settings_that_are_left_behind_or_removed_meanwhile_do_not_hinder_a_topic(
-    tmp_path: Path, is_left_over: bool
-) -> None:
+def test_leftover_or_concurrently_removed_settings_do_not_block_a_topic(tmp_path: Path, is_left_over: bool) -> None:
     async def body(client: Client) -> None:
         store = client.broker.store
         path, write = "/config/topics/t", store.multi
@@ -84,7 +82,7 @@ def test_settings_that_are_left_behind_or_removed_meanwhile_do_not_hinder_a_topi
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("requested", "code"),
     [
         (creation("there"), E.TOPIC_ALREADY_EXISTS),
         (creation("a/b"), E.INVALID_TOPIC_EXCEPTION),
@@ -111,13 +109,13 @@ def test_settings_that_are_left_behind_or_removed_meanwhile_do_not_hinder_a_topi
     ids=lambda value: value.name if isinstance(value, ErrorCode) else value.topics[0].name[:12] or "empty",
 )
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_a_topic_that_may_not_be_is_refused(
-    tmp_path: Path, asked: CreateTopicsRequest, code: ErrorCode, validate_only: bool
+def test_an_invalid_topic_is_refused(
+    tmp_path: Path, requested: CreateTopicsRequest, code: ErrorCode, validate_only: bool
 ) -> None:
     async def body(client: Client) -> None:
         await client.ask(creation("there", "with.dot"), 7)
-        asked.validate_only = validate_only
-        answer = await client.ask(asked, 7)
+        requested.validate_only = validate_only
+        answer = await client.ask(requested, 7)
         assert {ErrorCode(topic.error_code) for topic in answer.topics} == {code}
         assert all(topic.error_message and topic.topic_id == NO_ID for topic in answer.topics)
         assert sorted(await client.broker.store.children("/brokers/topics")) == ["there", "with.dot"]
@@ -125,7 +123,7 @@ def test_a_topic_that_may_not_be_is_refused(
     with_client(tmp_path, body)
 
 
-def test_defaults_and_placement_by_hand(tmp_path: Path) -> None:
+def test_defaults_and_manual_assignment(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         answer = await client.ask(creation("default", partitions=-1, factor=-1), 7)
         assert (answer.topics[0].num_partitions, answer.topics[0].replication_factor) == (1, 1)
@@ -138,7 +136,7 @@ def test_defaults_and_placement_by_hand(tmp_path: Path) -> None:
     with_client(tmp_path, body, brokers=(0, 1))
 
 
-def test_validating_makes_nothing_and_no_time_is_a_timeout(tmp_path: Path) -> None:
+def test_validate_only_creates_nothing_and_a_zero_timeout_expires(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         answer = await client.ask(creation("t", partitions=4, validate_only=True), 7)
         assert (answer.topics[0].error_code, answer.topics[0].num_partitions, answer.topics[0].topic_id) == (
@@ -154,7 +152,7 @@ def test_validating_makes_nothing_and_no_time_is_a_timeout(tmp_path: Path) -> No
     with_client(tmp_path, body)
 
 
-def test_a_broker_that_is_not_the_controller_says_so(tmp_path: Path) -> None:
+def test_a_broker_that_is_not_the_controller_returns_not_controller(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         client.broker.controller.active_id = 5
         assert (await client.ask(creation("t"), 7)).topics[0].error_code == E.NOT_CONTROLLER
@@ -187,7 +185,7 @@ def test_topics_are_deleted_by_name_and_from_version_6_by_id(tmp_path: Path, ver
     with_client(tmp_path, body)
 
 
-def test_deletions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_deletions_are_refused(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         await client.ask(creation("t"), 7)
         states = [DeleteTopicState(topic_id=uuid4()), DeleteTopicState(name="t", topic_id=uuid4()), DeleteTopicState()]
@@ -226,7 +224,7 @@ def test_a_topic_grows_in_every_version(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("requested", "code"),
     [
         (growth("t", 1), E.INVALID_PARTITIONS),
         (growth("t", 2), E.INVALID_PARTITIONS),
@@ -241,10 +239,12 @@ def test_a_topic_grows_in_every_version(tmp_path: Path, version: int) -> None:
         (growth("t", 3, [[]]), E.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_growth_that_cannot_be_is_refused(tmp_path: Path, asked: CreatePartitionsRequest, code: ErrorCode) -> None:
+def test_invalid_partition_counts_are_refused(
+    tmp_path: Path, requested: CreatePartitionsRequest, code: ErrorCode
+) -> None:
     async def body(client: Client) -> None:
         await client.ask(creation("t", partitions=2), 7)
-        answer = await client.ask(asked, 3)
+        answer = await client.ask(requested, 3)
         assert ErrorCode(answer.results[0].error_code) is code and answer.results[0].error_message
         assert len(client.broker.metadata_cache.topics["t"].partitions) == 2
 

@@ -1,4 +1,5 @@
-"""Produce inside a transaction: who may begin one in a partition, also when the coordinator takes its time."""
+"""Produce inside a transaction: who may begin one in a partition, also when the coordinator takes
+its time."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from kavka.common.types import TopicPartition
 from kavka.coordinator.transaction.markers import Marker
 from kavka.coordinator.transaction.shard import Producer
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kavka.storage.producer_state import NOBODY
+from kavka.storage.producer_state import NO_PRODUCER
 from tests.support.logs import build, stored_records
 from tests.unit.coordinator.transaction.node import STATE, Node
 
@@ -79,7 +80,7 @@ class Broker:
         return node.call(produce.handle, ctx, request)
 
     def send(self, request: ProduceRequest, version: int = 12) -> list[ErrorCode]:
-        """Answered at once."""
+        """The response, which must not wait."""
         answer = self.start(request, version)
         assert not asyncio.iscoroutine(answer) and not asyncio.isfuture(answer)
         return codes(answer)
@@ -89,7 +90,7 @@ class Broker:
 
 
 def codes(answer: Any) -> list[ErrorCode]:
-    return [ErrorCode(found.error_code) for found in answer.responses[0].partition_responses]
+    return [ErrorCode(result.error_code) for result in answer.responses[0].partition_responses]
 
 
 @pytest.fixture
@@ -117,20 +118,20 @@ def test_one_node_adds_a_partition_and_writes_to_it_without_waiting(broker: Brok
     assert (broker.values(A), broker.values(B)) == (1, 1)
     length = broker.node.log(STATE).end_offset
     assert broker.send(broker.request(producer, A, sequence=1)) == [NONE]
-    assert broker.node.log(STATE).end_offset == length, "the coordinator is asked once for a partition"
+    assert broker.node.log(STATE).end_offset == length, "a partition is verified once"
 
 
-def test_nobody_may_begin_a_transaction_after_the_request_that_was_allowed_to(broker: Broker) -> None:
+def test_the_admission_of_a_producer_ends_with_its_request(broker: Broker) -> None:
     producer = broker.init()
     assert broker.send(broker.request(producer, A)) == [NONE]
     for tp in (A, B):
-        assert broker.node.log(tp).producer_states.admitted == NOBODY
+        assert broker.node.log(tp).producer_states.admitted == NO_PRODUCER
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert broker.send(broker.request(producer, B, name=None)) == [refused]
     assert broker.values(B) == 0
 
 
-def test_partitions_that_may_be_written_are_while_others_are_refused(broker: Broker) -> None:
+def test_admitted_partitions_are_written_while_others_are_refused(broker: Broker) -> None:
     producer = broker.init()
     broker.node.run(broker.node.transactions.add_partitions(ID, producer.producer_id, producer.epoch, [A]))
     assert broker.send(broker.request(producer, A, B), version=11) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
@@ -140,7 +141,7 @@ def test_partitions_that_may_be_written_are_while_others_are_refused(broker: Bro
     assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NONE]
 
 
-def test_without_verification_older_producers_are_believed(broker: Broker) -> None:
+def test_without_verification_older_producers_are_admitted(broker: Broker) -> None:
     producer = broker.init()
     assert broker.send(broker.request(producer, A), version=9) == [ErrorCode.INVALID_TXN_STATE]
     broker.node.settings.transaction_partition_verification_enable = False
@@ -150,7 +151,7 @@ def test_without_verification_older_producers_are_believed(broker: Broker) -> No
     assert partitions == {B}, "newer ones have to be added all the same"
 
 
-def test_the_batches_of_a_request_have_one_producer(broker: Broker) -> None:
+def test_the_batches_of_a_request_must_have_the_same_producer(broker: Broker) -> None:
     producer = broker.init()
     request = broker.request(producer, A)
     other = broker.request(Producer(producer.producer_id + 1, 0), B)
@@ -160,7 +161,7 @@ def test_the_batches_of_a_request_have_one_producer(broker: Broker) -> None:
     assert broker.send(nobody) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
 
 
-def test_a_coordinator_that_is_elsewhere_or_loading_makes_the_producer_try_again(broker: Broker) -> None:
+def test_a_coordinator_that_moved_or_loads_is_a_retriable_error(broker: Broker) -> None:
     producer = broker.init()
     broker.node.resign(STATE)
     for version in (9, 12):
@@ -168,22 +169,24 @@ def test_a_coordinator_that_is_elsewhere_or_loading_makes_the_producer_try_again
     assert broker.values(A) == 0
 
 
-def test_a_coordinator_on_another_broker_is_asked_there(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_on_another_broker_verifies_the_partitions(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     producer = broker.init()
     broker.node.resign(STATE)
-    asked = []
+    verifications = []
 
     async def admit(*args: Any) -> frozenset[TopicPartition]:
-        asked.append(args)
+        verifications.append(args)
         return frozenset({B})
 
     monkeypatch.setattr(broker.node.channel, "admit", admit)
     answer = broker.node.run(broker.start(broker.request(producer, A, B)))
     assert codes(answer) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
-    assert asked == [(5, ID, producer.producer_id, 0, [A, B], True)]
+    assert verifications == [(5, ID, producer.producer_id, 0, [A, B], True)]
 
 
-def test_what_has_no_transactional_batch_is_not_asked_about(broker: Broker) -> None:
+def test_partitions_without_transactional_batches_are_not_verified(broker: Broker) -> None:
     producer = broker.init()
     assert broker.send(broker.request(producer, A, transactional=False)) == [NONE]
     assert broker.node.state(ID) == "Empty"
@@ -192,7 +195,7 @@ def test_what_has_no_transactional_batch_is_not_asked_about(broker: Broker) -> N
 # ---- while the coordinator's log is not committed
 
 
-def test_records_are_written_when_the_coordinator_has_committed_their_partition(slow: Broker) -> None:
+def test_records_are_written_after_the_coordinator_has_added_their_partition(slow: Broker) -> None:
     producer = slow.init()
     slow.node.hold(STATE)
     request = slow.request(producer, A)
@@ -209,7 +212,7 @@ def test_records_are_written_when_the_coordinator_has_committed_their_partition(
     assert slow.values(A) == 1, "a copy was kept: the receive buffer is long used for something else"
 
 
-def test_a_partition_that_cannot_be_added_gets_nothing(slow: Broker) -> None:
+def test_nothing_is_written_to_a_partition_that_cannot_be_added(slow: Broker) -> None:
     producer = slow.init()
     slow.node.hold(STATE)
     waiting = slow.start(slow.request(producer, A))
@@ -218,7 +221,7 @@ def test_a_partition_that_cannot_be_added_gets_nothing(slow: Broker) -> None:
     answer = slow.node.run(waiting)
     assert codes(answer) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert slow.values(A) == 0
-    assert slow.node.log(A).producer_states.admitted == NOBODY
+    assert slow.node.log(A).producer_states.admitted == NO_PRODUCER
 
 
 @pytest.mark.parametrize(
@@ -230,7 +233,7 @@ def test_a_partition_that_cannot_be_added_gets_nothing(slow: Broker) -> None:
         (0, NONE),
     ],
 )
-def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_only_its_own_transaction(
+def test_a_marker_during_the_verification_ends_only_its_transaction(
     slow: Broker, marker_epoch: int, code: ErrorCode
 ) -> None:
     producer = slow.init()
@@ -247,7 +250,7 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_only_its_own_tr
     assert slow.values(A) == (1 if code is NONE else 0)
 
 
-def test_without_acks_there_is_no_waiting(slow: Broker) -> None:
+def test_acks_0_does_not_wait_for_the_coordinator(slow: Broker) -> None:
     producer = slow.init()
     slow.node.hold(STATE)
     with pytest.raises(ConnectionMustClose):
@@ -255,13 +258,15 @@ def test_without_acks_there_is_no_waiting(slow: Broker) -> None:
     assert slow.values(A) == 0
 
 
-def test_a_producer_is_kept_waiting_for_a_while_when_its_last_transaction_still_ends(broker: Broker) -> None:
+def test_a_produce_waits_while_the_previous_transaction_ends(broker: Broker) -> None:
     node = broker.node
     producer = broker.init()
     assert broker.send(broker.request(producer, A)) == [NONE]
     node.replicas.partitions[A].leader_id = -1
     node.tell(A, -1)
-    following = node.run(node.transactions.end(ID, producer.producer_id, producer.epoch, True, 2, lambda found: found))
+    following = node.run(
+        node.transactions.end(ID, producer.producer_id, producer.epoch, True, 2, lambda outcome: outcome)
+    )
     assert node.state(ID) == "PrepareCommit"
     answer = node.run(broker.start(broker.request(following, B)), wait_ms=500)
     assert codes(answer) == [ErrorCode.CONCURRENT_TRANSACTIONS]
@@ -274,7 +279,7 @@ def test_a_producer_is_kept_waiting_for_a_while_when_its_last_transaction_still_
     assert broker.values(B) == 1
 
 
-def test_an_error_of_the_coordinator_is_told_to_every_partition_that_asked(broker: Broker) -> None:
+def test_an_error_of_the_coordinator_is_set_for_every_partition_to_verify(broker: Broker) -> None:
     producer = broker.init()
     broker.init()
     assert broker.send(broker.request(producer, A, B)) == [ErrorCode.INVALID_PRODUCER_EPOCH] * 2

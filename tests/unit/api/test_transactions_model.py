@@ -1,10 +1,11 @@
-"""Random transactions against real logs: a reader of committed records sees what was committed, and nothing else.
+"""Random transactions against real logs: a reader of committed records sees what was committed, and
+nothing else.
 
-Producers of both protocols come and go under two transactional ids; transactions take too long; the broker is killed.
-What must hold after every step:
-- the committed view of a partition is exactly the values of transactions whose commit was answered, in order;
-- who was fenced gets nothing into any log any more;
-- when nothing is open, everything is decided: the last stable offset is the end of the log.
+Producers of both protocols use two transactional ids; transactions time out; the broker is killed.
+The invariants after every step:
+- the committed view of a partition has exactly the values of the committed transactions, in order;
+- a fenced producer cannot write to any log;
+- without open transactions, the last stable offset is the end of the log.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Client:
 
 
 def committed_view(log: Log) -> list[bytes]:
-    """As a consumer does it: by the last stable offset and the list of aborted transactions."""
-    aborted = sorted(log.aborted_transactions(0, log.last_stable_offset), key=lambda found: found.first_offset)
+    """Reads like a consumer: by the last stable offset and the list of aborted transactions."""
+    aborted = sorted(log.aborted_transactions(0, log.last_stable_offset), key=lambda records: records.first_offset)
     skipped: set[int] = set()
     values = []
     for batch in stored_batches(log):
@@ -76,17 +77,17 @@ class Transactions(RuleBasedStateMachine):
         self.count = 0
 
     def _ends(self, name: str) -> None:
-        """What clients of this id have open is aborted, and they are fenced."""
+        """Abort the open transaction of this id and fence its clients."""
         for client in self.clients:
             if client.name == name:
                 client.fenced = True
                 client.written = []
 
     def _is_open(self, client: Client) -> bool:
-        found = self.node.transactions.host(client.name).shard.transactions[client.name]
-        return found.state is ONGOING and found[:2] == client.producer[:2]
+        records = self.node.transactions.host(client.name).shard.transactions[client.name]
+        return records.state is ONGOING and records[:2] == client.producer[:2]
 
-    # ---- what happens
+    # ---- actions
 
     @rule(name=st.sampled_from(IDS), newer=st.booleans())
     def init(self, name: str, newer: bool) -> None:
@@ -140,10 +141,10 @@ class Transactions(RuleBasedStateMachine):
             assert not was_open
             return
         if not was_open and client.fenced:
-            # An abort that its coordinator had begun: the producer may take it for the answer to its own.
+            # The coordinator had already started an abort: the producer may take it for its own.
             assert client.newer and not commit
             if any(c.name == client.name and not c.fenced for c in self.clients):
-                raise AssertionError("a producer that was replaced goes on")
+                raise AssertionError("a fenced producer continues")
             client.fenced = False
         if commit:
             for tp, value in client.written:
@@ -166,7 +167,7 @@ class Transactions(RuleBasedStateMachine):
         self.node.restart(*PARTITIONS, STATE, epoch=self.epoch)
         self.node.loop.turn()
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
     def readers_see_what_was_committed(self) -> None:
@@ -179,9 +180,9 @@ class Transactions(RuleBasedStateMachine):
     def nothing_hangs(self) -> None:
         open_in = set()
         for name in IDS:
-            found = self.node.transactions.host(name).shard.transactions.get(name)
-            if found is not None and found.state is ONGOING:
-                open_in |= found.partitions
+            records = self.node.transactions.host(name).shard.transactions.get(name)
+            if records is not None and records.state is ONGOING:
+                open_in |= records.partitions
         for tp in PARTITIONS:
             if tp not in open_in:
                 assert self.node.log(tp).last_stable_offset == self.node.log(tp).end_offset

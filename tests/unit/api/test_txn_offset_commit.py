@@ -53,12 +53,12 @@ def start(node: Node, producer: Producer, version: int = 5) -> Any:
     return node.call(txn_offset_commit.handle, SimpleNamespace(broker=services, version=version), request)
 
 
-def code_of(node: Node, answer: Any) -> ErrorCode:
+def code_of(node: Node, pending: Any) -> ErrorCode:
     try:
-        found = node.run(answer)
+        response = node.run(pending)
     except KafkaError as error:
         return error.code
-    return ErrorCode(found.topics[0].partitions[0].error_code)
+    return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def code_of(node: Node, answer: Any) -> ErrorCode:
         (0, ErrorCode.NONE),
     ],
 )
-def test_a_marker_that_comes_while_the_coordinator_is_asked_ends_only_its_own_transaction(
+def test_a_marker_during_the_verification_ends_only_its_transaction(
     node: Node, marker_epoch: int, code: ErrorCode
 ) -> None:
     producer: Producer = node.run(node.transactions.init_producer(ID, 60_000))

@@ -1,4 +1,4 @@
-"""Levels of features that are set for all: through the codec, in a tree with a controller and a broker that follows."""
+"""UpdateFeatures through the codec, with a controller and a broker that follows the tree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def registration(broker_id: int, features: dict[str, dict[str, int]]) -> BrokerR
 
 
 def with_features(folder: Path, body: Callable[[Client, Features], Awaitable[Any]]) -> Any:
-    """Broker 0 is the controller, and has all features; it hears of changes as a broker does."""
+    """Broker 0 is the controller and has all features; it learns changes as a broker does."""
 
     async def in_this(client: Client) -> None:
         store, controller = client.broker.store, client.broker.controller
@@ -94,7 +94,7 @@ def test_a_level_is_lowered_raised_and_kept_in_the_tree(tmp_path: Path, version:
     with_features(tmp_path, body)
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_invalid_updates_are_refused_and_change_nothing(tmp_path: Path) -> None:
     async def body(client: Client, features: Features) -> None:
         before = dict(features.finalized)
         refused = [E.INVALID_REQUEST]
@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with_features(tmp_path, body)
 
 
-def test_of_several_the_good_ones_are_done_but_in_the_newest_version_all_or_none(tmp_path: Path) -> None:
+def test_valid_updates_succeed_alone_before_the_newest_version(tmp_path: Path) -> None:
     async def body(client: Client, features: Features) -> None:
         assert await ask(client, 2, SAFE, transaction_version=1, no_feature=1) == [E.INVALID_REQUEST]
         assert await in_tree(client) == {}
@@ -123,7 +123,7 @@ def test_of_several_the_good_ones_are_done_but_in_the_newest_version_all_or_none
     with_features(tmp_path, body)
 
 
-def test_a_level_is_not_set_that_a_broker_does_not_have(tmp_path: Path) -> None:
+def test_a_level_that_a_broker_does_not_support_is_refused(tmp_path: Path) -> None:
     async def body(client: Client, features: Features) -> None:
         old = {TRANSACTION_VERSION: {"min_version": 0, "max_version": 1}}
         await register_broker(client.broker.store, registration(1, old))
@@ -137,7 +137,7 @@ def test_a_level_is_not_set_that_a_broker_does_not_have(tmp_path: Path) -> None:
     with_features(tmp_path, body)
 
 
-def test_a_node_that_nobody_can_read_sets_nothing_and_is_written_anew(tmp_path: Path) -> None:
+def test_a_malformed_node_sets_no_level_and_is_replaced(tmp_path: Path) -> None:
     async def body(client: Client, features: Features) -> None:
         epoch = features.epoch
         await client.broker.store.set(paths.FEATURE, b"nonsense")

@@ -1,4 +1,4 @@
-"""A broker in this process: what ends a start early, and what that leaves."""
+"""A broker in this process: failed starts, signals, and changed settings."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kavka.storage.log_dir import LogDirError
 
 
 def settings(folder, **overrides: str) -> Settings:
-    given = {name.replace("_", "."): value for name, value in overrides.items()}
-    return Settings({"log.dirs": str(folder), "listeners": "PLAINTEXT://127.0.0.1:0", **given})
+    values = {name.replace("_", "."): value for name, value in overrides.items()}
+    return Settings({"log.dirs": str(folder), "listeners": "PLAINTEXT://127.0.0.1:0", **values})
 
 
 def run(body) -> None:
-    """Whatever happens, no thread of the broker is left."""
+    """Check that no thread of the broker remains."""
     asyncio.run(asyncio.wait_for(body(), 30))
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("kavka", "recover"))]
     assert not left
 
 
-def test_a_port_in_use_is_one_line_that_names_it_and_the_log_directories_are_free_again(tmp_path):
+def test_port_in_use_is_reported_in_one_line_and_releases_log_directories(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
 
@@ -58,16 +58,16 @@ def test_a_port_in_use_is_one_line_that_names_it_and_the_log_directories_are_fre
     run(starts)
 
 
-def test_an_address_of_another_machine_is_one_line_too(tmp_path):
+def test_address_of_another_machine_is_reported_in_one_line(tmp_path):
     async def body() -> None:
-        with pytest.raises(ConfigError, match=r"listeners: PLAINTEXT://192\.0\.2\.1:9092 cannot be listened at: "):
+        with pytest.raises(ConfigError, match=r"listeners: PLAINTEXT://192\.0\.2\.1:9092 cannot be bound: "):
             await Broker(settings(tmp_path, listeners="PLAINTEXT://192.0.2.1:9092")).start()
 
     run(body)
 
 
 @pytest.mark.parametrize("step", ["_start_coordinators", "_accept", "_registration"])
-def test_a_start_that_fails_half_way_leaves_no_thread_no_port_and_no_lock(tmp_path, monkeypatch, step):
+def test_failed_start_leaves_no_thread_port_or_lock(tmp_path, monkeypatch, step):
     ports: list[int] = []
 
     async def fails() -> None:
@@ -92,7 +92,7 @@ def test_a_start_that_fails_half_way_leaves_no_thread_no_port_and_no_lock(tmp_pa
     run(starts)
 
 
-def test_sigterm_while_logs_are_recovered_ends_the_start_after_the_log_under_way(tmp_path, monkeypatch):
+def test_sigterm_during_recovery_ends_start_after_current_logs(tmp_path, monkeypatch):
     for n in range(50):
         (tmp_path / f"t-{n}").mkdir()
     opened = []
@@ -103,7 +103,7 @@ def test_sigterm_while_logs_are_recovered_ends_the_start_after_the_log_under_way
         if len(opened) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         if len(opened) >= 3:
-            # The loop hears of the signal in its own time: long before the other logs would all be open.
+            # The event loop handles the signal long before all other logs would be open.
             time.sleep(0.5)
         return real(*args, **more)
 
@@ -126,7 +126,7 @@ def test_sigterm_while_logs_are_recovered_ends_the_start_after_the_log_under_way
     run(starts)
 
 
-def test_sigterm_stops_a_broker_that_is_ready(tmp_path):
+def test_sigterm_stops_ready_broker(tmp_path):
     async def body() -> None:
         await serve(settings(tmp_path), lambda listeners: os.kill(os.getpid(), signal.SIGTERM))
 
@@ -134,7 +134,7 @@ def test_sigterm_stops_a_broker_that_is_ready(tmp_path):
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
-def test_a_broker_with_no_log_directory_left_stops_and_says_so(tmp_path):
+def test_broker_stops_when_all_log_directories_failed(tmp_path):
     async def body() -> None:
         brokers = []
         init = Broker.__init__
@@ -147,7 +147,7 @@ def test_a_broker_with_no_log_directory_left_stops_and_says_so(tmp_path):
             [broker] = brokers
             manager = broker.log_manager
             asyncio.get_running_loop().call_soon(
-                manager.note_dir_failure, manager.dirs[0], OSError(errno.EIO, "Input/output error"), "a test"
+                manager.report_dir_failure, manager.dirs[0], OSError(errno.EIO, "Input/output error"), "a test"
             )
 
         with pytest.MonkeyPatch.context() as patched:
@@ -158,7 +158,7 @@ def test_a_broker_with_no_log_directory_left_stops_and_says_so(tmp_path):
     run(body)
 
 
-def test_settings_changed_while_running_take_effect(tmp_path):
+def test_dynamic_settings_take_effect(tmp_path):
     async def body() -> None:
         broker = Broker(settings(tmp_path))
         await broker.start()

@@ -1,4 +1,4 @@
-"""The way to the controller, while it moves, is gone, or says no."""
+"""Requests to the controller while it moves, cannot be reached, or rejects them."""
 
 from __future__ import annotations
 
@@ -18,78 +18,78 @@ DONE = AlterPartitionResponse()
 
 
 class FakePeers:
-    """Answers by broker, in order; an exception is raised."""
+    """Responses by broker, in order; an exception is raised."""
 
-    def __init__(self, **answers: list[Any]) -> None:
-        self.answers = {int(name.removeprefix("b")): found for name, found in answers.items()}
-        self.asked: list[int] = []
+    def __init__(self, **responses: list[Any]) -> None:
+        self.responses = {int(name.removeprefix("b")): queue for name, queue in responses.items()}
+        self.contacted: list[int] = []
 
     async def ask(self, broker_id: int, request: Any, **_: Any) -> Any:
-        self.asked.append(broker_id)
-        answer = self.answers[broker_id].pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        self.contacted.append(broker_id)
+        response = self.responses[broker_id].pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
-def ask(peers: FakePeers, who: list[int], local: Any = None, request: Any = None, timeout_s: float = 5.0) -> Any:
-    """`who` is what each look at the controller's id gives; the last stays."""
+def send(peers: FakePeers, ids: list[int], local: Any = None, request: Any = None, timeout_s: float = 5.0) -> Any:
+    """`ids` are the successive ids of the controller; the last one stays."""
 
     async def body() -> Any:
-        link = ControllerLink(0, lambda: who.pop(0) if len(who) > 1 else who[0], local, peers)  # type: ignore[arg-type]
-        return await link.ask(request or AlterPartitionRequest(), timeout_s=timeout_s)
+        link = ControllerLink(0, lambda: ids.pop(0) if len(ids) > 1 else ids[0], local, peers)  # type: ignore[arg-type]
+        return await link.send(request or AlterPartitionRequest(), timeout_s=timeout_s)
 
     return asyncio.run(asyncio.wait_for(body(), 20))
 
 
-def test_a_controller_that_is_not_it_any_more_is_looked_up_again():
+def test_former_controller_is_replaced_by_current():
     peers = FakePeers(b1=[NOT_CONTROLLER], b2=[DONE])
-    assert ask(peers, [1, 2]) is DONE
-    assert peers.asked == [1, 2]
+    assert send(peers, [1, 2]) is DONE
+    assert peers.contacted == [1, 2]
 
 
-def test_one_that_cannot_be_reached_is_asked_again():
+def test_unreachable_controller_is_retried():
     peers = FakePeers(b1=[Disconnected("gone"), KafkaTimeout("late"), DONE])
-    assert ask(peers, [1]) is DONE
+    assert send(peers, [1]) is DONE
 
 
-def test_while_there_is_none_it_waits():
+def test_send_waits_while_there_is_no_controller():
     peers = FakePeers(b1=[DONE])
-    assert ask(peers, [-1, -1, 1]) is DONE
+    assert send(peers, [-1, -1, 1]) is DONE
 
 
-def test_when_it_is_this_broker_nobody_else_is_asked():
+def test_local_controller_handles_request():
     async def local(request: Any, version: int) -> Any:
         assert version == AlterPartitionRequest.MAX_VERSION
         return DONE
 
-    assert ask(FakePeers(), [0], local) is DONE
+    assert send(FakePeers(), [0], local) is DONE
 
 
-def test_the_time_ends_the_search_with_what_was_wrong_last():
+def test_timeout_raises_last_error():
     with pytest.raises(Disconnected, match="no controller"):
-        ask(FakePeers(), [-1], timeout_s=0.2)
+        send(FakePeers(), [-1], timeout_s=0.2)
 
 
-def test_a_local_answer_that_does_not_come_ends_too():
+def test_local_controller_that_does_not_respond_times_out():
     async def local(request: Any, version: int) -> Any:
         await asyncio.sleep(60)
 
     with pytest.raises(KafkaTimeout):
-        ask(FakePeers(), [0], local, timeout_s=0.1)
+        send(FakePeers(), [0], local, timeout_s=0.1)
 
 
-def test_another_error_is_the_callers_matter():
+def test_other_errors_are_raised():
     peers = FakePeers(b1=[KafkaError(ErrorCode.UNSUPPORTED_VERSION)])
     with pytest.raises(KafkaError) as raised:
-        ask(peers, [1])
+        send(peers, [1])
     assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_refusal_may_stand_with_the_topics():
-    def answer(*codes: ErrorCode) -> CreateTopicsResponse:
+def test_not_controller_may_be_reported_per_topic():
+    def response(*codes: ErrorCode) -> CreateTopicsResponse:
         return CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=int(code)) for code in codes])
 
-    mixed = answer(ErrorCode.NOT_CONTROLLER, ErrorCode.NONE)
-    peers = FakePeers(b1=[answer(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER), mixed])
-    assert ask(peers, [1], request=CreateTopicsRequest()) is mixed
+    mixed = response(ErrorCode.NOT_CONTROLLER, ErrorCode.NONE)
+    peers = FakePeers(b1=[response(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER), mixed])
+    assert send(peers, [1], request=CreateTopicsRequest()) is mixed

@@ -1,4 +1,4 @@
-"""Signing in to the cluster: over what an earlier life of the broker left, and beside another of the same id."""
+"""Registration in the cluster, with znodes of an earlier process and of another broker."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kavka.broker.membership import SESSION_FILE, AlreadySignedIn, Membership
+from kavka.broker.membership import SESSION_FILE, AlreadyRegistered, Membership
 from kavka.metadata import paths
-from kavka.metadata.cluster import lay_out, register_broker
+from kavka.metadata.cluster import create_top_level_paths, register_broker
 from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.features import TRANSACTION_VERSION, Features
 from kavka.metadata.paths import BrokerRegistration, EndPoint
@@ -25,7 +25,7 @@ def with_store(folder: Path, body: Any) -> None:
     async def main() -> None:
         store = EmbeddedStore.open(folder / "metadata.db")
         try:
-            await lay_out(store)
+            await create_top_level_paths(store)
             await asyncio.wait_for(body(store), 20)
         finally:
             await store.close()
@@ -38,48 +38,48 @@ def member(store: EmbeddedStore, folder: Path, wait_s: float = 0.0) -> Membershi
     return Membership(store, 1, lambda: registration(1, features), features, folder, wait_s)
 
 
-def test_it_is_signed_in_with_the_epoch_of_its_node_and_notes_its_session(tmp_path):
+def test_registration_has_epoch_of_znode_and_records_session(tmp_path):
     async def body(store: EmbeddedStore) -> None:
-        one = member(store, tmp_path)
-        await one.sign_in()
+        membership = member(store, tmp_path)
+        await membership.register()
         stat = await store.exists(paths.broker(1))
         assert stat is not None
-        assert one.epoch == stat.czxid
+        assert membership.epoch == stat.czxid
         assert (tmp_path / SESSION_FILE).read_text().strip() == str(store.session_id)
-        await one.close()
+        await membership.close()
 
     with_store(tmp_path, body)
 
 
-def test_another_broker_of_the_same_id_is_not_thrown_out(tmp_path):
+def test_registration_of_another_broker_with_same_id_is_kept(tmp_path):
     async def body(store: EmbeddedStore) -> None:
         await register_broker(store, registration(1))
-        one = member(store, tmp_path, 0.2)
-        with pytest.raises(AlreadySignedIn, match=r"broker\.id of its own"):
-            await one.sign_in()
-        await one.close()
+        membership = member(store, tmp_path, 0.2)
+        with pytest.raises(AlreadyRegistered, match=r"unique broker\.id"):
+            await membership.register()
+        await membership.close()
 
     with_store(tmp_path, body)
 
 
-def test_the_remains_of_the_process_that_had_these_directories_are_removed_and_the_controllers_with_them(tmp_path):
+def test_znodes_of_last_process_on_same_directories_are_removed(tmp_path):
     async def body(store: EmbeddedStore) -> None:
         await register_broker(store, registration(1))
         await store.create(paths.CONTROLLER, b"{}", ephemeral=True)
         old = await store.exists(paths.broker(1))
         assert old is not None
         (tmp_path / SESSION_FILE).write_text(f"{old.ephemeral_owner}\n")
-        one = member(OtherSession(store), tmp_path)  # type: ignore[arg-type]
-        await one.sign_in()
-        assert one.epoch > old.czxid
+        membership = member(OtherSession(store), tmp_path)  # type: ignore[arg-type]
+        await membership.register()
+        assert membership.epoch > old.czxid
         assert await store.exists(paths.CONTROLLER) is None
-        await one.close()
+        await membership.close()
 
     with_store(tmp_path, body)
 
 
 class OtherSession:
-    """The same tree, seen by a process that came later."""
+    """The same tree in another session."""
 
     def __init__(self, store: EmbeddedStore) -> None:
         self._store = store
@@ -89,26 +89,26 @@ class OtherSession:
         return getattr(self._store, name)
 
 
-def test_it_waits_for_the_node_of_an_earlier_session_to_go(tmp_path):
+def test_registration_waits_for_znode_of_earlier_session(tmp_path):
     async def body(store: EmbeddedStore) -> None:
         await register_broker(store, registration(1))
-        one = member(store, tmp_path, 10.0)
-        signing_in = asyncio.ensure_future(one.sign_in())
+        membership = member(store, tmp_path, 10.0)
+        registering = asyncio.ensure_future(membership.register())
         await asyncio.sleep(0.05)
-        assert not signing_in.done()
+        assert not registering.done()
         await store.delete(paths.broker(1))
-        await signing_in
-        assert one.epoch > 0
-        await one.close()
+        await registering
+        assert membership.epoch > 0
+        await membership.close()
 
     with_store(tmp_path, body)
 
 
-def test_a_feature_that_a_broker_does_not_know_is_off_while_it_is_there(tmp_path):
+def test_feature_is_off_while_a_broker_does_not_support_it(tmp_path):
     async def body(store: EmbeddedStore) -> None:
         features = Features()
-        one = Membership(store, 1, lambda: registration(1, features), features, tmp_path, 0)
-        await one.sign_in()
+        membership = Membership(store, 1, lambda: registration(1, features), features, tmp_path, 0)
+        await membership.register()
         assert features.level(TRANSACTION_VERSION) == 2
         first = features.epoch
         await register_broker(store, registration(2))
@@ -120,6 +120,6 @@ def test_a_feature_that_a_broker_does_not_know_is_off_while_it_is_there(tmp_path
         while not features.level(TRANSACTION_VERSION):
             await asyncio.sleep(0.01)
         assert features.epoch > second
-        await one.close()
+        await membership.close()
 
     with_store(tmp_path, body)

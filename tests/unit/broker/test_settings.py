@@ -12,8 +12,8 @@ LOCAL = Listener("PLAINTEXT", "PLAINTEXT", "localhost", 9092)
 
 
 def settings(**values: str) -> Settings:
-    given = {name.replace("_", "."): value for name, value in values.items()}
-    return Settings({"listeners": "PLAINTEXT://localhost:9092", **given})
+    renamed = {name.replace("_", "."): value for name, value in values.items()}
+    return Settings({"listeners": "PLAINTEXT://localhost:9092", **renamed})
 
 
 def write(path: Path, text: str) -> Path:
@@ -21,51 +21,51 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_with_no_configuration_at_all_one_node_serves_this_machine_only():
-    given = Settings.load()
-    assert given.listeners == given.advertised_listeners == (LOCAL,)
-    assert given.broker_id == given.node_id == 0
-    assert given.log_dirs == (Path("kavka-data").absolute(),)
-    assert given.metadata_dir == given.log_dirs[0]
-    assert given.metrics_listener is None
-    assert given.offsets_topic_replication_factor == 1
-    assert given.transaction_state_log_replication_factor == 1
-    assert given.transaction_state_log_min_isr == 1
-    assert given.warnings == ()
+def test_without_file_broker_is_single_node_on_localhost():
+    loaded = Settings.load()
+    assert loaded.listeners == loaded.advertised_listeners == (LOCAL,)
+    assert loaded.broker_id == loaded.node_id == 0
+    assert loaded.log_dirs == (Path("kavka-data").absolute(),)
+    assert loaded.metadata_dir == loaded.log_dirs[0]
+    assert loaded.metrics_listener is None
+    assert loaded.offsets_topic_replication_factor == 1
+    assert loaded.transaction_state_log_replication_factor == 1
+    assert loaded.transaction_state_log_min_isr == 1
+    assert loaded.warnings == ()
 
 
-def test_a_file_without_listeners_listens_everywhere_as_kafka_does(tmp_path):
-    given = Settings.load(write(tmp_path / "f.properties", "broker.id=3\n"))
-    assert given.listeners == (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
-    assert given.advertised_listeners[0].host
-    assert given.broker_id == 3
+def test_file_without_listeners_listens_on_every_interface(tmp_path):
+    loaded = Settings.load(write(tmp_path / "f.properties", "broker.id=3\n"))
+    assert loaded.listeners == (Listener("PLAINTEXT", "PLAINTEXT", "", 9092),)
+    assert loaded.advertised_listeners[0].host
+    assert loaded.broker_id == 3
 
 
-def test_values_are_there_by_attribute_and_by_name():
-    given = settings(log_retention_hours="5", log_cleanup_policy="compact,delete")
-    assert given.log_retention_hours == given["log.retention.hours"] == 5
-    assert given.log_cleanup_policy == ("compact", "delete")
+def test_values_by_attribute_and_by_name():
+    loaded = settings(log_retention_hours="5", log_cleanup_policy="compact,delete")
+    assert loaded.log_retention_hours == loaded["log.retention.hours"] == 5
+    assert loaded.log_cleanup_policy == ("compact", "delete")
     with pytest.raises(AttributeError, match="no_such_thing"):
-        _ = given.no_such_thing
+        _ = loaded.no_such_thing
     with pytest.raises(KeyError):
-        _ = given["no.such.thing"]
+        _ = loaded["no.such.thing"]
 
 
-def test_overrides_take_precedence_over_the_file(tmp_path):
+def test_overrides_take_precedence_over_file(tmp_path):
     path = write(tmp_path / "f.properties", "num.partitions=2\nlog.dirs=a,b\n")
-    given = Settings.load(path, ["num.partitions=7", "listeners=PLAINTEXT://localhost:0", "broker.rack=a=b"])
-    assert given.num_partitions == 7
-    assert given.broker_rack == "a=b"
-    assert [path.name for path in given.log_dirs] == ["a", "b"]
+    loaded = Settings.load(path, ["num.partitions=7", "listeners=PLAINTEXT://localhost:0", "broker.rack=a=b"])
+    assert loaded.num_partitions == 7
+    assert loaded.broker_rack == "a=b"
+    assert [path.name for path in loaded.log_dirs] == ["a", "b"]
 
 
 @pytest.mark.parametrize("text", ["num.partitions", "=5", ""])
-def test_an_override_that_is_no_pair_is_refused(text):
+def test_override_without_name_and_value_is_rejected(text):
     with pytest.raises(SettingsError, match="name=value"):
         Settings.load(None, [text])
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
+def test_error_of_unreadable_file_contains_its_name(tmp_path):
     with pytest.raises(SettingsError, match=r"nowhere\.properties: there is no such file$"):
         Settings.load(tmp_path / "nowhere.properties")
     with pytest.raises(SettingsError, match="cannot be read"):
@@ -74,20 +74,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         Settings.load(write(tmp_path / "bad.properties", "a=\\uxyzw"))
 
 
-def test_a_file_in_latin_1_is_read_too(tmp_path):
+def test_latin_1_file_is_read(tmp_path):
     path = tmp_path / "f.properties"
     path.write_bytes(b"# caf\xe9\nbroker.rack=caf\xe9\n")
     assert Settings.load(path).broker_rack == "café"
 
 
-def test_an_unknown_name_is_a_warning_and_not_an_error():
-    given = settings(log_retenton_ms="5", num_network_threads="3")
-    assert len(given.warnings) == 2
-    assert "did you mean log.retention.ms?" in given.warnings[0]
-    assert given.warnings[1].startswith("num.network.threads has no effect")
+def test_unknown_name_is_a_warning():
+    loaded = settings(log_retenton_ms="5", num_network_threads="3")
+    assert len(loaded.warnings) == 2
+    assert "did you mean log.retention.ms?" in loaded.warnings[0]
+    assert loaded.warnings[1].startswith("num.network.threads has no effect")
 
 
-def test_with_zookeeper_it_is_a_broker_of_a_cluster_and_internal_topics_have_kafkas_replication_factors():
+def test_internal_topics_in_cluster_have_kafkas_replication_factors():
     in_cluster = settings(zookeeper_connect="localhost:2181", broker_id="3")
     assert in_cluster.in_cluster
     assert in_cluster.offsets_topic_replication_factor == 3
@@ -97,17 +97,17 @@ def test_with_zookeeper_it_is_a_broker_of_a_cluster_and_internal_topics_have_kaf
     assert alone.listeners == (LOCAL,)
 
 
-def test_a_broker_of_a_cluster_may_leave_its_id_to_the_cluster():
-    given = settings(zookeeper_connect="localhost:2181")
-    assert given.broker_id == -1
-    given.take_generated_id(1001)
-    assert (given.broker_id, given.node_id) == (1001, 1001)
+def test_broker_of_cluster_may_have_generated_id():
+    loaded = settings(zookeeper_connect="localhost:2181")
+    assert loaded.broker_id == -1
+    loaded.set_generated_id(1001)
+    assert (loaded.broker_id, loaded.node_id) == (1001, 1001)
     with pytest.raises(ConfigError, match=r"^broker\.id"):
         settings(zookeeper_connect="localhost:2181", broker_id_generation_enable="false")
 
 
-def test_listeners_have_names_with_protocols():
-    given = Settings(
+def test_listeners_are_mapped_to_protocols():
+    loaded = Settings(
         {
             "listeners": "INTERNAL://127.0.0.1:9093, external://:9092,V6://[::1]:9092",
             "advertised.listeners": "INTERNAL://broker:9093,EXTERNAL://[2001:db8::1]:19092",
@@ -115,13 +115,13 @@ def test_listeners_have_names_with_protocols():
             "inter.broker.listener.name": "internal",
         }
     )
-    assert [str(listener) for listener in given.listeners] == [
+    assert [str(listener) for listener in loaded.listeners] == [
         "INTERNAL://127.0.0.1:9093",
         "EXTERNAL://:9092",
         "V6://[::1]:9092",
     ]
-    assert given.advertised_listeners[1] == Listener("EXTERNAL", "PLAINTEXT", "2001:db8::1", 19092)
-    assert given.inter_broker_listener == "INTERNAL"
+    assert loaded.advertised_listeners[1] == Listener("EXTERNAL", "PLAINTEXT", "2001:db8::1", 19092)
+    assert loaded.inter_broker_listener == "INTERNAL"
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_listeners_have_names_with_protocols():
         ({"listeners": "PLAINTEXT://localhost:99999"}, r"^listeners: "),
         ({"listeners": "PLAINTEXT://localhost"}, r"^listeners: "),
         ({"listeners": "MINE://localhost:1"}, r"^listeners: there is no security protocol for MINE"),
-        ({"listeners": "SSL://localhost:1"}, r"^listeners: SSL \(SSL\) is not served yet"),
-        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, r"^listeners: PLAINTEXT is there twice"),
+        ({"listeners": "SSL://localhost:1"}, r"^listeners: SSL \(SSL\) is not supported yet"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, r"^listeners: PLAINTEXT is listed twice"),
         (
             {
                 "listeners": "PLAINTEXT://a:1,B://b:1",
@@ -161,75 +161,75 @@ def test_listeners_have_names_with_protocols():
         ({"max.connections.per.ip.overrides": "10.0.0.1:x"}, r"^max\.connections\.per\.ip\.overrides: 'x'"),
     ],
 )
-def test_a_wrong_value_is_one_line_that_names_the_key(values, words):
+def test_invalid_value_is_reported_in_one_line_with_name(values, words):
     with pytest.raises(ConfigError, match=words) as caught:
         Settings({"listeners": "PLAINTEXT://localhost:9092", **values})
     assert "\n" not in str(caught.value)
 
 
-def test_several_free_ports_may_be_asked_for():
-    given = Settings(
+def test_several_listeners_may_use_port_0():
+    loaded = Settings(
         {
             "listeners": "PLAINTEXT://localhost:0,B://localhost:0",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,B:PLAINTEXT",
         }
     )
-    assert [listener.port for listener in given.listeners] == [0, 0]
+    assert [listener.port for listener in loaded.listeners] == [0, 0]
 
 
-def test_a_listener_on_every_interface_needs_to_say_how_it_is_reached():
-    given = settings(listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://example.org:9092")
-    assert given.advertised_listeners[0].host == "example.org"
+def test_listener_on_every_interface_needs_advertised_listener():
+    loaded = settings(listeners="PLAINTEXT://0.0.0.0:9092", advertised_listeners="PLAINTEXT://example.org:9092")
+    assert loaded.advertised_listeners[0].host == "example.org"
 
 
-def test_node_id_and_broker_id_are_one_setting():
+def test_node_id_and_broker_id_are_synonyms():
     assert settings(node_id="4").broker_id == 4
     assert settings(broker_id="4").node_id == 4
     assert settings(broker_id="-1").broker_id == 0
     assert settings(broker_id="2000", broker_id_generation_enable="false").broker_id == 2000
 
 
-def test_the_older_name_of_the_log_directories_counts_when_the_newer_is_not_set():
+def test_log_dir_is_used_when_log_dirs_is_not_set():
     assert [path.name for path in settings(log_dir="old").log_dirs] == ["old"]
     assert [path.name for path in settings(log_dir="old", log_dirs="new").log_dirs] == ["new"]
 
 
-def test_metadata_and_metrics_can_have_a_place_of_their_own():
-    given = settings(metadata_dir="meta", metrics_listener="http://[::1]:9405/")
-    assert given.metadata_dir == Path("meta").absolute()
-    assert given.metrics_listener == ("::1", 9405)
+def test_metadata_dir_and_metrics_listener():
+    loaded = settings(metadata_dir="meta", metrics_listener="http://[::1]:9405/")
+    assert loaded.metadata_dir == Path("meta").absolute()
+    assert loaded.metrics_listener == ("::1", 9405)
 
 
-def test_limits_by_address_are_parsed_and_names_looked_up():
-    given = settings(max_connections_per_ip_overrides="10.0.0.1:5, localhost:7")
-    assert given.max_connections_per_ip_overrides["10.0.0.1"] == 5
-    assert given.max_connections_per_ip_overrides["127.0.0.1"] == 7
+def test_per_ip_overrides_resolve_host_names():
+    loaded = settings(max_connections_per_ip_overrides="10.0.0.1:5, localhost:7")
+    assert loaded.max_connections_per_ip_overrides["10.0.0.1"] == 5
+    assert loaded.max_connections_per_ip_overrides["127.0.0.1"] == 7
 
 
-def test_a_change_while_running_is_seen_at_once_and_named():
-    given = settings(max_connections="5")
-    assert given.set_dynamic(default={"max.connections": "6"}) == {"max.connections"}
-    assert given.max_connections == given["max.connections"] == 6
-    assert given.set_dynamic(broker={"max.connections": "7", "log.retention.ms": "1000"}) == {
+def test_set_dynamic_applies_changes_and_returns_names():
+    loaded = settings(max_connections="5")
+    assert loaded.set_dynamic(default={"max.connections": "6"}) == {"max.connections"}
+    assert loaded.max_connections == loaded["max.connections"] == 6
+    assert loaded.set_dynamic(broker={"max.connections": "7", "log.retention.ms": "1000"}) == {
         "max.connections",
         "log.retention.ms",
     }
-    assert given.topic_values({})["retention.ms"] == 1000
-    assert given.set_dynamic(default={}, broker={}) == {"max.connections", "log.retention.ms"}
-    assert given.max_connections == 5
+    assert loaded.topic_values({})["retention.ms"] == 1000
+    assert loaded.set_dynamic(default={}, broker={}) == {"max.connections", "log.retention.ms"}
+    assert loaded.max_connections == 5
 
 
-def test_a_change_that_does_not_fit_changes_nothing():
-    given = settings()
+def test_invalid_dynamic_change_changes_nothing():
+    loaded = settings()
     with pytest.raises(ConfigError):
-        given.set_dynamic(default={"max.connections": "6", "max.connections.per.ip": "0"})
-    assert given.max_connections == 2147483647
-    assert given.configs.dynamic_default == {}
+        loaded.set_dynamic(default={"max.connections": "6", "max.connections.per.ip": "0"})
+    assert loaded.max_connections == 2147483647
+    assert loaded.configs.dynamic_default == {}
 
 
-def test_what_the_file_said_is_kept_for_describe_configs():
-    given = settings(num_partitions=" 3 ")
-    [entry] = describe_broker(given.configs, ["num.partitions"])
+def test_static_values_are_described():
+    loaded = settings(num_partitions=" 3 ")
+    [entry] = describe_broker(loaded.configs, ["num.partitions"])
     assert (entry.value, entry.source) == ("3", ConfigSource.STATIC_BROKER)
-    assert given.is_set("num.partitions")
-    assert not given.is_set("broker.id")
+    assert loaded.is_set("num.partitions")
+    assert not loaded.is_set("broker.id")

@@ -1,4 +1,4 @@
-"""Markers and questions between brokers: what goes together, and what each is told."""
+"""Markers and admissions between brokers: batching and results."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class FakePeers:
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, respond: Any) -> None:
         self.requests: list[tuple[int, Any]] = []
-        self._answer = answer
+        self._respond = respond
 
     async def ask(self, broker_id: int, request: Any, **_: Any) -> Any:
         self.requests.append((broker_id, request))
-        answer = self._answer(request)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self._respond(request)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def written(request: Any, code: ErrorCode = ErrorCode.NONE) -> WriteTxnMarkersResponse:
@@ -67,7 +67,7 @@ def admitted(request: AddPartitionsToTxnRequest, **codes: ErrorCode) -> AddParti
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id,
+                transactional_id=transaction.transactional_id,
                 topic_results=[
                     AddPartitionsToTxnTopicResult(
                         name=topic.name,
@@ -79,16 +79,16 @@ def admitted(request: AddPartitionsToTxnRequest, **codes: ErrorCode) -> AddParti
                             for index in topic.partitions
                         ],
                     )
-                    for topic in asked.topics
+                    for topic in transaction.topics
                 ],
             )
-            for asked in request.transactions
+            for transaction in request.transactions
         ]
     )
 
 
-def run(body: Any, answer: Any) -> FakePeers:
-    peers = FakePeers(answer)
+def run(body: Any, respond: Any) -> FakePeers:
+    peers = FakePeers(respond)
 
     async def main() -> None:
         channel = RemoteTransactions(peers, 5.0)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def run(body: Any, answer: Any) -> FakePeers:
     return peers
 
 
-def test_the_markers_of_one_turn_go_to_a_broker_in_one_request():
+def test_markers_of_one_turn_are_one_request_per_broker():
     results: list[Any] = []
 
     async def body(channel: RemoteTransactions) -> None:
@@ -120,15 +120,15 @@ def test_the_markers_of_one_turn_go_to_a_broker_in_one_request():
 
 
 @pytest.mark.parametrize(
-    ("answer", "code"),
+    ("respond", "code"),
     [
         (lambda request: Disconnected("gone"), ErrorCode.NETWORK_EXCEPTION),
         (lambda request: written(request, ErrorCode.NOT_LEADER_OR_FOLLOWER), ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (lambda request: WriteTxnMarkersResponse(), ErrorCode.UNKNOWN_SERVER_ERROR),
-        (lambda request: ValueError("no answer that can be read"), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (lambda request: ValueError("malformed response"), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_every_partition_gets_a_code_whatever_the_broker_answers(answer, code):
+def test_every_partition_gets_a_code_for_any_response(respond, code):
     results: list[Any] = []
 
     async def body(channel: RemoteTransactions) -> None:
@@ -136,11 +136,11 @@ def test_every_partition_gets_a_code_whatever_the_broker_answers(answer, code):
         while not results:
             await asyncio.sleep(0.001)
 
-    run(body, answer)
+    run(body, respond)
     assert results == [{A0: code, B0: code}]
 
 
-def test_partitions_that_are_not_in_the_transaction_are_named():
+def test_admit_returns_partitions_not_in_transaction():
     async def body(channel: RemoteTransactions) -> None:
         missing, other = await asyncio.gather(
             channel.admit(1, "t", 7, 0, [A0, A1], False), channel.admit(1, "u", 8, 0, [B0], True)
@@ -153,7 +153,7 @@ def test_partitions_that_are_not_in_the_transaction_are_named():
     assert [(t.transactional_id, t.verify_only) for t in request.transactions] == [("t", True), ("u", False)]
 
 
-def test_the_same_transaction_twice_is_asked_in_two_requests():
+def test_same_transaction_twice_is_sent_in_two_requests():
     async def body(channel: RemoteTransactions) -> None:
         await asyncio.gather(channel.admit(1, "t", 7, 0, [A0], False), channel.admit(1, "t", 7, 0, [A1], False))
 
@@ -162,7 +162,7 @@ def test_the_same_transaction_twice_is_asked_in_two_requests():
 
 
 @pytest.mark.parametrize(
-    ("answer", "code"),
+    ("respond", "code"),
     [
         (lambda request: Disconnected("gone"), ErrorCode.NETWORK_EXCEPTION),
         (lambda request: admitted(request, a0=ErrorCode.PRODUCER_FENCED), ErrorCode.PRODUCER_FENCED),
@@ -171,20 +171,20 @@ def test_the_same_transaction_twice_is_asked_in_two_requests():
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ),
         (lambda request: AddPartitionsToTxnResponse(), ErrorCode.UNKNOWN_SERVER_ERROR),
-        (lambda request: ValueError("no answer that can be read"), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (lambda request: ValueError("malformed response"), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_another_answer_is_an_error(answer, code):
+def test_other_responses_raise_error(respond, code):
     async def body(channel: RemoteTransactions) -> None:
         with pytest.raises(KafkaError) as raised:
             await channel.admit(1, "t", 7, 0, [A0], False)
         assert raised.value.code is code
 
-    run(body, answer)
+    run(body, respond)
 
 
-def test_what_kept_the_others_from_being_added_is_told_not_that_it_was_not_tried():
-    """A topic that the coordinator has not heard of yet: the producer has to try again, and does so by that code."""
+def test_error_explains_why_other_partitions_were_not_attempted():
+    """The coordinator does not know the topic yet: with this code the producer retries."""
     codes = {"a0": ErrorCode.OPERATION_NOT_ATTEMPTED, "a1": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
     async def body(channel: RemoteTransactions) -> None:

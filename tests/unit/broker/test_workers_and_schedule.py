@@ -1,4 +1,4 @@
-"""Worker threads and the jobs that are run in them from time to time."""
+"""Worker threads and periodic jobs."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ def on_loop(body) -> None:
 # ---- workers
 
 
-def test_what_is_posted_runs_in_another_thread_and_its_end_is_told_on_the_loop():
+def test_post_runs_in_worker_and_completes_on_loop():
     async def body(workers: Workers) -> None:
         ran: list[int] = []
-        told: asyncio.Future[tuple[BaseException | None, int]] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[tuple[BaseException | None, int]] = asyncio.get_running_loop().create_future()
         workers.post(
-            lambda: ran.append(threading.get_ident()), lambda error: told.set_result((error, threading.get_ident()))
+            lambda: ran.append(threading.get_ident()),
+            lambda error: completed.set_result((error, threading.get_ident())),
         )
-        assert await told == (None, threading.get_ident())
+        assert await completed == (None, threading.get_ident())
         assert ran != [threading.get_ident()]
 
     on_loop(body)
 
 
-def test_an_error_of_what_is_posted_is_handed_over():
+def test_error_of_function_is_passed_to_caller():
     async def body(workers: Workers) -> None:
-        told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        workers.post(lambda: 1 // 0, told.set_result)
-        assert isinstance(await told, ZeroDivisionError)
+        completed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        workers.post(lambda: 1 // 0, completed.set_result)
+        assert isinstance(await completed, ZeroDivisionError)
         with pytest.raises(ZeroDivisionError):
             await workers.run(lambda: 1 // 0)
         assert await workers.run(max, 1, 2) == 2
@@ -52,24 +53,24 @@ def test_an_error_of_what_is_posted_is_handed_over():
     on_loop(body)
 
 
-def test_what_had_not_begun_when_the_pool_closes_is_told_so():
+def test_queued_functions_are_cancelled_on_close():
     async def body(workers: Workers) -> None:
         go = threading.Event()
-        told: list[BaseException | None] = []
+        results: list[BaseException | None] = []
         for _ in range(2):
-            workers.post(go.wait, told.append)
+            workers.post(go.wait, results.append)
         for _ in range(3):
-            workers.post(lambda: None, told.append)
+            workers.post(lambda: None, results.append)
         threading.Timer(0.05, go.set).start()
         workers.close()
         await asyncio.sleep(0)
-        assert [type(error) for error in told].count(CancelledError) == 3
-        assert told.count(None) == 2
+        assert [type(error) for error in results].count(CancelledError) == 3
+        assert results.count(None) == 2
 
     on_loop(body)
 
 
-def test_a_new_number_of_threads_loses_nothing_that_was_under_way():
+def test_resize_completes_running_functions():
     async def body(workers: Workers) -> None:
         go = threading.Event()
         slow = [asyncio.ensure_future(workers.run(go.wait)) for _ in range(2)]
@@ -89,9 +90,9 @@ class Counting(Job):
     name = "counting"
     period_ms = 10
 
-    def __init__(self, wanted: bool = True, again: int = 0, fails_in: str = "") -> None:
+    def __init__(self, has_work: bool = True, again: int = 0, fails_in: str = "") -> None:
         self.steps: list[str] = []
-        self.wanted = wanted
+        self.has_work = has_work
         self.again = again
         self.fails_in = fails_in
         self.block: threading.Event | None = None
@@ -103,7 +104,7 @@ class Counting(Job):
 
     def prepare(self) -> bool:
         self._step("prepare")
-        return self.wanted
+        return self.has_work
 
     def run(self) -> None:
         if self.block is not None:
@@ -121,7 +122,7 @@ async def until(condition) -> None:
         await asyncio.sleep(0.002)
 
 
-def test_a_job_is_prepared_run_and_finished_again_and_again():
+def test_job_runs_periodically():
     async def body(workers: Workers) -> None:
         job = Counting()
         schedule = Schedule([job], workers)
@@ -136,7 +137,7 @@ def test_a_job_is_prepared_run_and_finished_again_and_again():
     on_loop(body)
 
 
-def test_a_job_that_asks_for_it_goes_on_at_once():
+def test_job_that_returns_true_runs_again_at_once():
     async def body(workers: Workers) -> None:
         job = Counting(again=3)
         job.period_ms = 2000
@@ -150,9 +151,9 @@ def test_a_job_that_asks_for_it_goes_on_at_once():
     on_loop(body)
 
 
-def test_a_job_that_has_nothing_to_do_takes_no_worker():
+def test_job_without_work_uses_no_worker():
     async def body(workers: Workers) -> None:
-        job = Counting(wanted=False)
+        job = Counting(has_work=False)
         schedule = Schedule([job], workers)
         schedule.start()
         await until(lambda: len(job.steps) >= 3)
@@ -163,7 +164,7 @@ def test_a_job_that_has_nothing_to_do_takes_no_worker():
 
 
 @pytest.mark.parametrize("step", ["prepare", "run", "finish"])
-def test_a_job_that_fails_is_tried_again_and_keeps_no_other_from_its_turn(step):
+def test_failing_job_is_retried_and_does_not_block_others(step):
     async def body(workers: Workers) -> None:
         bad, good = Counting(fails_in=step), Counting()
         schedule = Schedule([bad, good], workers)
@@ -174,7 +175,7 @@ def test_a_job_that_fails_is_tried_again_and_keeps_no_other_from_its_turn(step):
     on_loop(body)
 
 
-def test_the_stop_waits_for_what_a_worker_is_doing():
+def test_stop_waits_for_running_job():
     async def body(workers: Workers) -> None:
         job = Counting(again=100)
         job.block = threading.Event()
@@ -192,9 +193,9 @@ def test_the_stop_waits_for_what_a_worker_is_doing():
 
 
 @pytest.mark.parametrize(("period_ms", "rounds"), [(0, range(1, 20)), (2**63 - 1, range(1))])
-def test_a_period_of_nothing_does_not_take_the_loop_and_one_of_for_ever_is_never(period_ms, rounds):
+def test_extreme_periods(period_ms, rounds):
     async def body(workers: Workers) -> None:
-        job = Counting(wanted=False)
+        job = Counting(has_work=False)
         job.period_ms = period_ms
         schedule = Schedule([job], workers)
         schedule.start()

@@ -12,8 +12,8 @@ from tests.chaos.history import History, Id, Violation, decode, encode
 from tests.support.logs import build
 
 
-def kinds(found: list[Violation]) -> set[str]:
-    return {violation.kind for violation in found}
+def kinds(violations: list[Violation]) -> set[str]:
+    return {violation.kind for violation in violations}
 
 
 def sound(count: int = 10, producers: tuple[str, ...] = ("a", "b")) -> tuple[History, list[Read]]:
@@ -44,7 +44,7 @@ def test_values_say_who_they_are_and_nothing_else_is_taken_for_one() -> None:
     assert decode(None, 3) is None
 
 
-def test_an_acknowledged_record_that_is_gone_from_the_end_is_lost() -> None:
+def test_a_missing_acknowledged_record_at_the_end_is_lost() -> None:
     history, log = sound()
     assert kinds(check(history, {0: log[:-1]})) == {"lost"}
 
@@ -107,7 +107,7 @@ def test_an_offset_acknowledged_for_two_records_has_changed() -> None:
     assert "changed" in kinds(history.violations)
 
 
-def test_a_record_that_was_read_and_is_gone_has_changed() -> None:
+def test_a_record_that_was_read_and_removed_has_changed() -> None:
     history, log = sound()
     history.read("r", 0, len(log), encode("a", 0, 10))
     assert kinds(check(history, {0: log})) == {"changed"}
@@ -124,7 +124,7 @@ def test_a_log_that_does_not_begin_at_0_has_a_gap() -> None:
     assert kinds(check(history, {0: [(1, encode("a", 0, 0))]})) == {"gap"}
 
 
-def test_bytes_that_nobody_sent_are_foreign() -> None:
+def test_bytes_that_no_producer_sent_are_foreign() -> None:
     history, log = sound()
     log.append((len(log), b"rubbish"))
     assert kinds(check(history, {0: log})) == {"foreign"}
@@ -160,7 +160,7 @@ def test_a_member_that_begins_below_a_commit_was_rewound() -> None:
     assert kinds(history.violations) == {"rewound"}
 
 
-def test_many_of_one_kind_are_told_in_few_lines() -> None:
+def test_many_violations_of_a_kind_are_summarised() -> None:
     history, _ = sound(1000)
     for offset in range(1000):
         history.read("other", 0, offset, encode("c", 0, offset))
@@ -191,22 +191,22 @@ def logs(*batches: list[bytes]) -> bytes:
     return data
 
 
-def test_replicas_with_the_same_batches_are_the_same_wherever_segments_are_cut(tmp_path: Path) -> None:
-    one, two = logs([b"a", b"b"]), logs([b"a", b"b"], [b"c"])
-    for name, parts in (("x", [two]), ("y", [one, two[len(one) :]])):
+def test_replicas_with_the_same_batches_are_equal_for_any_segment_boundaries(tmp_path: Path) -> None:
+    first, second = logs([b"a", b"b"]), logs([b"a", b"b"], [b"c"])
+    for name, parts in (("x", [second]), ("y", [first, second[len(first) :]])):
         folder = tmp_path / name / "t-0"
         folder.mkdir(parents=True)
         for number, part in enumerate(parts):
             (folder / f"{number * 2:020}.log").write_bytes(part)
         (folder / "leader-epoch-checkpoint").write_text("0\n0\n")
     (tmp_path / "x" / "t-0.abc-delete").mkdir()
-    found = {
+    contents = {
         number: replicas.log_bytes(replicas.partition_folders([tmp_path / name], "t")[0])
         for number, name in enumerate("xy")
     }
-    assert replicas.compare("t-0", found) == []
-    assert replicas.end_offset(found[0]) == 3
-    assert replicas.records(found[0]) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert replicas.compare("t-0", contents) == []
+    assert replicas.end_offset(contents[0]) == 3
+    assert replicas.records(contents[0]) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_replicas_that_differ_only_in_the_leader_epoch_are_found() -> None:
     assert kinds(replicas.compare("t-0", {0: logs([b"a"]), 1: bytes(data)})) == {"replicas"}
 
 
-def test_what_librdkafka_sent_again_under_a_new_epoch_is_told_from_what_a_broker_doubled() -> None:
+def test_records_that_librdkafka_sent_again_are_not_counted_as_duplicates_of_a_broker() -> None:
     def log(*batches: tuple[str, int]) -> bytes:
         data = b""
         for offset, (producer, epoch) in enumerate(batches):
@@ -249,8 +249,12 @@ def test_what_librdkafka_sent_again_under_a_new_epoch_is_told_from_what_a_broker
     same, new = log(("rdkafka", 0), ("rdkafka", 0)), log(("rdkafka", 0), ("rdkafka", 1))
     assert replicas.resent(same) == set()
     assert replicas.resent(new) == {1}
-    for data, producer, found in ((same, "rdkafka", {"doubled"}), (new, "rdkafka", set()), (new, "ours", {"doubled"})):
+    for data, producer, expected in (
+        (same, "rdkafka", {"doubled"}),
+        (new, "rdkafka", set()),
+        (new, "ours", {"doubled"}),
+    ):
         history = History(1)
         history.resent = {(0, offset) for offset in replicas.resent(data)}
         final = [(offset, encode(producer, 0, 0)) for offset, _ in replicas.records(data)]
-        assert kinds(check(history, {0: final})) == found
+        assert kinds(check(history, {0: final})) == expected

@@ -31,16 +31,16 @@ def test_a_name_that_is_none_is_refused() -> None:
 def test_the_documented_commands_name_faults_and_options_that_are_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
+    names = []
 
     def only_note(faults: list[object], **options: object) -> list[object]:
-        asked.append((len(faults), options["rounds"], options["apache"]))
+        names.append((len(faults), options["rounds"], options["apache"]))
         return []
 
     monkeypatch.setattr("tests.chaos.__main__.run", only_note)
     for arguments in re.findall(r'^make chaos ARGS="(.*?)"', DOCS, re.MULTILINE):
         assert main(shlex.split(arguments)) == 0
-    assert asked == [(4, 20, False), (len(every_fault()), 1_000_000, False), (3, 1, True)]
+    assert names == [(4, 20, False), (len(every_fault()), 1_000_000, False), (3, 1, True)]
     assert "kill-leader" in capsys.readouterr().out
 
 

@@ -12,8 +12,8 @@ from tests.chaos.transactions import Outcomes, Transaction, check, committed_rec
 ALL = [Transaction("a", number) for number in range(12)]
 
 
-def kinds(found: list[Violation]) -> set[str]:
-    return {violation.kind for violation in found}
+def kinds(violations: list[Violation]) -> set[str]:
+    return {violation.kind for violation in violations}
 
 
 def sound() -> tuple[Outcomes, dict[int, list[Read]]]:
@@ -34,7 +34,7 @@ def without(final: dict[int, list[Read]], place: tuple[int, bytes]) -> dict[int,
     return {p: [read for read in reads if (p, read[1]) != place] for p, reads in final.items()}
 
 
-def test_what_is_all_there_is_right_and_so_is_what_was_in_doubt_and_is_not() -> None:
+def test_complete_transactions_and_missing_ones_in_doubt_are_correct() -> None:
     outcomes, final = sound()
     assert check(outcomes, final) == []
     for place in ALL[6].values():
@@ -75,7 +75,7 @@ def test_transactions_out_of_their_order_are_found() -> None:
     assert kinds(check(outcomes, final)) == {"reordered"}
 
 
-def test_what_nobody_sent_is_foreign() -> None:
+def test_records_that_no_producer_sent_are_foreign() -> None:
     outcomes, final = sound()
     final[0].append((100, b"rubbish"))
     assert kinds(check(outcomes, final)) == {"foreign"}
@@ -110,6 +110,6 @@ def test_committed_records_are_found_in_the_bytes_of_a_log() -> None:
         + batch(5, 1, b"open")
         + marker(6, 3, commit=True)
     )
-    found, left = committed_records(log)
-    assert found == [(0, b"one"), (3, b"three")]
+    committed, left = committed_records(log)
+    assert committed == [(0, b"one"), (3, b"three")]
     assert left == ["producer id 1 from offset 5"]

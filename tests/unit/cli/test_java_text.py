@@ -1,4 +1,4 @@
-"""Numbers and times as Java writes them."""
+"""Numbers and times in Java's formats."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kavka.cli.java_text import date_text, double_text, fixed, ratio
         (-math.inf, "-Infinity"), (math.nan, "NaN"),
     ],
 )  # fmt: skip
-def test_doubles(value: float, text: str) -> None:
+def test_doubles_have_java_format(value: float, text: str) -> None:
     assert double_text(value) == text
 
 
-def test_a_division_by_zero_is_no_error() -> None:
+def test_division_by_zero_returns_infinity_or_nan() -> None:
     assert fixed(ratio(1, 0), 2) == "Infinity"
     assert fixed(ratio(0, 0), 2) == "NaN"
     assert fixed(ratio(1, 3), 4) == "0.3333"
 
 
-def test_dates_by_javas_patterns() -> None:
+def test_dates_follow_java_patterns() -> None:
     moment = int(time.mktime((2026, 3, 7, 4, 5, 6, 0, 0, -1))) * 1000 + 89
     assert date_text("yyyy-MM-dd HH:mm:ss:SSS", moment) == "2026-03-07 04:05:06:089"
     assert date_text("d.M.yy 'at' h''a", moment) == "7.3.26 at 4'AM"

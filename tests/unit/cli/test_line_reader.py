@@ -1,4 +1,4 @@
-"""What console-producer makes of its input."""
+"""The records of console-producer from lines."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from kavka.common.config import ConfigError
 
 
 def lines_of(*chunks: bytes) -> list[bytes]:
-    """Each chunk as a read of its own."""
+    """Read lines from a pipe, with a separate read for each chunk."""
     read_end, write_end = os.pipe()
-    found = []
+    lines = []
     try:
         reading = read_lines(read_end)
         for chunk in chunks:
             os.write(write_end, chunk)
             if b"\n" in chunk:
-                found.append(next(reading))
+                lines.append(next(reading))
         os.close(write_end)
-        found.extend(reading)
+        lines.extend(reading)
     finally:
         os.close(read_end)
-    return list(chain.from_iterable(found))
+    return list(chain.from_iterable(lines))
 
 
-def test_every_kind_of_line_end_is_one() -> None:
+def test_all_line_ends_are_supported() -> None:
     assert lines_of(b"a\nb\r\nc\rd\n\nlast") == [b"a", b"b", b"c", b"d", b"", b"last"]
 
 
-def test_lines_that_are_cut_anywhere_are_put_together() -> None:
+def test_lines_split_over_reads_are_joined() -> None:
     assert lines_of(b"one\nt", b"w", b"o\r", b"\nthree\n") == [b"one", b"two", b"three"]
 
 
-def test_no_input_is_no_line_and_a_last_line_needs_no_end() -> None:
+def test_empty_input_has_no_line_and_the_last_line_needs_no_end() -> None:
     assert lines_of() == []
     assert lines_of(b"x\r") == [b"x"]
 
 
-def test_bytes_that_are_no_utf8_become_the_replacement_character() -> None:
+def test_invalid_utf8_becomes_the_replacement_character() -> None:
     assert lines_of(b"ok \xc3\xa9\nbad \xff\n") == ["ok é".encode(), "bad \ufffd".encode()]
     assert lines_of(b"cut \xc3", b"\xa9\n") == ["cut é".encode()]
 
 
-def test_a_line_is_split_into_headers_key_and_value() -> None:
+def test_line_is_split_into_headers_key_and_value() -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "null.marker": "NULL"})
     assert reader.parse(b"h1:v1,h2:NULL,\tk\tv\tw") == Line(b"v\tw", b"k", [("h1", b"v1"), ("h2", None)])
     assert reader.parse(b"NULL\tNULL\tNULL") == Line(None, None, None)
     assert not reader.plain
 
 
-def test_without_properties_a_line_is_a_value() -> None:
+def test_line_is_a_value_without_properties() -> None:
     reader = LineReader({})
     assert reader.plain
     assert reader.parse(b"k\tv") == Line(b"k\tv")
 
 
 @pytest.mark.parametrize(
-    ("properties", "line", "said"),
+    ("properties", "line", "message"),
     [
         ({"parse.key": "true"}, b"nokey", "No key separator found on line number 2: 'nokey'"),
         ({"parse.headers": "TRUE"}, b"x", "No headers delimiter found on line number 2: 'x'"),
@@ -76,15 +76,15 @@ def test_without_properties_a_line_is_a_value() -> None:
         ),
     ],
 )
-def test_a_missing_separator_is_told_with_the_line(properties: dict[str, str], line: bytes, said: str) -> None:
+def test_error_for_a_missing_separator_contains_the_line(properties: dict[str, str], line: bytes, message: str) -> None:
     reader = LineReader(properties)
     reader.number = 1
     with pytest.raises(BadLine) as error:
         reader.parse(line)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
-def test_ignore_error_takes_what_there_is() -> None:
+def test_ignore_error_accepts_missing_separators() -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "ignore.error": "true"})
     assert reader.parse(b"plain") == Line(b"plain", None, None)
     assert reader.parse(b"h\tplain") == Line(b"plain", None, [("h", None)])
@@ -94,6 +94,6 @@ def test_ignore_error_takes_what_there_is() -> None:
     "properties",
     [{"headers.separator": ":"}, {"headers.delimiter": ","}, {"null.marker": "\t"}, {"key.separator": ""}],
 )
-def test_separators_that_cannot_be_told_apart_are_refused(properties: dict[str, str]) -> None:
+def test_equal_or_empty_separators_are_rejected(properties: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         LineReader(properties)

@@ -24,21 +24,21 @@ from kavka.cli.catalogue import MISSING, table_of
         ("server-stop", "server-stop"),
     ],
 )
-def test_a_tool_is_found_by_every_name_it_has(name, tool):
+def test_tool_has_several_names(name, tool):
     assert cli.find(name).name == tool
 
 
-def test_every_tool_points_to_a_function_that_is_there():
+def test_main_function_of_every_tool_exists():
     for tool in cli.TOOLS:
         assert callable(getattr(import_module(tool.module), tool.main))
 
 
-def test_every_tool_has_a_table_under_its_own_name():
+def test_every_tool_has_an_option_table_with_its_name():
     for tool in cli.TOOLS:
         assert table_of(tool).name == tool.name
 
 
-def test_no_name_stands_for_two_tools():
+def test_tool_names_are_unique():
     names = [name for tool in cli.TOOLS for name in {tool.name, *tool.aliases, *tool.script_names}]
     assert len(names) == len(set(names))
 
@@ -54,46 +54,46 @@ def test_every_tool_has_its_scripts_with_and_without_sh():
 
 def test_help_lists_all_tools_under_their_groups(capsys):
     assert cli.main(["--help"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for tool in cli.TOOLS:
-        assert tool.name in shown
-        assert tool.group in shown
+        assert tool.name in output
+        assert tool.group in output
 
 
-def test_without_a_tool_the_help_is_shown_and_it_counts_as_an_error(capsys):
+def test_help_is_printed_with_exit_code_1_without_a_tool(capsys):
     assert cli.main([]) == 1
     assert "usage:" in capsys.readouterr().out
 
 
-def test_a_typo_gets_the_nearest_name_in_one_line(capsys):
+def test_typo_gets_a_suggestion_in_one_line(capsys):
     assert cli.main(["kafka-servr-start.sh"]) == 1
-    shown = capsys.readouterr()
-    assert "did you mean server-start?" in shown.err
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
+    output = capsys.readouterr()
+    assert "did you mean server-start?" in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("name", "hint"),
     [
-        ("kafka-storage.sh", "nothing has to be formatted"),
-        ("storage", "nothing has to be formatted"),
-        ("kafka-acls", "no security here yet"),
-        ("share-groups", "no share groups here"),
+        ("kafka-storage.sh", "no formatting is needed"),
+        ("storage", "no formatting is needed"),
+        ("kafka-acls", "no security features yet"),
+        ("share-groups", "no share groups"),
         ("kafka-metadata-quorum.sh", "zookeeper-shell HOST get /controller"),
-        ("trogdor.sh", "tests of Kafka itself"),
+        ("trogdor.sh", "it tests Kafka itself"),
     ],
 )
-def test_a_tool_of_kafkas_that_is_not_here_says_why_and_what_to_do_instead(capsys, name, why):
+def test_missing_kafka_tool_prints_the_reason_and_an_alternative(capsys, name, hint):
     assert cli.main([name, "random-uuid"]) == 1
-    shown = capsys.readouterr()
-    assert shown.err.startswith(f"kavka: there is no tool '{name}': ")
-    assert why in shown.err
-    assert "did you mean" not in shown.err
-    assert shown.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.err.startswith(f"kavka: there is no tool '{name}': ")
+    assert hint in output.err
+    assert "did you mean" not in output.err
+    assert output.err.count("\n") == 1
 
 
-def test_tools_of_kafkas_that_are_not_here_have_a_script_that_says_so_and_are_in_the_list_of_gaps():
+def test_missing_kafka_tools_have_a_script_and_are_listed_in_gaps():
     root = Path(__file__).parents[3]
     gaps = (root / "docs" / "gaps.md").read_text()
     for name in MISSING:
@@ -102,23 +102,23 @@ def test_tools_of_kafkas_that_are_not_here_have_a_script_that_says_so_and_are_in
         assert f"`{name}`" in gaps
 
 
-def test_a_name_like_no_other_gets_no_hint(capsys):
+def test_unknown_name_without_a_close_match_gets_no_suggestion(capsys):
     assert cli.main(["zzzz"]) == 1
     assert "did you mean" not in capsys.readouterr().err
 
 
-def test_the_version_is_shown(capsys):
+def test_version_is_printed(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"kavka {kavka.__version__}\n"
 
 
-def test_a_missing_package_is_one_line(monkeypatch, capsys):
+def test_missing_package_is_reported_in_one_line(monkeypatch, capsys):
     def missing(name: str):
         raise ModuleNotFoundError("No module named 'uvloop'", name="uvloop")
 
     monkeypatch.setattr(cli, "import_module", missing)
     assert cli.main(["server"]) == 1
-    assert "'uvloop' is missing" in capsys.readouterr().err
+    assert "'uvloop' is not installed" in capsys.readouterr().err
 
 
 def test_help_imports_no_tool():
@@ -126,25 +126,25 @@ def test_help_imports_no_tool():
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def test_every_tool_and_sub_command_has_help(capsys):
+def test_every_tool_and_subcommand_has_help(capsys):
     for tool in cli.TOOLS:
         for words in ((), *((sub.name,) for sub in table_of(tool).subcommands)):
             assert cli.main([tool.name, *words, "--help"]) == 0
-            shown = capsys.readouterr()
-            assert shown.out.startswith(f"usage: kavka {tool.name}")
-            assert shown.err == ""
+            output = capsys.readouterr()
+            assert output.out.startswith(f"usage: kavka {tool.name}")
+            assert output.err == ""
 
 
-def test_a_tool_may_be_run_by_the_name_of_its_java_class(capsys):
+def test_run_class_runs_a_tool_by_its_java_class_name(capsys):
     for name, tool in run_class.CLASSES.items():
         assert cli.main(["kafka-run-class.sh", f"kafka.any.{name}", "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: kavka {tool}")
     assert cli.main(["run-class", "kafka.Nothing"]) == 1
-    assert capsys.readouterr().err == "kavka run-class: no tool here stands for kafka.Nothing\n"
+    assert capsys.readouterr().err == "kavka run-class: there is no tool for kafka.Nothing\n"
     assert cli.main(["run-class"]) == 1
 
 
-def test_two_words_for_the_consoles(capsys):
+def test_console_with_producer_or_consumer_runs_the_console_tools(capsys):
     for word in ("producer", "consumer.sh"):
         assert cli.main(["kafka-console", word, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: kavka console-{word.removesuffix('.sh')}")

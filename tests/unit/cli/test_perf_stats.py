@@ -1,4 +1,4 @@
-"""The figures of the perf tests."""
+"""The statistics of the perf tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kavka.cli.perf_stats import ProducerStats, Throttle, metrics_text, now_ms
 from kavka.cli.producer_perf_test import PerfTest, RandomLetters
 
 
-def test_totals_and_percentiles_are_in_kafkas_words() -> None:
+def test_totals_and_percentiles_have_kafka_format() -> None:
     stats = ProducerStats(1000, 5000)
     for latency in range(1000):
         assert not stats.record(latency, 100, now_ms())
@@ -27,7 +27,7 @@ def test_totals_and_percentiles_are_in_kafkas_words() -> None:
     )
 
 
-def test_a_line_for_an_interval_counts_what_came_in_it() -> None:
+def test_interval_line_counts_records_of_the_interval() -> None:
     stats = ProducerStats(10, 1000)
     assert not stats.record(4, 10, now_ms())
     assert stats.record(8, 10, now_ms() + 2000)
@@ -38,11 +38,11 @@ def test_a_line_for_an_interval_counts_what_came_in_it() -> None:
     assert stats.window_line().startswith("0 records sent")
 
 
-def test_no_records_are_no_error() -> None:
+def test_totals_without_records() -> None:
     assert "NaN ms avg latency" in ProducerStats(10, 1000).total_line()
 
 
-def test_half_a_million_samples_are_enough() -> None:
+def test_latencies_are_sampled() -> None:
     stats = ProducerStats(2_000_000, 1_000_000)
     for _ in range(1000):
         stats.record(1, 1, now_ms())
@@ -50,7 +50,7 @@ def test_half_a_million_samples_are_enough() -> None:
 
 
 class Clock:
-    """Time passes while somebody sleeps, `slowness` times as much as asked for, and 10 µs with every look at it."""
+    """A fake clock. A sleep takes `slowness` times the requested time, and each read 10 µs."""
 
     def __init__(self, slowness: float) -> None:
         self.now = 0.0
@@ -65,7 +65,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("slowness", [1.0, 1.5, 10.0])
-def test_the_throttle_keeps_to_its_rate(monkeypatch: pytest.MonkeyPatch, slowness: float) -> None:
+def test_throttle_limits_the_rate(monkeypatch: pytest.MonkeyPatch, slowness: float) -> None:
     clock = Clock(slowness)
     monkeypatch.setattr("kavka.cli.perf_stats.time", clock)
     throttle = Throttle(500)
@@ -74,7 +74,7 @@ def test_the_throttle_keeps_to_its_rate(monkeypatch: pytest.MonkeyPatch, slownes
     assert 1.9 <= clock.now <= 2.2
 
 
-def test_metrics_stand_in_two_columns() -> None:
+def test_metrics_have_two_columns() -> None:
     text = metrics_text("producer-metrics", "c", {"b-total": 2, "a": 1.5})
     assert text == (
         "\nMetric Name                              Value\n"
@@ -82,18 +82,18 @@ def test_metrics_stand_in_two_columns() -> None:
     )
 
 
-class Cluster:
-    """A producer that answers every record at once."""
+class FakeProducer:
+    """A producer that acknowledges every record immediately."""
 
     def send(self, topic: str, value: bytes, *rest: Any) -> None:
         rest[-1](None, None)
 
 
-def test_after_the_first_records_only_the_others_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_steady_state_is_reported_after_the_warmup(capsys: pytest.CaptureFixture[str]) -> None:
     args: Any = {
         "topic": "t", "num-records": 10, "warmup-records": 4, "reporting-interval": 0, "throughput": -1.0,
     }  # fmt: skip
-    test = PerfTest(Cluster(), args, lambda number: b"x" * 10, None, Progress())  # type: ignore[arg-type]
+    test = PerfTest(FakeProducer(), args, lambda number: b"x" * 10, None, Progress())  # type: ignore[arg-type]
     test.run()
     test.print_totals()
     lines = [line.split(",")[0] for line in capsys.readouterr().out.splitlines()]
@@ -104,15 +104,15 @@ def test_after_the_first_records_only_the_others_are_reported(capsys: pytest.Cap
     ]  # fmt: skip
 
 
-def test_every_payload_is_made_of_its_own_letters() -> None:
+def test_payloads_are_different_random_letters() -> None:
     letters = RandomLetters(1000)
-    found = [letters.next(number) for number in range(600)]
-    assert len(set(found)) == 600
-    assert {len(payload) for payload in found} == {1000}
-    assert set(b"".join(found)) == set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    payloads = [letters.next(number) for number in range(600)]
+    assert len(set(payloads)) == 600
+    assert {len(payload) for payload in payloads} == {1000}
+    assert set(b"".join(payloads)) == set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-def test_reading_takes_no_less_than_no_time_however_often_partitions_are_assigned(
+def test_fetch_time_excludes_rebalances_and_is_never_negative(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter((1000, 1100, 1150, 1200))

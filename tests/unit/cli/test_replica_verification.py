@@ -1,4 +1,4 @@
-"""Replicas compared with one another."""
+"""The comparison of replicas."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def batch(offset: int, value: bytes = b"v") -> bytes:
 
 
 def partition(**replicas: tuple[bytes, int]) -> Partition:
-    found = {int(name[1:]): Replica(data, watermark) for name, (data, watermark) in replicas.items()}
-    return Partition(TopicPartition("t", 0), 5, found)
+    by_broker = {int(name[1:]): Replica(data, watermark) for name, (data, watermark) in replicas.items()}
+    return Partition(TopicPartition("t", 0), 5, by_broker)
 
 
 @pytest.fixture
@@ -32,40 +32,38 @@ def verification() -> Verification:
     return Verification(SimpleNamespace(), ARGS)  # type: ignore[arg-type]
 
 
-def test_what_all_replicas_have_is_passed_up_to_the_high_watermark(
+def test_equal_replicas_are_compared_up_to_the_high_watermark(
     verification: Verification, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = batch(5) + batch(6) + batch(7)
-    found = partition(r1=(data, 7), r2=(data, 8))
-    assert verification._compare(found)
-    assert found.offset == 7
+    compared = partition(r1=(data, 7), r2=(data, 8))
+    assert verification._compare(compared)
+    assert compared.offset == 7
     assert capsys.readouterr().out == ""
-    verification._partitions = [found]
+    verification._partitions = [compared]
     verification._report()
-    said = capsys.readouterr().out
-    assert re.fullmatch(r"\S+ \S+: max lag is 1 for partition t-0 at offset 7 among 1 partitions\n", said)
+    report = capsys.readouterr().out
+    assert re.fullmatch(r"\S+ \S+: max lag is 1 for partition t-0 at offset 7 among 1 partitions\n", report)
 
 
-def test_a_replica_that_has_less_holds_the_others_up(verification: Verification) -> None:
-    found = partition(r1=(batch(5) + batch(6), 7), r2=(batch(5), 7))
-    assert verification._compare(found)
-    assert found.offset == 6
+def test_comparison_stops_at_the_shortest_replica(verification: Verification) -> None:
+    compared = partition(r1=(batch(5) + batch(6), 7), r2=(batch(5), 7))
+    assert verification._compare(compared)
+    assert compared.offset == 6
 
 
-def test_another_checksum_is_told_and_the_walk_goes_on(
+def test_different_checksum_is_reported_and_the_comparison_continues(
     verification: Verification, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = partition(r1=(batch(5) + batch(6), 9), r2=(batch(5, b"other") + batch(6), 9))
-    assert verification._compare(found)
-    assert found.offset == 7
+    compared = partition(r1=(batch(5) + batch(6), 9), r2=(batch(5, b"other") + batch(6), 9))
+    assert verification._compare(compared)
+    assert compared.offset == 7
     assert re.search(
         r"partition t-0 has unmatched checksum at offset 5; replica 1's checksum \d+; replica 2's checksum \d+\n",
         capsys.readouterr().out,
     )
 
 
-def test_replicas_at_different_offsets_are_the_end(
-    verification: Verification, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_different_offsets_end_the_verification(verification: Verification, capsys: pytest.CaptureFixture[str]) -> None:
     assert not verification._compare(partition(r1=(batch(5), 9), r2=(batch(6), 9)))
     assert "partition t-0: replica 1's offset 5 doesn't match replica 2's offset 6" in capsys.readouterr().out

@@ -18,14 +18,14 @@ from kavka.storage.log_dir import LogDirError
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path, monkeypatch):
+def working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(running.RUN_DIR_VARIABLE, str(tmp_path / "run"))
 
 
 @pytest.fixture
 def app(monkeypatch):
-    """Stands for the broker: remembers what it was started with, does what the test says."""
+    """A fake broker. It records its settings and runs the function `does` of the test."""
 
     class App(types.ModuleType):
         settings = None
@@ -48,19 +48,19 @@ def raising(error):
     return does
 
 
-def test_without_a_file_a_broker_for_this_machine_is_started(app, tmp_path):
+def test_broker_without_a_file_listens_on_localhost(app, tmp_path):
     assert server.main([]) == 0
     assert [str(listener) for listener in app.settings.listeners] == ["PLAINTEXT://localhost:9092"]
     assert app.settings.log_dirs == (tmp_path / "kavka-data",)
 
 
-def test_a_file_and_overrides_are_taken_in_kafkas_order(app, tmp_path):
+def test_overrides_take_precedence_over_the_file(app, tmp_path):
     (tmp_path / "s.properties").write_text("broker.id=1\nnum.partitions=2\n")
     assert server.main(["s.properties", "--override", "broker.id=5", "--override", "log.dirs=x"]) == 0
     assert (app.settings.broker_id, app.settings.num_partitions) == (5, 2)
 
 
-def test_the_brokers_exit_code_is_handed_on(app):
+def test_exit_code_of_the_broker_is_returned(app):
     app.does = lambda settings, ready: 3
     assert server.main([]) == 3
 
@@ -73,11 +73,11 @@ def test_the_brokers_exit_code_is_handed_on(app):
         (["--override", "nonsense"], "expected name=value"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_nothing_is_started(app, capsys, argv, words):
+def test_invalid_settings_are_reported_in_one_line(app, capsys, argv, words):
     assert server.main(argv) == 1
-    shown = capsys.readouterr()
-    assert words in shown.err
-    assert shown.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert words in output.err
+    assert output.err.count("\n") == 1
     assert app.settings is None
 
 
@@ -89,26 +89,26 @@ def test_what_is_wrong_is_one_line_and_nothing_is_started(app, capsys, argv, wor
         (LogDirError("/data is held by another broker"), "/data is held by another broker"),
     ],
 )
-def test_a_broker_that_cannot_start_says_why_in_one_line(app, capsys, error, words):
+def test_start_error_is_reported_in_one_line(app, capsys, error, words):
     app.does = raising(error)
     assert server.main([]) == 1
-    shown = capsys.readouterr()
-    assert words in shown.err
-    assert shown.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert words in output.err
+    assert output.err.count("\n") == 1
 
 
-def test_a_mistake_in_our_own_code_is_not_hidden(app):
+def test_unexpected_exception_is_raised(app):
     app.does = raising(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         server.main([])
 
 
-def test_a_wrong_option_is_one_line_and_exit_code_1(capsys):
+def test_unknown_option_is_reported_with_exit_code_1(capsys):
     assert server.main(["--nonsense"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_whoever_asked_is_told_the_real_ports_once_it_is_ready(app):
+def test_actual_ports_are_written_to_ready_fd(app):
     read_end, write_end = os.pipe()
     app.does = lambda settings, ready: ready([listener._replace(port=4711) for listener in settings.listeners]) or 0
     assert server.main(["--ready-fd", str(write_end)]) == 0
@@ -117,34 +117,34 @@ def test_whoever_asked_is_told_the_real_ports_once_it_is_ready(app):
     os.close(read_end)
 
 
-def test_at_a_terminal_it_says_what_to_type_next(app, capsys, monkeypatch):
+def test_commands_in_the_welcome_text_are_valid(app, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     app.does = lambda settings, ready: ready(settings.listeners) or 0
     server.main([])
-    shown = capsys.readouterr().out
-    assert "localhost:9092" in shown
-    assert "Ctrl-C" in shown
-    for line in shown.splitlines():
+    output = capsys.readouterr().out
+    assert "localhost:9092" in output
+    assert "Ctrl-C" in output
+    for line in output.splitlines():
         if line.startswith("  ") and "--topic" in line:
             words = line.replace("echo hello | ", "").split()
             assert Path(words[0]).name == "kavka" and os.access(words[0], os.X_OK)
             parse(table_of(find(words[1])), words[2:])
 
 
-def test_while_it_runs_it_is_known_to_server_stop(app):
-    seen = []
-    app.does = lambda settings, ready: seen.extend(running.brokers()) or 0
+def test_running_broker_is_registered_for_server_stop(app):
+    entries = []
+    app.does = lambda settings, ready: entries.extend(running.brokers()) or 0
     server.main(["--override", "broker.id=7"])
-    assert [(entry.pid, entry.broker_id) for entry in seen] == [(os.getpid(), 7)]
+    assert [(entry.pid, entry.broker_id) for entry in entries] == [(os.getpid(), 7)]
     assert running.brokers() == []
 
 
-def test_there_may_be_nothing_to_stop(capsys):
+def test_server_stop_without_a_broker_fails(capsys):
     assert server.stop_main([]) == 1
     assert capsys.readouterr().err == "kavka: no Kavka broker to stop\n"
 
 
-def test_only_the_broker_with_the_log_directories_of_the_file_is_meant(app, capsys, tmp_path):
+def test_server_stop_selects_the_broker_by_its_log_dirs(app, capsys, tmp_path):
     codes = []
     app.does = lambda settings, ready: codes.append(server.stop_main(["--override", "log.dirs=elsewhere"])) or 0
     assert server.main([]) == 0
@@ -152,17 +152,17 @@ def test_only_the_broker_with_the_log_directories_of_the_file_is_meant(app, caps
     assert "no Kavka broker to stop" in capsys.readouterr().err
 
 
-def test_the_shipped_files_are_valid():
+def test_shipped_config_files_are_valid():
     config = Path(__file__).parents[3] / "config"
-    given = server.Settings.load(config / "standalone.properties")
-    assert given.warnings == ()
-    assert str(given.advertised_listeners[0]) == "PLAINTEXT://localhost:9092"
-    given = server.Settings.load(config / "server.properties")
-    assert given.warnings == ()
-    assert given.in_cluster
+    settings = server.Settings.load(config / "standalone.properties")
+    assert settings.warnings == ()
+    assert str(settings.advertised_listeners[0]) == "PLAINTEXT://localhost:9092"
+    settings = server.Settings.load(config / "server.properties")
+    assert settings.warnings == ()
+    assert settings.in_cluster
 
 
-def test_at_a_terminal_a_recovery_is_one_line_that_changes(app, monkeypatch):
+def test_recovery_progress_is_a_live_line_on_a_terminal(app, monkeypatch):
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -176,5 +176,5 @@ def test_at_a_terminal_a_recovery_is_one_line_that_changes(app, monkeypatch):
     finally:
         progress.handlers, progress.propagate = [], True
         progress.setLevel(logging.NOTSET)
-    shown = terminal.getvalue()
-    assert shown == "\rLoaded 1 of 2 logs\x1b[K\rLoaded 2 of 2 logs\x1b[K\r\x1b[Kkavka: the end\n"
+    output = terminal.getvalue()
+    assert output == "\rLoaded 1 of 2 logs\x1b[K\rLoaded 2 of 2 logs\x1b[K\r\x1b[Kkavka: the end\n"

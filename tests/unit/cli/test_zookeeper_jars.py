@@ -9,7 +9,7 @@ from kavka.cli.zookeeper_jars import NoZooKeeper, find_jars, server_command
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (zookeeper_jars.JARS_VARIABLE, zookeeper_jars.HOME_VARIABLE, "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -21,13 +21,13 @@ def distribution(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_a_distribution_has_its_jars_in_lib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_of_a_distribution_are_in_lib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distribution(tmp_path / "lib", "zookeeper-3.9.3.jar", "zookeeper-jute-3.9.3.jar", "jline-2.14.6.jar", "README.txt")
     monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
     assert [jar.name for jar in find_jars()] == ["zookeeper-3.9.3.jar", "zookeeper-jute-3.9.3.jar"]
 
 
-def test_folders_of_jars_count_more_than_a_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jar_folders_take_precedence_over_a_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = distribution(tmp_path / "a", "zookeeper-3.8.4.jar")
     second = distribution(tmp_path / "b", "slf4j-api-2.0.17.jar", "spark-core.jar")
     distribution(tmp_path / "home" / "lib", "zookeeper-3.9.3.jar")
@@ -37,30 +37,28 @@ def test_folders_of_jars_count_more_than_a_distribution(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["KAVKA_ZOOKEEPER_JARS", "ZOOKEEPER_HOME"])
-def test_a_place_that_was_named_and_has_none_is_an_error_and_no_other_place_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_configured_folder_without_jars_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     distribution(tmp_path / "lib", "zookeeper-jute-3.9.3.jar")
     monkeypatch.setenv(name, str(tmp_path))
     with pytest.raises(NoZooKeeper, match=name):
         find_jars()
 
 
-def test_with_no_place_at_all_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_jars_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper_jars.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoZooKeeper, match="pip install pyspark"):
         find_jars()
 
 
-def test_without_java_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distribution(tmp_path / "lib", "zookeeper-3.9.3.jar")
     monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoZooKeeper, match="needs Java"):
+    with pytest.raises(NoZooKeeper, match="requires Java"):
         server_command(tmp_path / "zoo.cfg")
 
 
-def test_what_is_asked_of_java_comes_after_what_is_set_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_options_of_the_caller_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distribution(tmp_path / "lib", "zookeeper-3.9.3.jar")
     java = distribution(tmp_path / "jdk" / "bin", "java") / "java"
     monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))

@@ -16,27 +16,27 @@ from kavka.cli.zookeeper_shell import _moment, _permissions, _split, _Usage, _Wo
         ('set /a ""', ["set", "/a", '""']),
     ],
 )
-def test_a_line_is_words_and_quotes_hold_some_together(line: str, words: list[str]) -> None:
+def test_line_is_split_into_words_and_quoted_words_are_joined(line: str, words: list[str]) -> None:
     assert _split(line) == words
 
 
-def test_a_quotation_without_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="no end"):
+def test_missing_closing_quote_is_rejected() -> None:
+    with pytest.raises(ValueError, match="missing closing quote"):
         _split('set /a "two words')
 
 
-def test_flags_values_and_paths_are_told_apart() -> None:
+def test_flags_values_and_paths_are_parsed() -> None:
     words = _Words(["-sv", "/a", "data"])
     with pytest.raises(_Usage):
-        words.parse(flags="s", least=2)
+        words.parse(flags="s", min_count=2)
     words = _Words(["-s", "-v", "3", "/a", "-5"])
-    assert words.parse(flags="s", with_value="v", least=2) == ({"s"}, ["/a", "-5"])
+    assert words.parse(flags="s", with_value="v", min_count=2) == ({"s"}, ["/a", "-5"])
     assert words.value("v", "-1") == "3"
     for wrong in (["/a"], ["/a", "x", "y"], ["a", "x"], ["-v", "/a", "x"], ["-q", "/a", "x"]):
         with pytest.raises(_Usage):
-            _Words(wrong).parse(flags="s", with_value="v", least=2)
+            _Words(wrong).parse(flags="s", with_value="v", min_count=2)
 
 
-def test_times_and_permissions_are_as_java_prints_them() -> None:
+def test_times_and_permissions_have_java_format() -> None:
     assert _moment(0) == "Thu Jan 01 00:00:00 UTC 1970"
     assert (_permissions(31), _permissions(1)) == ("cdrwa", "r")

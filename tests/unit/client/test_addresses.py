@@ -1,4 +1,4 @@
-"""Every address of a name is tried, and addresses that failed come last."""
+"""All addresses of a name are tried; failed addresses are tried last."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
 
 @contextmanager
 def silent_port() -> Iterator[int]:
-    """Connections are accepted by the kernel, and nobody answers."""
+    """The kernel accepts connections, and no process responds."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -50,7 +50,7 @@ def refused_port() -> int:
 
 @asynccontextmanager
 async def broker() -> Any:
-    """Answers ApiVersions; yields its port and the sockets that it accepted."""
+    """Responds to ApiVersions; yields its port and the accepted sockets."""
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,7 +85,7 @@ def name_of(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
     monkeypatch.setattr(module, "_lookup", lookup)
 
 
-def test_the_next_address_is_tried_where_one_refuses(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_address_is_tried_after_a_refusal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with broker() as (port, _):
             name_of(monkeypatch, refused_port(), port)
@@ -96,9 +96,7 @@ def test_the_next_address_is_tried_where_one_refuses(run: Any, monkeypatch: pyte
     run(test)
 
 
-def test_an_address_that_does_not_answer_is_left_after_the_setup_timeout(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_address_is_tried_after_the_setup_timeout(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         with silent_port() as silent:
             async with broker() as (port, _):
@@ -114,7 +112,7 @@ def test_an_address_that_does_not_answer_is_left_after_the_setup_timeout(
     run(test)
 
 
-def test_the_error_names_every_address(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_every_address(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         with silent_port() as silent:
             refused = refused_port()
@@ -132,7 +130,7 @@ def test_the_error_names_every_address(run: Any, monkeypatch: pytest.MonkeyPatch
     run(test)
 
 
-def test_a_client_remembers_the_address_that_failed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_remembers_the_failed_address(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         with silent_port() as silent:
             async with broker() as (port, writers):
@@ -159,7 +157,7 @@ def test_a_client_remembers_the_address_that_failed(run: Any, monkeypatch: pytes
     run(test)
 
 
-def test_a_broker_tries_every_address_of_another(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_tries_every_address_of_its_peer(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         with silent_port() as silent:
             async with broker() as (port, _):
@@ -171,7 +169,7 @@ def test_a_broker_tries_every_address_of_another(run: Any, monkeypatch: pytest.M
     run(test)
 
 
-def test_failed_addresses_come_last_and_return_to_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_addresses_are_last_until_they_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         name_of(monkeypatch, 1, 2, 3)
         addresses = Addresses()
@@ -194,15 +192,13 @@ def test_failed_addresses_come_last_and_return_to_their_place(monkeypatch: pytes
     asyncio.run(test())
 
 
-def test_ipv6_and_ipv4_addresses_are_named_as_in_bootstrap_servers() -> None:
+def test_addresses_are_formatted_as_in_bootstrap_servers() -> None:
     assert str(Address(V4, ("127.0.0.1", 9092))) == "127.0.0.1:9092"
     assert str(Address(socket.AF_INET6, ("::1", 9092, 0, 0))) == "[::1]:9092"
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
-def test_an_ipv6_address_that_refuses_is_followed_by_the_ipv4_address(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ipv4_address_is_tried_after_the_ipv6_address(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with broker() as (port, _):
 
@@ -249,7 +245,7 @@ def test_bootstrap_servers_are_replaced_by_their_canonical_names(monkeypatch: py
     asyncio.run(test())
 
 
-def test_a_server_without_an_address_stays_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_server_that_cannot_be_resolved_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         assert await canonical_servers([("a..b", 9092)], 60) == [("a..b", 9092)]
         assert await canonical_servers([("127.0.0.1", 9092)], 60)

@@ -16,28 +16,28 @@ from kavka.common.types import TopicPartition, by_topic
 
 
 def admin(**settings: Any) -> AdminBase:
-    given = {"bootstrap.servers": "x:1", "retry.backoff.ms": 1, "retry.backoff.max.ms": 2}
-    return AdminBase(admin_config(given | settings, {}))
+    defaults = {"bootstrap.servers": "x:1", "retry.backoff.ms": 1, "retry.backoff.max.ms": 2}
+    return AdminBase(admin_config(defaults | settings, {}))
 
 
 def each(
     attempt: Callable[[list[str]], Any], keys: str = "abc", timeout: float = 5.0, **settings: Any
 ) -> dict[str, Any]:
-    async def asked(left: list[str]) -> Any:
+    async def run_attempt(left: list[str]) -> Any:
         return attempt(left)
 
     async def work() -> dict[str, Any]:
-        return await admin(**settings)._each(list(keys), asked, timeout)
+        return await admin(**settings)._each(list(keys), run_attempt, timeout)
 
     return asyncio.run(work())
 
 
-def test_only_what_may_pass_is_asked_for_again() -> None:
-    asked: list[list[str]] = []
+def test_only_retriable_errors_are_retried() -> None:
+    attempts: list[list[str]] = []
 
     def attempt(left: list[str]) -> Any:
-        asked.append(left)
-        if len(asked) == 1:
+        attempts.append(left)
+        if len(attempts) == 1:
             return {"a": 1}, {
                 "b": KafkaError(ErrorCode.NOT_CONTROLLER),
                 "c": KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -45,10 +45,10 @@ def test_only_what_may_pass_is_asked_for_again() -> None:
         return {"b": 2, "c": 3}, {}
 
     assert each(attempt) == {"a": 1, "b": 2, "c": 3}
-    assert asked == [["a", "b", "c"], ["b", "c"]]
+    assert attempts == [["a", "b", "c"], ["b", "c"]]
 
 
-def test_what_failed_is_raised_with_what_was_done() -> None:
+def test_error_carries_the_results_of_the_other_keys() -> None:
     wrong = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "it is there")
     with pytest.raises(AdminError) as caught:
         each(lambda left: ({"a": 1, "c": 3}, {"b": wrong}))
@@ -58,32 +58,32 @@ def test_what_failed_is_raised_with_what_was_done() -> None:
     assert str(caught.value) == "b: it is there"
 
 
-def test_a_lost_connection_is_tried_again() -> None:
+def test_lost_connection_is_retried() -> None:
     tries: list[int] = []
 
     def attempt(left: list[str]) -> Any:
         tries.append(1)
         if len(tries) < 3:
-            raise Disconnected("gone")
+            raise Disconnected("connection lost")
         return dict.fromkeys(left, 0), {}
 
     assert each(attempt) == {"a": 0, "b": 0, "c": 0}
 
 
-def test_there_is_an_end_to_trying() -> None:
+def test_retries_end_at_the_timeout_and_the_limit() -> None:
     def attempt(left: list[str]) -> Any:
-        raise Disconnected("gone")
+        raise Disconnected("connection lost")
 
     with pytest.raises(AdminError) as caught:
         each(attempt, timeout=0.05)
     assert isinstance(caught.value.errors["a"], KafkaTimeout)
-    assert "gone" in str(caught.value)
+    assert "connection lost" in str(caught.value)
     with pytest.raises(AdminError) as caught:
         each(attempt, retries=2)
     assert isinstance(caught.value.errors["a"], Disconnected)
 
 
-def test_an_attempt_that_hangs_is_cut_off() -> None:
+def test_hanging_attempt_times_out() -> None:
     async def hang(left: list[str]) -> Any:
         await asyncio.sleep(60)
 
@@ -95,11 +95,11 @@ def test_an_attempt_that_hangs_is_cut_off() -> None:
     asyncio.run(work())
 
 
-def test_a_broker_that_fails_fails_only_its_own() -> None:
-    async def ask(who: int, keys: list[str]) -> Any:
-        if who == 2:
-            raise Disconnected("gone")
-        return dict.fromkeys(keys, who), {}
+def test_failed_broker_fails_only_its_keys() -> None:
+    async def ask(broker: int, keys: list[str]) -> Any:
+        if broker == 2:
+            raise Disconnected("connection lost")
+        return dict.fromkeys(keys, broker), {}
 
     async def work() -> None:
         done, failed = await gather({1: ["a", "b"], 2: ["c"]}, ask)
@@ -109,14 +109,14 @@ def test_a_broker_that_fails_fails_only_its_own() -> None:
     asyncio.run(work())
 
 
-def test_small_things() -> None:
+def test_helpers_group_and_list_keys() -> None:
     assert by_topic([TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("a", 2)]) == {"a": [1, 2], "b": [0]}
     assert listed("abc", str) == ["abc"]
     assert listed(["abc", "d"], str) == ["abc", "d"]
 
 
 @pytest.mark.parametrize("call", ["list_groups", "list_transactions", "describe_log_dirs", "describe_api_versions"])
-def test_the_time_given_counts_while_the_brokers_are_not_known_yet(call: str) -> None:
+def test_timeout_covers_the_first_metadata_request(call: str) -> None:
     async def work() -> None:
         async with Admin({"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50_000}) as client:
             started = time.monotonic()

@@ -16,27 +16,27 @@ from kavka.common.config import LONG_MAX, ConfigError
 SERVERS = {"bootstrap.servers": "localhost:9092"}
 
 
-def test_settings_are_taken_by_kafkas_names_and_as_keywords() -> None:
+def test_settings_are_a_mapping_or_keywords() -> None:
     config = producer_config({**SERVERS, "batch.size": "32768"}, {"linger_ms": 7, "acks": "all"})
     assert (config["batch.size"], config["linger.ms"], config["acks"]) == (32768, 7, "all")
 
 
-def test_a_keyword_wins_over_the_mapping() -> None:
+def test_keyword_wins_over_the_mapping() -> None:
     assert producer_config({**SERVERS, "acks": "1"}, {"acks": "all"})["acks"] == "all"
 
 
-def test_pythons_own_values_are_taken() -> None:
+def test_python_values_are_accepted() -> None:
     config = producer_config({}, {"bootstrap_servers": ["a:1", "b:2"], "enable_idempotence": False, "acks": 1})
     assert parse_servers(config["bootstrap.servers"]) == [("a", 1), ("b", 2)]
     assert (config["enable.idempotence"], config["acks"]) == (False, "1")
 
 
-def test_none_means_the_default() -> None:
+def test_none_means_the_default_value() -> None:
     assert producer_config(SERVERS, {"linger_ms": None})["linger.ms"] == 5
 
 
 @pytest.mark.parametrize(
-    ("given", "name", "allowed"),
+    ("settings", "name", "allowed"),
     [
         ({"acks": "2"}, "acks", "all, -1, 0, 1"),
         ({"compression.type": "rar"}, "compression.type", "zstd"),
@@ -59,51 +59,51 @@ def test_none_means_the_default() -> None:
         ({"acks": object()}, "acks", "not allowed"),
     ],
 )
-def test_a_wrong_value_is_one_error_that_names_the_key_and_what_is_allowed(
-    given: dict[str, Any], name: str, allowed: str
+def test_error_for_an_invalid_value_names_the_key_and_the_allowed_values(
+    settings: dict[str, Any], name: str, allowed: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        producer_config({**SERVERS, **given}, {})
+        producer_config({**SERVERS, **settings}, {})
     assert caught.value.name == name
     assert str(caught.value).startswith(f"{name}: ")
     assert allowed in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["localhost:9092", ["localhost:9092"], 9092])
-def test_settings_that_are_no_mapping_are_one_error_that_says_how_they_are_given(given: Any) -> None:
+@pytest.mark.parametrize("settings", ["localhost:9092", ["localhost:9092"], 9092])
+def test_error_for_settings_of_another_type_says_how_to_pass_them(settings: Any) -> None:
     for make in (producer_config, consumer_config, admin_config):
-        with pytest.raises(ConfigError, match=r"bootstrap.servers: settings are a mapping .*bootstrap_servers="):
-            make(given, {})
+        with pytest.raises(ConfigError, match=r"bootstrap.servers: settings must be a mapping .*bootstrap_servers="):
+            make(settings, {})
 
 
-def test_a_class_that_is_not_known_where_none_are_is_said_without_an_empty_list() -> None:
+def test_error_for_an_unknown_class_omits_an_empty_list_of_names() -> None:
     with pytest.raises(ConfigError) as caught:
         classes.make("line-reader", "nosuch", {}, "a reader", {})
     assert str(caught.value) == (
-        "line-reader: 'nosuch' is not a reader that is known here (package.module.Class loads one)"
+        "line-reader: 'nosuch' is not a supported name of a reader; package.module.Class loads a Python class"
     )
 
 
-def test_an_unknown_name_is_a_warning_with_a_hint(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_name_is_logged_with_a_suggestion(caplog: pytest.LogCaptureFixture) -> None:
     producer_config({**SERVERS, "batch.sizes": 1, "ssl.cafile": "x"}, {})
     assert "batch.sizes is not a known producer config and is ignored; did you mean batch.size?" in caplog.text
-    assert "TLS comes later" in caplog.text
+    assert "TLS is not supported yet" in caplog.text
 
 
-@pytest.mark.parametrize("given", [{"acks": "1"}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}])
-def test_what_rules_idempotence_out_turns_it_off_where_it_was_not_asked_for(given: dict[str, Any]) -> None:
-    assert producer_config({**SERVERS, **given}, {})["enable.idempotence"] is False
+@pytest.mark.parametrize("settings", [{"acks": "1"}, {"retries": 0}, {"max.in.flight.requests.per.connection": 6}])
+def test_conflicting_setting_disables_implicit_idempotence(settings: dict[str, Any]) -> None:
+    assert producer_config({**SERVERS, **settings}, {})["enable.idempotence"] is False
 
 
-def test_the_defaults_are_kafkas() -> None:
+def test_defaults_are_those_of_kafka() -> None:
     config = producer_config(SERVERS, {})
     assert (config["enable.idempotence"], config["acks"], config["linger.ms"]) == (True, "all", 5)
     assert (config["delivery.timeout.ms"], config["max.block.ms"]) == (120_000, 60_000)
 
 
 @pytest.mark.parametrize(
-    ("old", "value", "today", "expected"),
+    ("alias", "value", "name", "expected"),
     [
         ("request.required.acks", "-1", "acks", "-1"),
         ("batch.num.messages", "10", "batch.num.messages", 10),
@@ -122,27 +122,27 @@ def test_the_defaults_are_kafkas() -> None:
         ("metadata.broker.list", "x:1", "bootstrap.servers", ("x:1",)),
     ],
 )
-def test_older_names_are_taken(old: str, value: str, today: str, expected: Any) -> None:
-    given = {old: value} if today == "bootstrap.servers" else {**SERVERS, old: value}
-    assert producer_config(given, {})[today] == expected
+def test_aliases_are_accepted(alias: str, value: str, name: str, expected: Any) -> None:
+    settings = {alias: value} if name == "bootstrap.servers" else {**SERVERS, alias: value}
+    assert producer_config(settings, {})[name] == expected
 
 
-def test_todays_name_wins_over_the_older_one() -> None:
+def test_current_name_wins_over_its_alias() -> None:
     assert producer_config({**SERVERS, "queue.buffering.max.ms": 1, "linger.ms": 2}, {})["linger.ms"] == 2
 
 
 @pytest.mark.parametrize("bad", ["localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", ""])
-def test_a_server_that_is_no_address_is_an_error(bad: str) -> None:
+def test_invalid_bootstrap_server_is_rejected(bad: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers: .*host:port"):
         parse_servers((bad,))
 
 
-def test_addresses_of_every_kind_are_taken_once() -> None:
-    given = ("a:1", "[::1]:9092", "PLAINTEXT://b:2", "a:1")
-    assert parse_servers(given) == [("a", 1), ("::1", 9092), ("b", 2)]
+def test_bootstrap_servers_are_parsed_and_deduplicated() -> None:
+    servers = ("a:1", "[::1]:9092", "PLAINTEXT://b:2", "a:1")
+    assert parse_servers(servers) == [("a", 1), ("::1", 9092), ("b", 2)]
 
 
-def test_no_servers_is_an_error() -> None:
+def test_missing_bootstrap_servers_are_an_error() -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         parse_servers(producer_config({}, {})["bootstrap.servers"])
 
@@ -155,12 +155,12 @@ def core(**settings: Any) -> ProducerCore:
     "name",
     ["org.apache.kafka.common.serialization.StringSerializer", "StringSerializer", "kafka.serializer.StringEncoder"],
 )
-def test_javas_class_names_are_understood(name: str) -> None:
+def test_java_class_names_are_accepted(name: str) -> None:
     made = core(value_serializer=name)
     assert made._serialize("value", made._serialize_value, "t", "ä", None) == "ä".encode()
 
 
-def test_a_java_class_that_is_not_known_is_an_error_that_says_which_are() -> None:
+def test_error_for_an_unknown_java_class_lists_the_supported_names() -> None:
     with pytest.raises(ConfigError, match=r"key\.serializer: .*StringSerializer"):
         core(key_serializer="org.apache.kafka.common.serialization.NoSuchSerializer")
 
@@ -168,20 +168,20 @@ def test_a_java_class_that_is_not_known_is_an_error_that_says_which_are() -> Non
 @pytest.mark.parametrize(
     "value", ["no.such.module.Class", "kavka.client.serializers.Nothing", "nodots.", "json:nothing"]
 )
-def test_a_python_class_that_cannot_be_loaded_is_an_error(value: str) -> None:
+def test_python_class_that_cannot_be_loaded_is_an_error(value: str) -> None:
     with pytest.raises(ConfigError, match=r"value\.serializer"):
         core(value_serializer=value)
 
 
-def test_classes_objects_functions_and_dotted_names_are_taken() -> None:
-    for given in (
+def test_classes_objects_functions_and_dotted_names_are_accepted() -> None:
+    for serializer in (
         StringSerializer,
         StringSerializer(),
         str.encode,
         "kavka.client.serializers.StringSerializer",
         "kavka.client.serializers:StringSerializer",
     ):
-        made = core(value_serializer=given)
+        made = core(value_serializer=serializer)
         assert made._serialize("value", made._serialize_value, "t", "text", None) == b"text"
 
 
@@ -193,18 +193,18 @@ class Configured:
         return f"{topic} {value} {headers} {self.seen}".encode()
 
 
-def test_a_class_of_the_users_gets_all_settings_and_the_headers(caplog: pytest.LogCaptureFixture) -> None:
+def test_user_class_gets_all_settings_and_the_headers(caplog: pytest.LogCaptureFixture) -> None:
     made = core(key_serializer=Configured, my_setting=17)
     assert made._serialize("key", made._serialize_key, "t", 1, [("a", b"")]) == b"t 1 [('a', b'')] (17, True)"
 
 
-def test_every_row_of_the_tables_has_words_for_it() -> None:
+def test_every_setting_has_a_help_text() -> None:
     for table in (PRODUCER_CONFIGS, CONSUMER_CONFIGS, ADMIN_CONFIGS):
         for key in table:
             assert key.help.endswith("."), key.name
 
 
-def test_consumer_and_admin_take_theirs() -> None:
+def test_consumer_and_admin_settings_are_parsed() -> None:
     config = consumer_config({**SERVERS, "auto.offset.reset": "by_duration:P1DT2H"}, {"group_id": "g"})
     assert (config["group.id"], config["auto.offset.reset"]) == ("g", "by_duration:P1DT2H")
     assert admin_config(SERVERS, {})["default.api.timeout.ms"] == 60_000

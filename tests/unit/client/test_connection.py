@@ -1,4 +1,4 @@
-"""A connection, with a transport in memory."""
+"""A connection with an in-memory transport."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Transport:
         pass
 
     def requests(self) -> list[tuple[RequestHeader, bytes]]:
-        found, pos, data = [], 0, bytes(self.written)
+        requests, pos, data = [], 0, bytes(self.written)
         while pos < len(data):
             (size,) = struct.unpack_from(">i", data, pos)
             frame = data[pos + 4 : pos + 4 + size]
             header, body = RequestHeader.decode(frame, 0)
-            found.append((header, frame[body:]))
+            requests.append((header, frame[body:]))
             pos += 4 + size
-        return found
+        return requests
 
 
 def connected() -> tuple[Connection, Transport]:
@@ -86,7 +86,7 @@ def coordinator(correlation_id: int, node_id: int) -> bytes:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
-def test_answers_go_to_their_requests_however_the_bytes_arrive(chunk: int) -> None:
+def test_responses_complete_their_requests_for_any_split_of_the_bytes(chunk: int) -> None:
     async def work() -> None:
         connection, transport = connected()
         futures = [connection.send(FindCoordinatorRequest(key=f"k{i}"), timeout=5) for i in range(3)]
@@ -103,7 +103,7 @@ def test_answers_go_to_their_requests_however_the_bytes_arrive(chunk: int) -> No
 
 @pytest.mark.parametrize("size", [BUFFER_SIZE - 200, BUFFER_SIZE, BUFFER_SIZE + 1, 5 * BUFFER_SIZE])
 @pytest.mark.parametrize("chunk", [777, 1 << 30])
-def test_a_large_answer_is_received_whole_and_stays_as_it_is(size: int, chunk: int) -> None:
+def test_large_response_is_received_into_a_separate_buffer(size: int, chunk: int) -> None:
     async def work() -> None:
         connection, _ = connected()
         first = connection.send(FetchRequest(), timeout=5)
@@ -122,7 +122,7 @@ def test_a_large_answer_is_received_whole_and_stays_as_it_is(size: int, chunk: i
 
 
 class Socket:
-    """Notes when the kernel is asked to wake the loop up."""
+    """Records the values of SO_RCVLOWAT."""
 
     def __init__(self) -> None:
         self.wake_at = [1]
@@ -132,8 +132,8 @@ class Socket:
         self.wake_at.append(value)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems wake the loop up for every byte")
-def test_the_loop_is_woken_up_for_pieces_of_a_large_answer_and_never_for_more_than_is_to_come() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="SO_RCVLOWAT is set on Linux only")
+def test_loop_wakes_for_pieces_of_a_large_response() -> None:
     async def work() -> None:
         connection, _ = connected()
         connection._socket = sock = Socket()
@@ -155,7 +155,7 @@ def test_the_loop_is_woken_up_for_pieces_of_a_large_answer_and_never_for_more_th
     asyncio.run(work())
 
 
-def test_a_large_request_is_written_whole() -> None:
+def test_large_request_is_written_completely() -> None:
     async def work() -> None:
         connection, transport = connected()
         request = FindCoordinatorRequest(key="x" * 30_000)
@@ -166,7 +166,7 @@ def test_a_large_request_is_written_whole() -> None:
     asyncio.run(work())
 
 
-def test_a_late_answer_ends_the_connection_and_says_who_was_late() -> None:
+def test_late_response_closes_the_connection() -> None:
     async def work() -> None:
         connection, transport = connected()
         late = connection.send(FindCoordinatorRequest(), timeout=0.02)
@@ -181,7 +181,7 @@ def test_a_late_answer_ends_the_connection_and_says_who_was_late() -> None:
     asyncio.run(work())
 
 
-def test_a_short_timeout_behind_a_long_one_is_noticed() -> None:
+def test_short_timeout_behind_a_long_one_expires() -> None:
     async def work() -> None:
         connection, _ = connected()
         long = connection.send(FindCoordinatorRequest(), timeout=60)
@@ -193,7 +193,7 @@ def test_a_short_timeout_behind_a_long_one_is_noticed() -> None:
     asyncio.run(work())
 
 
-def test_a_lost_connection_fails_what_is_in_flight_and_what_comes_after() -> None:
+def test_lost_connection_fails_pending_and_later_requests() -> None:
     async def work() -> None:
         connection, _ = connected()
         closed: list[Connection] = []
@@ -220,7 +220,7 @@ def test_a_lost_connection_fails_what_is_in_flight_and_what_comes_after() -> Non
         b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10,
     ],
 )
-def test_what_is_no_answer_ends_the_connection(data: bytes) -> None:
+def test_invalid_response_closes_the_connection(data: bytes) -> None:
     async def work() -> None:
         connection, transport = connected()
         future = connection.send(FindCoordinatorRequest(), timeout=0.2)
@@ -232,7 +232,7 @@ def test_what_is_no_answer_ends_the_connection(data: bytes) -> None:
     asyncio.run(work())
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_response_without_a_request_closes_the_connection() -> None:
     async def work() -> None:
         connection, transport = connected()
         feed(connection, coordinator(1, 1))
@@ -241,18 +241,18 @@ def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
     asyncio.run(work())
 
 
-def test_a_cancelled_request_does_not_disturb_the_next() -> None:
+def test_cancelled_request_does_not_affect_the_next() -> None:
     async def work() -> None:
         connection, _ = connected()
         connection.send(FindCoordinatorRequest(), timeout=5).cancel()
-        kept = connection.send(FindCoordinatorRequest(), timeout=5)
+        second = connection.send(FindCoordinatorRequest(), timeout=5)
         feed(connection, coordinator(1, 1) + coordinator(2, 2))
-        assert (await kept).node_id == 2
+        assert (await second).node_id == 2
 
     asyncio.run(work())
 
 
-def test_a_throttled_answer_is_remembered() -> None:
+def test_throttle_time_is_remembered() -> None:
     async def work() -> None:
         connection, _ = connected()
         future = connection.send(FindCoordinatorRequest(), timeout=5)
@@ -264,7 +264,7 @@ def test_a_throttled_answer_is_remembered() -> None:
     asyncio.run(work())
 
 
-def test_versions_are_the_highest_that_both_know() -> None:
+def test_version_is_the_highest_that_both_sides_support() -> None:
     async def work() -> None:
         connection, _ = connected()
         connection.broker_versions = {int(ApiKey.METADATA): (90, 99)}
@@ -276,13 +276,13 @@ def test_versions_are_the_highest_that_both_know() -> None:
             connection.version_of(ApiKey.FETCH, 3)
         with pytest.raises(UnsupportedVersion, match="versions 90 to 99"):
             connection.version_of(ApiKey.METADATA)
-        with pytest.raises(UnsupportedVersion, match="does not know it"):
+        with pytest.raises(UnsupportedVersion, match="does not support it"):
             connection.version_of(ApiKey.DELETE_TOPICS)
 
     asyncio.run(work())
 
 
-def test_a_broker_that_does_not_know_our_apiversions_is_asked_in_its_own_version() -> None:
+def test_older_broker_is_asked_in_its_version_of_api_versions() -> None:
     async def work() -> None:
         connection, transport = connected()
         connection.versions = {}
@@ -303,7 +303,7 @@ def test_a_broker_that_does_not_know_our_apiversions_is_asked_in_its_own_version
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 70])
-def test_a_name_that_no_host_can_have_is_a_broker_that_cannot_be_reached(host: str) -> None:
+def test_invalid_host_name_raises_disconnected(host: str) -> None:
     async def work() -> None:
         with pytest.raises(Disconnected, match="no connection to"):
             await Connection.open(host, 9092, timeout=30)
@@ -312,7 +312,7 @@ def test_a_name_that_no_host_can_have_is_a_broker_that_cannot_be_reached(host: s
 
 
 def peak_of(work: Callable[[], None]) -> int:
-    """The most memory that it took, in bytes."""
+    """The peak of allocated memory in bytes."""
     tracemalloc.start()
     try:
         work()
@@ -331,14 +331,14 @@ def peak_of(work: Callable[[], None]) -> int:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "this looks like an SSH port"),
         (b"220 mail ESMTP\r\n", "it begins with the text '220 '"),
         # The SETTINGS frame of HTTP/2.
-        (bytes.fromhex("000012040000000000"), "a response to request 0 in place of 1"),
+        (bytes.fromhex("000012040000000000"), "a response to request 0 instead of 1"),
         (struct.pack(">i", -5), "a response of -5 bytes"),
         (struct.pack(">i", 3), "a response of 3 bytes"),
         (struct.pack(">i", 2_000_000), "a response of 2000000 bytes"),
-        (struct.pack(">ii", 900_000, 2), "a response to request 2 in place of 1"),
+        (struct.pack(">ii", 900_000, 2), "a response to request 2 instead of 1"),
     ],
 )
-def test_a_peer_that_does_not_speak_kafka_is_recognised_by_its_first_bytes(data: bytes, message: str) -> None:
+def test_peer_of_another_protocol_is_recognised_by_its_first_bytes(data: bytes, message: str) -> None:
     async def work() -> None:
         connection, transport = connected()
         connection.versions = {}
@@ -355,7 +355,7 @@ def test_a_peer_that_does_not_speak_kafka_is_recognised_by_its_first_bytes(data:
 
 
 @pytest.mark.parametrize("api", [FindCoordinatorRequest, FetchRequest])
-def test_a_length_without_its_bytes_takes_little_memory(api: Any) -> None:
+def test_length_without_data_allocates_little_memory(api: Any) -> None:
     async def work() -> None:
         connection, _ = connected()
         future = connection.send(api(), timeout=60)
@@ -371,7 +371,7 @@ def test_a_length_without_its_bytes_takes_little_memory(api: Any) -> None:
 
 
 @pytest.mark.parametrize("chunk", [5, 100_000, 1 << 30])
-def test_a_response_beyond_its_first_memory_is_received_whole(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_larger_than_the_first_allocation_is_received(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kavka.client.connection.FIRST_BODY", 70_000)
 
     async def work() -> None:
@@ -386,7 +386,7 @@ def test_a_response_beyond_its_first_memory_is_received_whole(chunk: int, monkey
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError(104, "Connection reset by peer")])
-def test_a_peer_that_closes_before_its_first_response_may_be_a_tls_port(error: Exception | None) -> None:
+def test_early_close_hints_at_a_tls_port(error: Exception | None) -> None:
     async def work() -> None:
         connection, _ = connected()
         negotiation = asyncio.ensure_future(connection._negotiate(60))
@@ -399,7 +399,7 @@ def test_a_peer_that_closes_before_its_first_response_may_be_a_tls_port(error: E
 
 
 class HttpServer:
-    """Answers the first bytes of every connection as an HTTP server does."""
+    """Responds to the first bytes of every connection like an HTTP server."""
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -428,7 +428,7 @@ class HttpServer:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
 
 
-def test_a_blocking_call_says_that_the_port_is_an_http_port() -> None:
+def test_blocking_call_reports_an_http_port() -> None:
     with HttpServer() as server:
         settings = {"bootstrap.servers": server.address, "reconnect.backoff.ms": 100}
         with Admin(settings) as admin, pytest.raises(KafkaTimeout, match="looks like an HTTP port") as caught:

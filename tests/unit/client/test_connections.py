@@ -1,4 +1,4 @@
-"""The connections of a client, as other threads see them."""
+"""Reading a client's connections from another thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVERS = "127.0.0.1:1"
 
 
 class OpenedMeanwhile:
-    """A link during whose reading the loop adds another one."""
+    """A link that adds another link while it is read."""
 
     def __init__(self, links: dict[Any, Any]) -> None:
         self._links = links
@@ -26,7 +26,7 @@ class OpenedMeanwhile:
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
-def test_metrics_may_be_read_while_connections_are_opened(kind: Any) -> None:
+def test_metrics_can_be_read_while_connections_open(kind: Any) -> None:
     client = kind(bootstrap_servers=SERVERS)
     cluster: Connections = client.cluster if kind is Admin else client._core.cluster
     cluster._links[0, ""] = OpenedMeanwhile(cluster._links)  # type: ignore[assignment]

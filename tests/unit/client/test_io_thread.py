@@ -1,4 +1,4 @@
-"""The thread of a blocking client: calls made while it ends, clients that nobody closes."""
+"""The thread of a blocking client: calls while it stops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kavka.client.io_thread import IoThread
 WAIT = 60
 
 
-def test_calls_made_while_the_thread_is_stopped_are_done_or_refused() -> None:
+def test_calls_during_stop_complete_or_raise() -> None:
     def call(io: IoThread, ends: list[BaseException]) -> None:
         try:
             while True:
@@ -34,7 +34,7 @@ def test_calls_made_while_the_thread_is_stopped_are_done_or_refused() -> None:
         assert [type(error) for error in ends] == [ClientClosed] * 3, ends
 
 
-def test_a_call_that_is_under_way_when_the_thread_is_stopped_is_told_that_the_client_is_closed() -> None:
+def test_running_call_fails_with_client_closed_on_stop() -> None:
     io = IoThread("kavka-test")
     begun = threading.Event()
     clean = threading.Event()
@@ -49,7 +49,7 @@ def test_a_call_that_is_under_way_when_the_thread_is_stopped_is_told_that_the_cl
         try:
             await asyncio.sleep(WAIT)
         finally:
-            # A task that begins while the others are cancelled is cancelled as well.
+            # A task that starts during the cancellation is cancelled as well.
             late.append(asyncio.create_task(asyncio.sleep(WAIT)))
             await clean_up()
 
@@ -64,7 +64,7 @@ def test_a_call_that_is_under_way_when_the_thread_is_stopped_is_told_that_the_cl
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_whose_loop_has_failed_takes_no_calls() -> None:
+def test_thread_with_a_failed_loop_accepts_no_calls() -> None:
     io = IoThread("kavka-test")
 
     def fail() -> None:

@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.errors import ClientClosed, Disconnected, KafkaTimeout
 from kavka.client.metadata import Node, topic_metadata, with_leader
 from kavka.client.producer_config import producer_config
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kavka.protocol.messages.metadata import (
@@ -37,33 +37,33 @@ def topic(
     )
 
 
-def test_partitions_are_in_order_and_those_with_a_leader_are_available() -> None:
-    found = topic_metadata(topic(leaders=(3, -1, 4)))
-    assert [p.partition for p in found.partitions] == [0, 1, 2]
-    assert found.available == (0, 2)
+def test_partitions_are_sorted_and_available_if_they_have_a_leader() -> None:
+    metadata = topic_metadata(topic(leaders=(3, -1, 4)))
+    assert [p.partition for p in metadata.partitions] == [0, 1, 2]
+    assert metadata.available == (0, 2)
 
 
-def test_an_older_answer_does_not_bring_back_an_older_leader() -> None:
+def test_stale_response_does_not_restore_an_older_leader() -> None:
     newer = topic_metadata(topic(leaders=(7,), epoch=9))
     assert topic_metadata(topic(leaders=(3,), epoch=8), newer).partitions[0].leader == 7
     assert topic_metadata(topic(leaders=(3,), epoch=10), newer).partitions[0].leader == 3
 
 
-def test_a_topic_that_was_created_again_starts_anew() -> None:
+def test_recreated_topic_accepts_lower_epochs() -> None:
     before = topic_metadata(topic(leaders=(7,), epoch=9))
     again = topic_metadata(topic(leaders=(3,), epoch=0, topic_id=UUID(int=6)), before)
     assert again.partitions[0].leader == 3
 
 
-def test_a_leader_from_another_answer_counts_when_its_epoch_is_higher() -> None:
-    found = topic_metadata(topic(leaders=(-1, 0), epoch=4))
-    assert with_leader(found, 0, 5, 4) is found
-    assert with_leader(found, 9, 5, 9) is found
-    changed = with_leader(found, 0, 5, 6)
+def test_new_leader_is_accepted_if_its_epoch_is_higher() -> None:
+    metadata = topic_metadata(topic(leaders=(-1, 0), epoch=4))
+    assert with_leader(metadata, 0, 5, 4) is metadata
+    assert with_leader(metadata, 9, 5, 9) is metadata
+    changed = with_leader(metadata, 0, 5, 6)
     assert (changed.partitions[0].leader, changed.available) == (5, (0, 1))
 
 
-def test_backoff_doubles_up_to_its_limit_with_a_fifth_of_spread() -> None:
+def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
     backoff = Backoff(100, 1000)
     assert backoff.delay(0) == 0
     for failures, expected in ((1, 0.1), (2, 0.2), (4, 0.8), (5, 1.0), (500, 1.0)):
@@ -71,17 +71,18 @@ def test_backoff_doubles_up_to_its_limit_with_a_fifth_of_spread() -> None:
             assert expected * 0.8 <= backoff.delay(failures) <= expected * 1.2
 
 
-# --- the cluster, with connections in memory
+# --- the cluster with in-memory connections
 
 
 class Broker:
-    """Answers Metadata as told; `up` says whether it can be reached, `named` whether others name it even so."""
+    """Responds to Metadata. `up`: it can be reached. `named`: Metadata responses contain it even if
+    it is down."""
 
     def __init__(self, node_id: int, port: int) -> None:
         self.node = Node(node_id, "fake", port, f"rack-{node_id}")
         self.up = True
         self.named = False
-        self.asked: list[list[str] | None] = []
+        self.requested: list[list[str] | None] = []
 
 
 class FakeConnection:
@@ -101,14 +102,14 @@ class FakeConnection:
         await asyncio.sleep(0)
         if not self.broker.up:
             self.close()
-            raise Disconnected("gone")
+            raise Disconnected("down")
         if isinstance(request, FindCoordinatorRequest):
             node = self.world.brokers[-1].node
             return FindCoordinatorResponse(
                 coordinators=[Coordinator(key="g", node_id=node.id, host=node.host, port=node.port)]
             )
         names = None if request.topics is None else [t.name for t in request.topics]
-        self.broker.asked.append(names)
+        self.broker.requested.append(names)
         topics = self.world.topics
         return MetadataResponse(
             error_code=self.world.error,
@@ -144,18 +145,18 @@ class World:
         self.opened.append(port)
         broker = next((b for b in self.brokers if b.node.port == port), None)
         if broker is None or not broker.up:
-            raise Disconnected(f"nobody at {port}")
+            raise Disconnected(f"no broker at {port}")
         return FakeConnection(self, broker)
 
     def cluster(self, **settings: Any) -> Cluster:
-        given = {
+        defaults = {
             "bootstrap.servers": "fake:9000",
             "reconnect.backoff.ms": 1,
             "reconnect.backoff.max.ms": 2,
             "retry.backoff.ms": 2,
             "retry.backoff.max.ms": 4,
         }
-        return Cluster(producer_config(given | settings, {}))
+        return Cluster(producer_config(defaults | settings, {}))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -164,13 +165,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_topic_is_asked_for_and_the_connection_to_begin_with_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_is_fetched_over_the_bootstrap_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
         await cluster.start()
-        found = await cluster.topic("t", 60)
-        assert found.partitions[0].leader == 0
+        metadata = await cluster.topic("t", 60)
+        assert metadata.partitions[0].leader == 0
         assert await cluster.leader("t", 0, 60) == 0
         assert sorted(cluster.nodes) == [0, 1]
         connection = await cluster.connection(0)
@@ -181,7 +182,7 @@ def test_a_topic_is_asked_for_and_the_connection_to_begin_with_is_kept(monkeypat
     asyncio.run(work())
 
 
-def test_a_coordinator_keeps_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_keeps_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
@@ -194,7 +195,7 @@ def test_a_coordinator_keeps_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(work())
 
 
-def test_only_new_topics_are_asked_for_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_topics_are_requested_and_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         world.topics["u"] = topic("u", topic_id=UUID(int=9))
@@ -202,7 +203,7 @@ def test_only_new_topics_are_asked_for_and_the_others_stay(monkeypatch: pytest.M
         await cluster.start()
         await cluster.topic("t", 60)
         await cluster.topic("u", 60)
-        assert world.brokers[0].asked[-1] == ["u"]
+        assert world.brokers[0].requested[-1] == ["u"]
         assert sorted(cluster.topics) == ["t", "u"]
         assert cluster.topic_names == {ID: "t", UUID(int=9): "u"}
         await cluster.close()
@@ -210,7 +211,7 @@ def test_only_new_topics_are_asked_for_and_the_others_stay(monkeypatch: pytest.M
     asyncio.run(work())
 
 
-def test_a_topic_that_is_not_there_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_topic_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
@@ -218,8 +219,8 @@ def test_a_topic_that_is_not_there_is_waited_for(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(KafkaTimeout, match="unknown topic"):
             await cluster.topic("later", 0.5)
         waiting = asyncio.create_task(cluster.topic("later", 60))
-        asked = len(world.brokers[0].asked)
-        await until(lambda: len(world.brokers[0].asked) > asked)
+        count = len(world.brokers[0].requested)
+        await until(lambda: len(world.brokers[0].requested) > count)
         world.topics["later"] = topic("later")
         assert (await waiting).name == "later"
         await cluster.close()
@@ -227,7 +228,7 @@ def test_a_topic_that_is_not_there_is_waited_for(monkeypatch: pytest.MonkeyPatch
     asyncio.run(work())
 
 
-def test_a_topic_that_is_still_being_made_is_asked_for_again_though_nobody_waits(
+def test_topic_in_creation_is_requested_again_without_a_waiter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -239,15 +240,15 @@ def test_a_topic_that_is_still_being_made_is_asked_for_again_though_nobody_waits
         await until(lambda: "later" in cluster.topic_errors)
         world.topics["later"] = topic("later")
         await until(lambda: "later" in cluster.topics)
-        asked = len(world.brokers[0].asked)
+        count = len(world.brokers[0].requested)
         await asyncio.sleep(0.05)
-        assert len(world.brokers[0].asked) == asked
+        assert len(world.brokers[0].requested) == count
         await cluster.close()
 
     asyncio.run(work())
 
 
-def test_a_topic_that_may_not_be_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_topic_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         world.topics["bad name"] = MetadataResponseTopic(name="bad name", error_code=17)
@@ -261,7 +262,7 @@ def test_a_topic_that_may_not_be_is_an_error_at_once(monkeypatch: pytest.MonkeyP
     asyncio.run(work())
 
 
-def test_another_broker_is_asked_when_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_is_requested_from_another_broker_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
@@ -270,19 +271,19 @@ def test_another_broker_is_asked_when_one_is_gone(monkeypatch: pytest.MonkeyPatc
         world.brokers[0].up = False
         await cluster.wait_for_update(cluster.request_update(), 60)
         assert sorted(cluster.nodes) == [1]
-        assert world.brokers[1].asked
+        assert world.brokers[1].requested
         await cluster.close()
 
     asyncio.run(work())
 
 
-def test_when_no_broker_is_left_it_begins_again_with_the_servers_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_rebootstraps_when_no_broker_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch, brokers=1)
         cluster = world.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        # Its address in metadata is another one than the one to begin with, and then nobody is there any more.
+        # Metadata has another address than bootstrap.servers; then both brokers fail.
         world.brokers.append(Broker(1, 9555))
         world.brokers[0].up = False
         cluster.nodes = {1: world.brokers[1].node}
@@ -297,7 +298,7 @@ def test_when_no_broker_is_left_it_begins_again_with_the_servers_given(monkeypat
     asyncio.run(work())
 
 
-def test_a_broker_may_ask_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_rebootstraps_on_request_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
@@ -315,23 +316,23 @@ def test_a_broker_may_ask_to_begin_again(monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(work())
 
 
-def test_channels_are_connections_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_are_separate_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        one, two, again = await asyncio.gather(
+        first, other, again = await asyncio.gather(
             cluster.connection(1), cluster.connection(1, "coordinator"), cluster.connection(1)
         )
-        assert one is again
-        assert one is not two
+        assert first is again
+        assert first is not other
         await cluster.close()
 
     asyncio.run(work())
 
 
-def test_an_answer_that_was_asked_for_before_all_topics_were_wanted_does_not_count_as_all(
+def test_partial_response_in_flight_is_not_complete_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -340,10 +341,10 @@ def test_an_answer_that_was_asked_for_before_all_topics_were_wanted_does_not_cou
         seen: list[tuple[bool, list[str]]] = []
         cluster.on_update(lambda cluster: seen.append((cluster.complete, sorted(cluster.topics))))
         await cluster.start()
-        await until(lambda: bool(world.brokers[0].asked))
+        await until(lambda: bool(world.brokers[0].requested))
         cluster.all_topics = True
         cluster.request_update()
-        # It does not wait for retry.backoff.ms: nobody has asked for all of them before.
+        # The first request of all topics does not wait for retry.backoff.ms.
         await until(lambda: cluster.complete)
         assert seen == [(False, []), (True, ["t"])]
         await cluster.close()
@@ -351,7 +352,7 @@ def test_an_answer_that_was_asked_for_before_all_topics_were_wanted_does_not_cou
     asyncio.run(work())
 
 
-def test_a_broker_that_cannot_be_reached_is_tried_again_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_broker_is_retried_after_a_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster(**{"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 2000})
@@ -371,7 +372,7 @@ def test_a_broker_that_cannot_be_reached_is_tried_again_after_a_wait(monkeypatch
     asyncio.run(work())
 
 
-def test_a_topic_that_is_not_used_any_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_topic_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
@@ -386,24 +387,24 @@ def test_a_topic_that_is_not_used_any_more_is_forgotten(monkeypatch: pytest.Monk
     asyncio.run(work())
 
 
-def test_a_new_leader_in_an_answer_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_leader_of_a_response_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         cluster = world.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        told: list[int] = []
-        cluster.on_update(lambda c: told.append(c.leader_of("t", 0)))
+        leaders_seen: list[int] = []
+        cluster.on_update(lambda c: leaders_seen.append(c.leader_of("t", 0)))
         assert cluster.update_leader("t", 0, 4, 9, [Node(4, "fake", 9004)])
         assert not cluster.update_leader("t", 0, 5, 8, [Node(5, "fake", 9005)])
-        assert told == [4]
+        assert leaders_seen == [4]
         assert cluster.nodes[4].port == 9004
         await cluster.close()
 
     asyncio.run(work())
 
 
-def test_who_waits_for_a_connection_when_the_client_is_closed_hears_that_it_is_closed(
+def test_closing_the_client_fails_pending_connects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -427,7 +428,7 @@ def test_who_waits_for_a_connection_when_the_client_is_closed_hears_that_it_is_c
     asyncio.run(work())
 
 
-def test_a_broker_that_moves_while_it_is_connected_to_is_not_taken_for_who_lives_at_its_old_address(
+def test_broker_that_moves_during_connect_gets_a_new_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
@@ -435,19 +436,19 @@ def test_a_broker_that_moves_while_it_is_connected_to_is_not_taken_for_who_lives
         cluster = world.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        opening, go_on = asyncio.Event(), asyncio.Event()
+        opening, proceed = asyncio.Event(), asyncio.Event()
 
         async def slow(host: str, port: int, **options: Any) -> Any:
             opening.set()
-            await go_on.wait()
+            await proceed.wait()
             return await world.open(host, port, **options)
 
         monkeypatch.setattr("kavka.client.connections.Connection.open", slow)
         waiting = asyncio.create_task(cluster.connection(1))
         await opening.wait()
         cluster.add_node(Node(1, "fake", 9002))
-        go_on.set()
-        with pytest.raises(Disconnected, match="is not at fake:9001 any more"):
+        proceed.set()
+        with pytest.raises(Disconnected, match="is not at fake:9001 any longer"):
             await waiting
         assert (await cluster.connection(1)).name == "fake:9002"
         await cluster.close()
@@ -455,7 +456,7 @@ def test_a_broker_that_moves_while_it_is_connected_to_is_not_taken_for_who_lives
     asyncio.run(work())
 
 
-def test_calls_that_give_up_waiting_for_metadata_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_out_waits_for_metadata_leave_no_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         world = World(monkeypatch)
         for broker in world.brokers:

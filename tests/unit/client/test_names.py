@@ -1,13 +1,18 @@
-"""What the clients offer, by Java's names of it in Python's spelling."""
+"""The names that the clients export: methods of the Java clients, and the exports of `kavka`."""
 
 from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import kavka
 import kavka.aio
 
-# Every method of Kafka 4.3's clients, but those that docs/gaps.md says are missing.
+# The methods of the clients of Kafka 4.3, except those that docs/gaps.md lists as missing.
 JAVA = {
     "Producer": """
         abort_transaction begin_transaction close commit_transaction flush init_transactions metrics partitions_for
@@ -32,8 +37,30 @@ JAVA = {
 
 
 @pytest.mark.parametrize("client", list(JAVA))
-def test_both_forms_of_a_client_have_every_method_of_javas(client: str) -> None:
+def test_both_forms_of_a_client_have_every_method_of_the_java_client(client: str) -> None:
     for module in (kavka, kavka.aio):
-        found = getattr(module, client)
-        missing = [name for name in JAVA[client].split() if not callable(getattr(found, name, None))]
+        cls = getattr(module, client)
+        missing = [name for name in JAVA[client].split() if not callable(getattr(cls, name, None))]
         assert not missing, f"{module.__name__}.{client}: {missing}"
+
+
+@pytest.mark.parametrize("module", [kavka, kavka.aio], ids=["kavka", "kavka.aio"])
+def test_type_checkers_see_the_names_that_exist_at_run_time(module: object) -> None:
+    source = Path(module.__file__).read_text()  # type: ignore[attr-defined]
+    imports = {
+        alias.asname: node.module
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imports == module._MODULES  # type: ignore[attr-defined]
+    for name in imports:
+        assert getattr(module, name) is not None
+
+
+def test_import_of_kavka_loads_no_other_module_of_it() -> None:
+    program = "import sys, kavka; print([name for name in sys.modules if name.startswith('kavka.')])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

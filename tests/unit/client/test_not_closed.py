@@ -1,4 +1,4 @@
-"""Consumers and admin clients that nobody closes: dropped, or left open when the interpreter ends."""
+"""Consumers and admin clients that are dropped, or open when the interpreter exits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def threads(name: str) -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize(("make", "name"), CLIENTS)
-def test_a_dropped_client_warns_and_leaves_no_thread(make: Any, name: str) -> None:
+def test_dropped_client_warns_and_stops_its_thread(make: Any, name: str) -> None:
     before = set(threads(name))
     client = make()
     (thread,) = set(threads(name)) - before
@@ -40,7 +40,7 @@ def test_a_dropped_client_warns_and_leaves_no_thread(make: Any, name: str) -> No
 
 
 @pytest.mark.parametrize(("make", "name"), CLIENTS)
-def test_a_closed_client_warns_of_nothing(make: Any, name: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_closed_client_does_not_warn(make: Any, name: str, recwarn: pytest.WarningsRecorder) -> None:
     with make() as client:
         pass
     del client
@@ -48,7 +48,7 @@ def test_a_closed_client_warns_of_nothing(make: Any, name: str, recwarn: pytest.
     assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
 
-def test_a_consumer_that_polls_is_not_dropped() -> None:
+def test_consumer_in_use_is_not_collected() -> None:
     consumer = Consumer(NOWHERE, client_id="used")
     consumer.assign([("t", 0)])
     gc.collect()
@@ -57,7 +57,7 @@ def test_a_consumer_that_polls_is_not_dropped() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: aio.Consumer(NOWHERE, group_id="g"), lambda: aio.Admin(NOWHERE)])
-def test_a_dropped_asyncio_client_warns_and_is_closed_on_its_loop(make: Any) -> None:
+def test_dropped_asyncio_client_warns_and_closes_on_its_loop(make: Any) -> None:
     async def work() -> None:
         client = make()
         await client.start()
@@ -72,7 +72,7 @@ def test_a_dropped_asyncio_client_warns_and_is_closed_on_its_loop(make: Any) -> 
     asyncio.run(work())
 
 
-def test_an_asyncio_client_whose_loop_has_ended_only_warns() -> None:
+def test_dropped_asyncio_client_only_warns_after_its_loop_closed() -> None:
     clients = []
 
     async def work() -> None:
@@ -84,14 +84,14 @@ def test_an_asyncio_client_whose_loop_has_ended_only_warns() -> None:
         gc.collect()
 
 
-def test_a_client_that_was_never_started_is_dropped_silently(recwarn: pytest.WarningsRecorder) -> None:
+def test_client_that_was_never_started_is_dropped_silently(recwarn: pytest.WarningsRecorder) -> None:
     aio.Consumer(NOWHERE)
     aio.Admin(NOWHERE)
     gc.collect()
     assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
 
-def test_clients_that_are_open_when_the_interpreter_ends_do_not_hold_it_up() -> None:
+def test_open_clients_do_not_block_the_exit_of_the_interpreter() -> None:
     program = (
         "from kavka import Admin, Consumer\n"
         f"clients = [Admin({NOWHERE!r}), Consumer({NOWHERE!r}, client_id='left')]\n"

@@ -1,4 +1,4 @@
-"""Clients for asyncio that nobody has started, and blocking ones in a child of the process that made them."""
+"""asyncio clients that were not started, and blocking clients in a forked child."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SERVERS = "127.0.0.1:1"
         lambda: Admin(bootstrap_servers=SERVERS).describe_topics(["t"]),
     ],
 )
-def test_a_client_that_was_not_started_says_so_at_once(call: Callable[[], Awaitable[Any]]) -> None:
+def test_client_that_was_not_started_raises_at_once(call: Callable[[], Awaitable[Any]]) -> None:
     async def work() -> None:
         with pytest.raises(KafkaError, match="is not started: use `async with`, or `await"):
             await asyncio.wait_for(call(), 30)
@@ -42,7 +42,7 @@ from kavka import Admin, Consumer, Producer
 from kavka.client.producer._append import PartitionQueue, TopicQueues
 
 producer, consumer, admin = (make(bootstrap_servers="127.0.0.1:1") for make in (Producer, Consumer, Admin))
-# As if the topic were known: then `send` asks nobody.
+# Add the topic: `send` needs no metadata then.
 queues = TopicQueues("t")
 queues.queues.append(PartitionQueue(producer._core.accumulator, "t", 0))
 queues.count, queues.available = 1, (0,)
@@ -73,9 +73,9 @@ admin.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_client_that_was_made_before_a_fork_is_said_to_be_in_the_child_and_goes_on_in_the_parent() -> None:
+def test_client_created_before_a_fork_works_only_in_the_parent() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_CHILD], capture_output=True, text=True, timeout=120, check=False)
-    why = "the client was made before a fork; make one in each process"
-    expected = [*(f"{name} {why}" for name in ("send", "flush", "poll", "list")), "closed", "parent False"]
+    error = "the client was created before a fork; create a client in each process"
+    expected = [*(f"{name} {error}" for name in ("send", "flush", "poll", "list")), "closed", "parent False"]
     assert done.stdout.splitlines() == expected, done.stderr
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from kavka.client.errors import SerializationError
 from kavka.client.serializers_extra import AvroSerializer, ProtobufSerializer
 from kavka.common.config import ConfigError
 
-# As Kafka's own serializers write them.
+# The bytes of Kafka's serializers.
 PAIRS: list[tuple[Any, Any, bytes]] = [
     (s.StringSerializer(), "größe", b"gr\xc3\xb6\xc3\x9fe"),
     (s.StringSerializer("utf-16-be"), "a", b"\x00a"),
@@ -27,7 +27,7 @@ PAIRS: list[tuple[Any, Any, bytes]] = [
 
 
 @pytest.mark.parametrize(("serializer", "value", "data"), PAIRS)
-def test_values_become_kafkas_bytes_and_come_back(serializer: Any, value: Any, data: bytes) -> None:
+def test_values_round_trip_with_the_bytes_of_kafka(serializer: Any, value: Any, data: bytes) -> None:
     assert serializer.serialize("t", value) == data
     assert serializer.deserialize("t", data) == value
     assert serializer.serialize("t", None) is None
@@ -49,7 +49,7 @@ def test_values_become_kafkas_bytes_and_come_back(serializer: Any, value: Any, d
         (s.AutoSerializer(), object()),
     ],
 )
-def test_a_value_that_does_not_fit_is_a_serialization_error(serializer: Any, value: Any) -> None:
+def test_value_of_a_wrong_type_raises_serialization_error(serializer: Any, value: Any) -> None:
     with pytest.raises(SerializationError):
         serializer.serialize("t", value)
 
@@ -63,7 +63,7 @@ def test_a_value_that_does_not_fit_is_a_serialization_error(serializer: Any, val
         (s.VoidSerializer(), b""),
     ],
 )
-def test_bytes_that_do_not_fit_are_a_serialization_error(serializer: Any, data: bytes) -> None:
+def test_invalid_bytes_raise_serialization_error(serializer: Any, data: bytes) -> None:
     with pytest.raises(SerializationError):
         serializer.deserialize("t", data)
 
@@ -83,11 +83,11 @@ def test_bytes_that_do_not_fit_are_a_serialization_error(serializer: Any, data: 
         (None, None),
     ],
 )
-def test_without_a_serializer_the_type_decides(value: Any, data: bytes | None) -> None:
+def test_auto_serializer_depends_on_the_type(value: Any, data: bytes | None) -> None:
     assert s.AutoSerializer().serialize("t", value) == data
 
 
-def test_the_encoding_of_strings_is_a_setting() -> None:
+def test_string_encoding_is_configurable() -> None:
     made, convert = s.make_serializer(
         "key.serializer", "StringSerializer", {"key.serializer.encoding": "latin-1", "serializer.encoding": "utf-8"}
     )
@@ -98,7 +98,7 @@ def test_the_encoding_of_strings_is_a_setting() -> None:
     assert made.encoding == "latin-1"
 
 
-def test_deserializers_are_found_by_javas_names_and_bytes_need_none() -> None:
+def test_deserializers_have_java_names_and_bytes_are_not_converted() -> None:
     _, convert = s.make_deserializer("value.deserializer", "org.apache.kafka.common.serialization.LongDeserializer", {})
     assert convert is not None
     assert convert("t", b"\x00" * 7 + b"\x05", None) == 5
@@ -106,8 +106,8 @@ def test_deserializers_are_found_by_javas_names_and_bytes_need_none() -> None:
     assert s.make_deserializer("value.deserializer", None, {})[1] is None
 
 
-def test_something_that_is_no_serializer_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"value\.serializer: a int"):
+def test_invalid_serializer_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match=r"value\.serializer: int has no method"):
         s.make_serializer("value.serializer", 17, {})
 
 
@@ -118,7 +118,7 @@ SCHEMA = {
 }
 
 
-def test_avro_goes_there_and_back() -> None:
+def test_avro_round_trips() -> None:
     serializer = AvroSerializer(SCHEMA)
     data = serializer.serialize("t", {"id": 3, "who": "me"})
     assert data == b"\x06\x04me"
@@ -135,7 +135,7 @@ def test_avro_goes_there_and_back() -> None:
     assert made is not None
 
 
-def test_protobuf_goes_there_and_back() -> None:
+def test_protobuf_round_trips() -> None:
     from google.protobuf.wrappers_pb2 import StringValue
 
     serializer = ProtobufSerializer(StringValue)

@@ -7,19 +7,19 @@ from kavka.common.config import INT, LATER, LIST, LONG_MAX, ConfigError, Dynamic
 from kavka.common.topic_config import TOPIC_CONFIGS
 
 
-def test_every_row_of_both_tables_has_one_line_of_help():
+def test_every_row_has_one_line_of_help():
     for row in (*BROKER_CONFIGS, *TOPIC_CONFIGS):
         assert row.help.endswith("."), row.name
         assert "\n" not in row.help
 
 
-def test_every_default_survives_being_written_and_read():
+def test_every_default_round_trips():
     for row in (*BROKER_CONFIGS, *TOPIC_CONFIGS):
         if row.default is not None:
             assert row.parse(row.format(row.default)) == row.default, row.name
 
 
-def test_every_broker_setting_that_a_topic_falls_back_to_exists_and_agrees_on_the_default():
+def test_topic_defaults_agree_with_broker_synonyms():
     for row in TOPIC_CONFIGS:
         fallbacks = [s for s in row.synonyms if BROKER_CONFIGS[s.name].default is not None]
         if fallbacks:
@@ -45,24 +45,24 @@ def test_every_broker_setting_that_a_topic_falls_back_to_exists_and_agrees_on_th
         ("metrics.listener", ""),
     ],
 )
-def test_defaults_that_everybody_relies_on(name, default):
+def test_well_known_defaults(name, default):
     assert BROKER_CONFIGS[name].default == default
 
 
-def test_a_single_node_needs_no_second_one_for_its_internal_topics():
+def test_internal_topics_of_single_node_have_one_replica():
     replicas = {name: value for name, value in SINGLE_NODE_DEFAULTS.items() if "replication" in name or "isr" in name}
     assert len(replicas) == 3
     assert set(replicas.values()) == {1}
 
 
-def test_settings_change_while_running_as_in_kafka():
+def test_dynamic_update_modes_match_kafka():
     assert BROKER_CONFIGS["log.retention.ms"].dynamic is Dynamic.CLUSTER_WIDE
     assert BROKER_CONFIGS["log.retention.hours"].dynamic is Dynamic.READ_ONLY
     assert BROKER_CONFIGS["ssl.keystore.location"].dynamic is Dynamic.PER_BROKER
     assert BROKER_CONFIGS["broker.id"].dynamic is Dynamic.READ_ONLY
 
 
-def test_security_names_are_known_and_say_that_they_do_nothing_yet():
+def test_security_settings_warn_that_they_have_no_effect():
     for name in ("ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name"):
         assert BROKER_CONFIGS[name].warning == LATER
     warnings: list[str] = []
@@ -79,14 +79,14 @@ def test_security_names_are_known_and_say_that_they_do_nothing_yet():
         ("log.dirs", "log.dirs"),
     ],
 )
-def test_a_listener_may_have_a_setting_of_its_own(name, base):
+def test_setting_may_have_listener_prefix(name, base):
     assert base_name(name) == base
     assert name in BROKER_CONFIGS
     assert BROKER_CONFIGS[name].name == name
     assert BROKER_CONFIGS[name].help == BROKER_CONFIGS[base].help
 
 
-def test_an_error_about_a_listeners_own_setting_names_it_in_full():
+def test_error_of_listener_setting_contains_full_name():
     with pytest.raises(ConfigError, match=r"^listener\.name\.a\.max\.connections: "):
         BROKER_CONFIGS.parse({"listener.name.a.max.connections": "many"})
 
@@ -106,17 +106,17 @@ def test_an_error_about_a_listeners_own_setting_names_it_in_full():
         ("metrics.listener", "localhost:9405"),
     ],
 )
-def test_what_kafka_refuses_is_refused(name, value):
+def test_values_rejected_by_kafka_are_rejected(name, value):
     with pytest.raises(ConfigError, match=f"^{name.replace('.', '[.]')}: "):
         BROKER_CONFIGS.parse({name: value})
 
 
 @pytest.mark.parametrize("value", ["http://localhost:9405", "http://:9405", "http://[::1]:9405/", ""])
-def test_a_metrics_listener_is_an_http_address(value):
+def test_metrics_listener_accepts_http_addresses(value):
     assert BROKER_CONFIGS.parse({"metrics.listener": value})["metrics.listener"] == value
 
 
-def test_topic_settings_have_kafkas_names_and_our_one_more():
+def test_topic_settings_are_kafkas_and_flush_before_visible():
     assert len(TOPIC_CONFIGS) == 32
     assert TOPIC_CONFIGS["flush.before.visible"].default is False
     assert TOPIC_CONFIGS["cleanup.policy"].type is LIST
@@ -135,12 +135,12 @@ def test_topic_settings_have_kafkas_names_and_our_one_more():
         ("message.timestamp.type", "LogAppendTime", "Logappendtime"),
     ],
 )
-def test_bounds_of_topic_settings(name, good, bad):
+def test_topic_settings_reject_invalid_values(name, good, bad):
     TOPIC_CONFIGS.parse_one(name, good)
     with pytest.raises(ConfigError):
         TOPIC_CONFIGS.parse_one(name, bad)
 
 
-def test_a_topic_cannot_wait_longer_for_compaction_than_it_must():
+def test_min_compaction_lag_cannot_exceed_max_compaction_lag():
     with pytest.raises(ConfigError, match=r"at most 5 \(max\.compaction\.lag\.ms\)"):
         TOPIC_CONFIGS.parse({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})

@@ -15,16 +15,16 @@ from kavka.common.config_view import (
 )
 
 
-def one(entries):
+def single(entries):
     assert len(entries) == 1
     return entries[0]
 
 
 def topic(configs: BrokerConfigs, name: str, **overrides: str):
-    return one(describe_topic(configs, {k.replace("_", "."): v for k, v in overrides.items()}, [name]))
+    return single(describe_topic(configs, {k.replace("_", "."): v for k, v in overrides.items()}, [name]))
 
 
-def test_a_default_is_shown_with_the_brokers_default_behind_it():
+def test_default_has_broker_default_as_synonym():
     entry = topic(BrokerConfigs({}), "segment.bytes")
     assert (entry.value, entry.source) == ("1073741824", ConfigSource.DEFAULT)
     assert entry.synonyms == (SynonymEntry("log.segment.bytes", "1073741824", ConfigSource.DEFAULT),)
@@ -34,7 +34,7 @@ def test_a_default_is_shown_with_the_brokers_default_behind_it():
     assert entry.documentation
 
 
-def test_the_chain_of_a_topics_setting_goes_from_its_own_down_to_the_built_in():
+def test_synonyms_of_topic_setting_are_ordered_by_precedence():
     configs = BrokerConfigs(
         {"log.segment.bytes": "3000"},
         dynamic_default={"log.segment.bytes": "2000"},
@@ -53,15 +53,15 @@ def test_the_chain_of_a_topics_setting_goes_from_its_own_down_to_the_built_in():
     assert topic(configs, "segment.bytes").source is ConfigSource.DYNAMIC_BROKER
 
 
-def test_a_retention_in_hours_has_its_effect_though_kafka_shows_no_synonym_for_it():
+def test_retention_hours_take_effect_without_synonym():
     entry = topic(BrokerConfigs({"log.retention.hours": "1"}), "retention.ms")
     assert (entry.value, entry.source, entry.synonyms) == ("3600000", ConfigSource.DEFAULT, ())
 
 
-def test_the_finest_unit_of_a_retention_wins():
-    given = {"log.retention.hours": "1", "log.retention.minutes": "2"}
-    assert BrokerConfigs(given).topic_values({})["retention.ms"] == 120_000
-    configs = BrokerConfigs({**given, "log.retention.ms": "3"})
+def test_finest_unit_of_retention_wins():
+    retention = {"log.retention.hours": "1", "log.retention.minutes": "2"}
+    assert BrokerConfigs(retention).topic_values({})["retention.ms"] == 120_000
+    configs = BrokerConfigs({**retention, "log.retention.ms": "3"})
     assert configs.topic_values({})["retention.ms"] == 3
     entry = topic(configs, "retention.ms")
     assert [s.name for s in entry.synonyms] == [
@@ -72,22 +72,22 @@ def test_the_finest_unit_of_a_retention_wins():
     ]
 
 
-def test_a_retention_without_end_is_minus_one_in_any_unit():
+def test_unlimited_retention_is_minus_one_in_any_unit():
     for unit in ("ms", "minutes", "hours"):
         assert BrokerConfigs({f"log.retention.{unit}": "-1"}).topic_values({})["retention.ms"] == -1
 
 
-def test_the_deprecated_difference_of_timestamps_stands_for_both_directions():
+def test_deprecated_timestamp_difference_applies_to_both_directions():
     configs = BrokerConfigs({})
     values = configs.topic_values({"message.timestamp.difference.max.ms": "5", "message.timestamp.after.max.ms": "7"})
     assert values["message.timestamp.before.max.ms"] == 5
     assert values["message.timestamp.after.max.ms"] == 7
-    of_broker = BrokerConfigs({"log.message.timestamp.difference.max.ms": "5"})
-    assert of_broker.topic_values({})["message.timestamp.after.max.ms"] == 5
-    assert of_broker.topic_values({"message.timestamp.after.max.ms": "9"})["message.timestamp.after.max.ms"] == 9
+    broker_configs = BrokerConfigs({"log.message.timestamp.difference.max.ms": "5"})
+    assert broker_configs.topic_values({})["message.timestamp.after.max.ms"] == 5
+    assert broker_configs.topic_values({"message.timestamp.after.max.ms": "9"})["message.timestamp.after.max.ms"] == 9
 
 
-def test_settings_of_a_topic_are_checked_against_what_the_broker_gives_it():
+def test_topic_settings_are_checked_against_broker_settings():
     configs = BrokerConfigs({"log.cleaner.max.compaction.lag.ms": "10"})
     configs.check_topic({"min.compaction.lag.ms": "10"})
     with pytest.raises(ConfigError, match=r"^min\.compaction\.lag\.ms: "):
@@ -96,7 +96,7 @@ def test_settings_of_a_topic_are_checked_against_what_the_broker_gives_it():
         configs.check_topic({"nonsense": "1"})
 
 
-def test_a_broker_is_described_with_all_its_settings_and_where_each_comes_from():
+def test_describe_broker_returns_all_settings_with_source():
     configs = BrokerConfigs(
         {"num.partitions": "3", "my.plugin.setting": "secret?"}, dynamic_broker={"max.connections": "9"}
     )
@@ -113,33 +113,33 @@ def test_a_broker_is_described_with_all_its_settings_and_where_each_comes_from()
     assert "log.initial.task.delay.ms" not in entries
 
 
-def test_passwords_are_kept_back_wherever_they_would_show():
+def test_passwords_are_hidden():
     configs = BrokerConfigs({"ssl.keystore.password": "hunter2"})
-    entry = one(describe_broker(configs, ["ssl.keystore.password"]))
+    entry = single(describe_broker(configs, ["ssl.keystore.password"]))
     assert entry.is_sensitive
     assert "hunter2" not in repr(entry)
     assert entry.source is ConfigSource.STATIC_BROKER
 
 
-def test_one_listeners_own_setting_is_followed_by_the_general_one():
+def test_listener_setting_has_general_setting_as_synonym():
     configs = BrokerConfigs({"listener.name.a.max.connections": "5", "max.connections": "7"})
-    entry = one(describe_broker(configs, ["listener.name.a.max.connections"]))
+    entry = single(describe_broker(configs, ["listener.name.a.max.connections"]))
     assert entry.value == "5"
     assert [s.value for s in entry.synonyms] == ["5", "7", "2147483647"]
-    assert one(describe_broker(configs, ["max.connections"])).value == "7"
+    assert single(describe_broker(configs, ["max.connections"])).value == "7"
 
 
-def test_the_broker_without_a_name_shows_only_what_is_set_for_all():
+def test_broker_defaults_contain_only_settings_of_all_brokers():
     configs = BrokerConfigs(
         {"max.connections": "1"}, dynamic_default={"max.connections": "2"}, dynamic_broker={"max.connections": "3"}
     )
-    entry = one(describe_broker_defaults(configs))
+    entry = single(describe_broker_defaults(configs))
     assert (entry.name, entry.value, entry.source) == ("max.connections", "2", ConfigSource.DYNAMIC_DEFAULT_BROKER)
     assert [s.value for s in entry.synonyms] == ["2"]
     assert describe_broker_defaults(BrokerConfigs({"max.connections": "1"})) == []
 
 
-def test_dynamic_layers_are_replaced_without_touching_the_old_state():
+def test_replacing_dynamic_layers_returns_a_new_snapshot():
     before = BrokerConfigs({"max.connections": "1"})
     after = before.with_dynamic(default={"max.connections": "2"})
     assert before.values["max.connections"] == 1
@@ -150,32 +150,32 @@ def test_dynamic_layers_are_replaced_without_touching_the_old_state():
 @pytest.mark.parametrize(
     ("changes", "per_broker", "words"),
     [
-        ({"broker.id": "5"}, True, "while the broker runs"),
-        ({"listeners": "PLAINTEXT://:1"}, True, "while the broker runs"),
-        ({"ssl.keystore.location": "/keys"}, False, "only for one"),
+        ({"broker.id": "5"}, True, "at run time"),
+        ({"listeners": "PLAINTEXT://:1"}, True, "at run time"),
+        ({"ssl.keystore.location": "/keys"}, False, "only per broker"),
         ({"max.connections": "many"}, False, "whole number"),
     ],
 )
-def test_what_cannot_change_while_running_is_refused(changes, per_broker, words):
+def test_read_only_settings_cannot_change_at_run_time(changes, per_broker, words):
     with pytest.raises(ConfigError, match=words):
         check_dynamic(changes, per_broker=per_broker)
 
 
-def test_what_can_change_while_running_is_taken():
+def test_dynamic_settings_can_change_at_run_time():
     check_dynamic({"max.connections": "5", "unknown.plugin": "x"}, per_broker=False)
     check_dynamic({"ssl.keystore.location": "/keys"}, per_broker=True)
 
 
-def test_a_single_nodes_defaults_are_shown_as_defaults():
+def test_single_node_defaults_are_described_as_defaults():
     configs = BrokerConfigs({}, defaults={"offsets.topic.replication.factor": 1})
-    entry = one(describe_broker(configs, ["offsets.topic.replication.factor"]))
+    entry = single(describe_broker(configs, ["offsets.topic.replication.factor"]))
     assert (entry.value, entry.source) == ("1", ConfigSource.DEFAULT)
     assert entry.synonyms[0].value == "1"
 
 
-def test_a_groups_own_setting_lies_over_the_brokers():
+def test_group_setting_overrides_broker_setting():
     configs = BrokerConfigs({"group.consumer.session.timeout.ms": "46000"})
-    entry = one(describe_group(configs, {"consumer.session.timeout.ms": "50000"}, ["consumer.session.timeout.ms"]))
+    entry = single(describe_group(configs, {"consumer.session.timeout.ms": "50000"}, ["consumer.session.timeout.ms"]))
     assert (entry.value, entry.source, entry.type, entry.read_only) == ("50000", 8, ConfigType.INT, False)
     assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
         ("consumer.session.timeout.ms", "50000", ConfigSource.GROUP),
@@ -206,12 +206,12 @@ def test_a_groups_own_setting_lies_over_the_brokers():
         ({"streams.num.standby.replicas": "1"}, "streams groups"),
     ],
 )
-def test_what_a_group_may_not_have_is_refused_with_what_is_allowed(changes, words):
+def test_invalid_group_settings_are_rejected_with_allowed_values(changes, words):
     with pytest.raises(ConfigError, match=words):
         BrokerConfigs({}).check_group(changes)
 
 
-def test_a_groups_session_is_longer_than_its_interval_of_heartbeats():
+def test_group_session_timeout_exceeds_heartbeat_interval():
     configs = BrokerConfigs(
         {"group.consumer.min.session.timeout.ms": "1000", "group.consumer.min.heartbeat.interval.ms": "1000"}
     )
@@ -225,7 +225,7 @@ def test_a_groups_session_is_longer_than_its_interval_of_heartbeats():
     configs.check_group({"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "1000"})
 
 
-def test_what_a_group_was_given_under_wider_bounds_counts_as_the_bound():
+def test_group_setting_outside_changed_bounds_is_clamped():
     own = {"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "20000", "unknown": "x"}
     assert BrokerConfigs({}).group_values(own) == {
         "consumer.session.timeout.ms": 45000,

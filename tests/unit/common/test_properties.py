@@ -35,17 +35,17 @@ from kavka.common.properties import PropertiesError, parse_properties
         ("", {}),
     ],
 )
-def test_javas_format_is_read_as_java_reads_it(text, pairs):
+def test_properties_are_parsed_as_in_java(text, pairs):
     assert parse_properties(text) == pairs
 
 
-def test_a_broken_escape_names_its_line():
+def test_error_of_broken_escape_contains_line_number():
     with pytest.raises(PropertiesError, match=r"^line 3: "):
         parse_properties("a=1\n# x\nb=\\u12\n")
 
 
 @given(st.text())
-def test_any_text_gives_pairs_or_a_clean_error(text):
+def test_arbitrary_text_parses_or_raises_properties_error(text):
     with contextlib.suppress(PropertiesError):
         assert isinstance(parse_properties(text), dict)
 
@@ -59,6 +59,6 @@ def escape(text: str) -> str:
         st.text(st.characters(max_codepoint=0xFFFF), min_size=1), st.text(st.characters(max_codepoint=0xFFFF))
     )
 )
-def test_escaped_pairs_read_back_the_same(pairs):
+def test_escaped_pairs_round_trip(pairs):
     text = "\n".join(f"{escape(k)}={escape(v)}" for k, v in pairs.items())
     assert parse_properties(text) == pairs

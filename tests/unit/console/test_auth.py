@@ -1,4 +1,4 @@
-"""Users, passwords, sessions, and what stands before every request."""
+"""Users, passwords, sessions, and the checks of every request."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsErr
 
 @pytest.fixture
 def users(tmp_path) -> UsersFile:
-    found = UsersFile(tmp_path / "users")
-    found.put("anna", Role.ADMIN, "right")
-    return found
+    file = UsersFile(tmp_path / "users")
+    file.put("anna", Role.ADMIN, "right")
+    return file
 
 
-def test_a_password_is_kept_as_a_hash_that_is_never_twice_the_same():
+def test_password_hashes_are_salted():
     first, second = hashed("right"), hashed("right")
     assert first != second and "right" not in first
     assert verified("right", first) and verified("right", second)
     assert not verified("wrong", first) and not verified("right", "scrypt$x") and not verified("right", "plain")
 
 
-def test_the_file_of_users_is_for_its_owner_alone_and_read_again_when_it_changes(users):
+def test_users_file_is_private_and_reloaded(users):
     assert stat.S_IMODE(os.stat(users.path).st_mode) == 0o600
     again = UsersFile(users.path)
     assert set(again.users()) == {"anna"}
@@ -46,13 +46,13 @@ def test_the_file_of_users_is_for_its_owner_alone_and_read_again_when_it_changes
 
 
 @pytest.mark.parametrize("line", ["anna:admin:plain", "anna:king:scrypt$1", "an na:view:scrypt$1", "anna"])
-def test_a_broken_file_of_users_is_named_with_its_line(tmp_path, line):
+def test_error_of_users_file_contains_line(tmp_path, line):
     (tmp_path / "users").write_text(f"# who\n\n{line}\n")
     with pytest.raises(UsersError, match=r"users:3: "):
         UsersFile(tmp_path / "users").users()
 
 
-def test_a_name_that_would_break_the_file_is_refused(users):
+def test_invalid_user_name_is_rejected(users):
     for name in ("a:b", "a\nb", "", "x" * 65):
         with pytest.raises(UsersError):
             users.put(name, Role.VIEW, "x")
@@ -60,7 +60,7 @@ def test_a_name_that_would_break_the_file_is_refused(users):
         users.put("bert", Role.VIEW, "")
 
 
-def test_after_a_wrong_password_the_name_has_to_wait(users):
+def test_wrong_password_starts_back_off(users):
     async def body() -> None:
         auth = Auth(users)
         assert await auth.check("anna", "right", "here") == User("anna", Role.ADMIN)
@@ -74,14 +74,14 @@ def test_after_a_wrong_password_the_name_has_to_wait(users):
 
 
 class Hashing:
-    """Stands for scrypt: counts, and says whether two were at work at a time."""
+    """A fake of scrypt that counts calls and the maximum of concurrent calls."""
 
     def __init__(self) -> None:
-        self.count = self.running = self.most = 0
+        self.count = self.running = self.max_running = 0
 
     def __call__(self, password: str, stored: str) -> bool:
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.max_running = max(self.max_running, self.running)
         time.sleep(0.01)
         self.count += 1
         self.running -= 1
@@ -90,16 +90,16 @@ class Hashing:
 
 @pytest.fixture
 def hashing(monkeypatch) -> Hashing:
-    found = Hashing()
-    monkeypatch.setattr(auth_module, "verified", found)
-    return found
+    fake = Hashing()
+    monkeypatch.setattr(auth_module, "verified", fake)
+    return fake
 
 
 async def outcomes(attempts) -> list[object]:
     return list(await asyncio.gather(*attempts, return_exceptions=True))
 
 
-def test_of_many_wrong_passwords_in_parallel_one_is_tried(users, hashing):
+def test_parallel_wrong_passwords_are_tried_once(users, hashing):
     async def body() -> None:
         for auth in (Auth(users), Auth(users)):
             auth._attempts = Attempts(lambda: 0.0)
@@ -111,7 +111,7 @@ def test_of_many_wrong_passwords_in_parallel_one_is_tried(users, hashing):
     assert hashing.count == 2
 
 
-def test_an_address_and_an_account_have_so_many_attempts(users, hashing):
+def test_attempts_per_address_and_account_are_limited(users, hashing):
     async def body() -> None:
         auth = Auth(users)
         auth._attempts = Attempts(lambda: 0.0)
@@ -131,17 +131,17 @@ def test_an_address_and_an_account_have_so_many_attempts(users, hashing):
     asyncio.run(body())
 
 
-def test_passwords_are_hashed_one_at_a_time_and_few_wait(users, hashing):
+def test_password_hashing_is_serial_and_queue_is_limited(users, hashing):
     async def body() -> list[object]:
         auth = Auth(users)
         return await outcomes([auth.check("anna", "right", f"10.0.0.{n}") for n in range(50)])
 
     results = asyncio.run(body())
-    assert hashing.most == 1 and hashing.count == MAX_PENDING
+    assert hashing.max_running == 1 and hashing.count == MAX_PENDING
     assert sum(isinstance(r, User) for r in results) == MAX_PENDING
 
 
-def test_equal_requests_of_a_program_are_one_attempt(users, hashing):
+def test_equal_basic_requests_are_one_attempt(users, hashing):
     async def body() -> None:
         auth = Auth(users)
         assert set(await outcomes([auth.check_basic("anna", "right", "h") for _ in range(50)])) == {
@@ -154,7 +154,7 @@ def test_equal_requests_of_a_program_are_one_attempt(users, hashing):
     assert hashing.count == 1
 
 
-def test_a_name_that_nobody_can_have_is_neither_hashed_nor_kept(users, hashing):
+def test_invalid_name_is_neither_hashed_nor_stored(users, hashing):
     async def body() -> Auth:
         auth = Auth(users)
         for number, (name, password) in enumerate([("x" * 1_000_000, "x"), ("a b", "x"), ("anna", "x" * 1_000_000)]):
@@ -166,7 +166,7 @@ def test_a_name_that_nobody_can_have_is_neither_hashed_nor_kept(users, hashing):
     assert max(len(name) for name, _ in auth._attempts._back_offs) == 0
 
 
-def test_the_tables_of_attempts_are_bounded_and_forget():
+def test_tables_of_attempts_are_bounded_and_expire():
     now = [0.0]
     attempts = Attempts(lambda: now[0])
     for number in range(MAX_ENTRIES + 500):
@@ -190,7 +190,7 @@ def test_the_tables_of_attempts_are_bounded_and_forget():
     attempts.begin("other", "h")
 
 
-def test_addresses_of_one_network_are_one():
+def test_addresses_of_ipv6_network_count_as_one():
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") != network_of("2001:db8:0:1::1")
     assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == "fe80::/64"
@@ -201,7 +201,7 @@ def of_file(users: UsersFile, name: str) -> User:
     return users.users()[name][0]
 
 
-def test_a_session_ends_with_its_user_its_idleness_and_by_request(users, monkeypatch):
+def test_session_ends_with_user_timeout_and_logout(users, monkeypatch):
     auth = Auth(users)
     users.put("bert", Role.OPERATE, "x")
     token = auth.begin(of_file(users, "bert"))
@@ -219,7 +219,7 @@ def test_a_session_ends_with_its_user_its_idleness_and_by_request(users, monkeyp
     assert auth.session_user("") is None
 
 
-def test_a_session_ends_with_the_password_that_began_it(users):
+def test_session_ends_when_password_changes(users):
     async def body() -> None:
         auth = Auth(users)
         user = await auth.check("anna", "right", "h")
@@ -236,7 +236,7 @@ def test_a_session_ends_with_the_password_that_began_it(users):
     asyncio.run(body())
 
 
-def test_the_token_of_forms_belongs_to_one_session(users):
+def test_csrf_token_belongs_to_one_session(users):
     auth = Auth(users)
     assert auth.csrf_fits("a", auth.csrf_of("a"))
     assert not auth.csrf_fits("a", auth.csrf_of("b"))
@@ -249,7 +249,7 @@ def test_the_token_of_forms_belongs_to_one_session(users):
     "path",
     ["//evil.example", "/\\evil.example", "/\t/evil.example", "https://evil.example", "evil", "", "/a\nb", "/a b"],
 )
-def test_only_addresses_of_our_own_are_gone_to(path):
+def test_redirect_targets_are_local(path):
     assert _local(path) == "/"
     assert _local("/c/default/topics?x=1") == "/c/default/topics?x=1"
 
@@ -261,17 +261,17 @@ def guard(**settings: object) -> Guard:
 @pytest.mark.parametrize(
     "host", ["localhost:9080", "localhost", "127.0.0.1:9080", "[::1]:9080", "10.0.0.7", "LOCALHOST:1"]
 )
-def test_addresses_and_localhost_are_names_of_the_console(host):
+def test_addresses_and_localhost_are_allowed_hosts(host):
     assert guard().host_allowed(host)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:9080", "", "127.0.0.1.evil.example"])
-def test_no_other_name_is(host):
+def test_other_hosts_are_rejected(host):
     assert not guard().host_allowed(host)
     assert guard(allowed_hosts=("evil.example",)).host_allowed("evil.example:9080")
 
 
-def test_many_logins_of_a_user_end_no_session_of_another(users, monkeypatch):
+def test_many_logins_of_a_user_keep_sessions_of_others(users, monkeypatch):
     monkeypatch.setattr(auth_module, "MAX_SESSIONS", 5)
     monkeypatch.setattr(auth_module, "MAX_USER_SESSIONS", 3)
     users.put("bert", Role.VIEW, "x")
@@ -284,7 +284,7 @@ def test_many_logins_of_a_user_end_no_session_of_another(users, monkeypatch):
     auth.close()
 
 
-def test_the_name_of_a_login_forges_no_line_of_the_audit_log(caplog):
+def test_login_name_cannot_forge_audit_log_lines(caplog):
     class Store:
         async def audit(self, line):
             pass
@@ -296,7 +296,7 @@ def test_the_name_of_a_login_forges_no_line_of_the_audit_log(caplog):
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.5", "::ffff:10.0.0.5"])
-def test_a_trusted_proxy_is_known_at_a_listener_of_both_families(peer):
+def test_trusted_proxy_is_recognized_on_dual_stack_listener(peer):
     seen = []
 
     async def app(scope, receive, send):
@@ -309,7 +309,7 @@ def test_a_trusted_proxy_is_known_at_a_listener_of_both_families(peer):
     assert seen == ["192.0.2.1"]
 
 
-def test_a_host_header_has_a_name_and_perhaps_a_port():
+def test_host_name_of_host_header():
     assert [host_name(h) for h in ("A:1", "a", "[::1]:2", "[::1]")] == ["a", "a", "::1", "::1"]
     malformed = ("[::1].evil.example", "127.0.0.1:evil.example", "::1", "[::1", "a:1:2")
     assert [host_name(h) for h in malformed] == [""] * len(malformed)
@@ -319,25 +319,25 @@ CLUSTER = ClusterSettings("one", {"bootstrap.servers": "x:1"})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "console.example"])
-def test_listening_elsewhere_than_on_localhost_takes_users(host, tmp_path):
+def test_listening_on_other_hosts_requires_users(host, tmp_path):
     with pytest.raises(SettingsError, match="needs users"):
         ConsoleSettings((CLUSTER,), host=host).check()
     ConsoleSettings((CLUSTER,), host=host, users=tmp_path / "users").check()
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "[::1]"])
-def test_localhost_does_not(host):
+def test_listening_on_localhost_requires_no_users(host):
     ConsoleSettings((CLUSTER,), host=host).check()
 
 
-def test_a_file_of_several_clusters(tmp_path):
+def test_file_of_several_clusters(tmp_path):
     file = tmp_path / "clusters"
     file.write_text(
         "# ours\n[one]\nbootstrap.servers=a:1,b:2\nclient.id=me\n\n[two]\nbootstrap.servers=c:3\nconsole.x=y\n"
     )
-    one, two = read_clusters(file)
-    assert (one.name, one.servers, one.client["client.id"]) == ("one", "a:1,b:2", "me")
-    assert (two.name, two.own, two.client) == ("two", {"x": "y"}, {"bootstrap.servers": "c:3"})
+    first, second = read_clusters(file)
+    assert (first.name, first.servers, first.client["client.id"]) == ("one", "a:1,b:2", "me")
+    assert (second.name, second.own, second.client) == ("two", {"x": "y"}, {"bootstrap.servers": "c:3"})
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_file_of_several_clusters(tmp_path):
         ("[one]\nbootstrap.servers=a\n[one]\n", "two clusters 'one'"),
     ],
 )
-def test_a_wrong_file_of_clusters_is_said(tmp_path, text, line):
+def test_invalid_file_of_clusters_is_reported(tmp_path, text, line):
     file = tmp_path / "clusters"
     file.write_text(text)
     with pytest.raises(SettingsError, match=line):
@@ -356,6 +356,6 @@ def test_a_wrong_file_of_clusters_is_said(tmp_path, text, line):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 65, "a b"])
-def test_a_cluster_has_a_name_that_an_address_can_have(name):
+def test_invalid_cluster_name_is_rejected(name):
     with pytest.raises(SettingsError, match="no name for a cluster"):
         ConsoleSettings((ClusterSettings(name, {"bootstrap.servers": "x"}),)).check()

@@ -1,4 +1,5 @@
-"""Connect's REST interface as the console asks it, with the answers that Apache Kafka 3.9.1's worker gave."""
+"""The client of Connect's REST interface, with recorded responses of an Apache Kafka 3.9.1
+worker."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "connect-rest-3.9.1.json"
 
 
 class Recorded(BaseHTTPRequestHandler):
-    answers: dict[str, tuple[int, Any]] = {}
-    asked: list[str] = []
+    responses: dict[str, tuple[int, Any]] = {}
+    requests: list[str] = []
 
     def _serve(self) -> None:
-        what = f"{self.command} {self.path}"
-        self.asked.append(what)
-        status, found = self.answers.get(what, (404, {"error_code": 404, "message": "there is no such thing"}))
-        body = found if isinstance(found, bytes) else b"" if found is None else json.dumps(found).encode()
+        request = f"{self.command} {self.path}"
+        self.requests.append(request)
+        status, content = self.responses.get(request, (404, {"error_code": 404, "message": "there is no such thing"}))
+        body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
         self.send_response(status)
         if status == 302:
             self.send_header("Location", "http://elsewhere.example/")
@@ -42,8 +43,8 @@ class Recorded(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    Recorded.answers = {what: (status, found) for what, status, found in json.loads(GOLDEN.read_text())}
-    Recorded.asked = []
+    Recorded.responses = {request: (status, content) for request, status, content in json.loads(GOLDEN.read_text())}
+    Recorded.requests = []
     server = HTTPServer(("127.0.0.1", 0), Recorded)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield Workers(f"http://127.0.0.1:{server.server_port}/")
@@ -51,7 +52,7 @@ def workers() -> Iterator[Workers]:
     server.server_close()
 
 
-def test_connectors_are_read_as_apache_tells_them(workers):
+def test_connectors_of_apache_worker_are_parsed(workers):
     (row,) = asyncio.run(workers.connectors())
     assert (row.name, row.type, row.state) == ("probe", "source", "RUNNING")
     assert row.connector_class.endswith("FileStreamSourceConnector")
@@ -59,25 +60,25 @@ def test_connectors_are_read_as_apache_tells_them(workers):
     assert row.error == ""
 
 
-def test_what_is_done_to_a_connector(workers):
-    Recorded.answers["POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"] = (202, {})
+def test_commands_to_connector(workers):
+    Recorded.responses["POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"] = (202, {})
     for what in ("pause", "resume", "stop"):
-        Recorded.answers[f"PUT /connectors/probe/{what}"] = (202, None)
+        Recorded.responses[f"PUT /connectors/probe/{what}"] = (202, None)
         asyncio.run(workers.do("probe", what))
     asyncio.run(workers.do("a b/c", "restart"))
-    assert Recorded.asked[-1] == "POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"
+    assert Recorded.requests[-1] == "POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"
 
 
-def test_the_first_line_and_the_causes_of_a_trace_are_told(workers):
+def test_trace_is_summarized(workers):
     trace = "ConnectException: it failed\n\tat here\nCaused by: IOException: no disk\n\tat there"
     status = {"connector": {"state": "RUNNING"}, "tasks": [{"id": 0, "state": "FAILED", "trace": trace}]}
-    Recorded.answers["GET /connectors?expand=status&expand=info"] = (200, {"x": {"status": status}})
+    Recorded.responses["GET /connectors?expand=status&expand=info"] = (200, {"x": {"status": status}})
     (row,) = asyncio.run(workers.connectors())
     assert row.error == "ConnectException: it failed — Caused by: IOException: no disk"
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("response", "line"),
     [
         ((404, {"error_code": 404, "message": "Connector x not found"}), "Connector x not found"),
         ((500, b"<html>"), "answered 500"),
@@ -86,13 +87,13 @@ def test_the_first_line_and_the_causes_of_a_trace_are_told(workers):
         ((200, [1, 2]), "did not answer as Kafka Connect does"),
     ],
 )
-def test_other_answers_are_a_line(workers, answer, said):
-    Recorded.answers["GET /connectors?expand=status&expand=info"] = answer
-    with pytest.raises(Refused, match=said):
+def test_unexpected_responses_are_reported(workers, response, line):
+    Recorded.responses["GET /connectors?expand=status&expand=info"] = response
+    with pytest.raises(Refused, match=line):
         asyncio.run(workers.connectors())
 
 
-def test_nobody_there_and_no_address():
+def test_unreachable_worker_and_invalid_address():
     with pytest.raises(Refused, match="no Connect worker answers"):
         asyncio.run(Workers("http://127.0.0.1:1").connectors())
     for address in ("file:///etc/passwd", "http://", "ftp://host"):

@@ -1,4 +1,4 @@
-"""What the bytes of messages mean, also of those that were made to do harm."""
+"""Decoding of messages, including malicious ones."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def avro(value, schema=USER) -> bytes:
         (b"\x00\x01\x02", "hex", "00 01 02"),
     ],
 )
-def test_auto_finds_out(data, kind, text):
-    found = decode(data)
-    assert (found.kind, found.text, found.problem) == (kind, text, "")
+def test_auto_detects_kind(data, kind, text):
+    decoded = decode(data)
+    assert (decoded.kind, decoded.text, decoded.problem) == (kind, text, "")
 
 
-def test_each_decoder_says_when_the_bytes_do_not_fit():
+def test_decoders_report_bytes_that_do_not_match():
     assert decode(b"a\xff", "text").problem == "not UTF-8 at byte 1"
     assert decode(b"a\xff", "text").text == "a\ufffd"
     assert decode(b"{", "json").problem.startswith("not JSON")
@@ -70,13 +70,13 @@ def test_each_decoder_says_when_the_bytes_do_not_fit():
         make_decoder("eval")
 
 
-def test_json_that_is_too_deep_or_has_numbers_too_long():
+def test_json_with_excessive_depth_or_numbers():
     assert "not JSON" in decode(b"[" * 100_000, "json").problem
     assert "not JSON" in decode(b"9" * 10_000, "json").problem
     assert decode(b"[" * 100_000).kind == "text"
 
 
-def test_avro_with_a_schema_that_is_given():
+def test_avro_with_schema():
     schema = json.dumps(USER)
     data = avro({"id": 7, "name": "Ada"})
     assert decode(data, "avro", schema).data == {"id": 7, "name": "Ada"}
@@ -87,14 +87,17 @@ def test_avro_with_a_schema_that_is_given():
     assert "no schema" in decode(data, "avro").problem
 
 
-def test_avro_that_brings_its_schema():
+def test_avro_container():
     out = io.BytesIO()
     fastavro.writer(out, USER, [{"id": 1, "name": None}])
     assert decode(out.getvalue()).data == {"id": 1, "name": None}
     out = io.BytesIO()
     fastavro.writer(out, USER, [{"id": n, "name": None} for n in range(200)])
-    found = decode(out.getvalue())
-    assert (len(found.data), found.problem) == (100, "only the first 100 records are shown") or found.kind == "hex"
+    decoded = decode(out.getvalue())
+    assert (len(decoded.data), decoded.problem) == (
+        100,
+        "only the first 100 records are shown",
+    ) or decoded.kind == "hex"
     assert len(decode(out.getvalue(), "avro").data) == 100
     out = io.BytesIO()
     fastavro.writer(out, USER, [{"id": 1, "name": "x" * 100}] * 50, codec="deflate")
@@ -104,7 +107,7 @@ def test_avro_that_brings_its_schema():
     assert "more than" in decode(out.getvalue(), "avro").problem
 
 
-def test_avro_values_of_every_kind_are_read_as_fastavro_wrote_them():
+def test_avro_values_match_fastavro():
     schema = {
         "type": "record",
         "name": "All",
@@ -145,25 +148,25 @@ def test_avro_values_of_every_kind_are_read_as_fastavro_wrote_them():
         {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "null"}}]},
     ],
 )
-def test_a_few_bytes_that_claim_to_be_without_end_are_refused(schema):
-    """A list of 2**60 things that take no bytes."""
+def test_bytes_that_claim_huge_content_are_rejected(schema):
+    """A list of 2**60 items without bytes."""
     claim = avro(2**60, "long") + b"\0"
     with pytest.raises(TooLarge, match="more than 200000 values"):
         read_alone(claim, Schema(json.dumps(schema)))
 
 
-def test_schemas_that_are_none_are_refused_and_trees_are_not():
+def test_invalid_schemas_are_rejected_and_recursive_schemas_accepted():
     for text in ("", "{", "[]x", '{"type": "nonsense"}', "5"):
         with pytest.raises(BadSchema):
             parse_schema(text)
     tree = {"type": "record", "name": "N", "fields": [{"name": "c", "type": {"type": "array", "items": "N"}}]}
     schema = json.dumps(tree)
     assert decode(avro({"c": [{"c": []}]}, tree), "avro", schema).data == {"c": [{"c": []}]}
-    # A tree that is deeper than anybody can go: each level says that one more follows.
+    # A tree of unlimited depth: each level announces another one.
     assert decode(b"\x02" * 100_000, "avro", schema).problem
 
 
-def test_internal_topics_are_shown_in_their_own_layout():
+def test_records_of_internal_topics_are_decoded():
     key = OffsetCommitKey(group="g", topic="t", partition=3)
     value = OffsetCommitValue(offset=9, leader_epoch=1, metadata="m", commit_timestamp=5)
     key_bytes = struct.pack(">h", 1) + key.to_bytes(1)
@@ -181,14 +184,14 @@ def test_internal_topics_are_shown_in_their_own_layout():
 
 
 @given(st.binary(max_size=40), st.none() | st.binary(max_size=40))
-def test_nothing_in_an_internal_topic_is_an_error(key, value):
+def test_malformed_records_of_internal_topics_raise_nothing(key, value):
     for topic in ("__consumer_offsets", "__transaction_state"):
         decode_internal(topic, key, value, Budget())
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_are_an_error(data):
+def test_arbitrary_bytes_raise_nothing(data):
     for name in DECODERS:
-        found = decode(data, name, json.dumps(USER) if name == "avro" else "")
-        json.dumps(found.data)
-        found.text.encode("utf-8", "surrogatepass")
+        decoded = decode(data, name, json.dumps(USER) if name == "avro" else "")
+        json.dumps(decoded.data)
+        decoded.text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The small language for finding messages."""
+"""The filter language for messages."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def message(value: Any = VALUE, key: bytes | None = b"order-7", headers: Any = (
         "value.user.id == 1 or value.user.id == 42 and not value.user.id == 2",
     ],
 )
-def test_what_is_so(text):
+def test_matching_expressions(text):
     assert compile_expression(text)(message())
 
 
@@ -93,11 +93,11 @@ def test_what_is_so(text):
         "value.user.id == 42 and partition == 4",
     ],
 )
-def test_what_is_not_so(text):
+def test_expressions_that_do_not_match(text):
     assert not compile_expression(text)(message())
 
 
-def test_a_message_without_key_or_value():
+def test_message_without_key_or_value():
     empty = message(value=None, key=None, headers=())
     assert compile_expression("key == null and value == null")(empty)
     assert compile_expression("not value.a and not (key contains 'x')")(empty)
@@ -132,13 +132,13 @@ def test_a_message_without_key_or_value():
         ("key == '" + "a" * 3000 + "'", "characters"),
     ],
 )
-def test_what_cannot_be_read_is_said(text, said):
+def test_syntax_errors_are_reported(text, said):
     with pytest.raises(BadExpression, match=said.replace("(", "\\(").replace(")", "\\)")):
         compile_expression(text)
 
 
 @given(st.text(max_size=60))
-def test_no_text_does_anything_but_find_or_be_refused(text):
+def test_arbitrary_text_compiles_or_is_rejected(text):
     try:
         test = compile_expression(text)
     except BadExpression:
@@ -150,5 +150,5 @@ _PIECES = ["value", ".a", "[0]", "[*]", "==", "<", "(", ")", "and", "or", "not",
 
 
 @given(st.lists(st.sampled_from(_PIECES), max_size=12))
-def test_no_order_of_words_does_anything_but_find_or_be_refused(pieces):
-    test_no_text_does_anything_but_find_or_be_refused.hypothesis.inner_test(" ".join(pieces))
+def test_arbitrary_tokens_compile_or_are_rejected(pieces):
+    test_arbitrary_text_compiles_or_is_rejected.hypothesis.inner_test(" ".join(pieces))

@@ -1,4 +1,4 @@
-"""Messages that are made to do harm: every one is shown, and costs no more than the limits allow."""
+"""Malicious messages are shown, and cost no more than the limits allow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.support.avro import container, deflated, number
 
 MEMORY = 200 << 20
 CPU_S = 10.0
-"""Far above what the limits allow on a quiet machine, far below what the messages cost without limits."""
+"""Far above what the limits allow on a quiet machine, far below what the messages cost without
+limits."""
 
 
 def record_of(fields: list[Any], name: str = "R") -> dict[str, Any]:
@@ -44,7 +45,7 @@ def nested_unions(depth: int) -> Any:
 
 
 def doubling(levels: int) -> Any:
-    """A record of two records of two records …: no bytes at all, 2**levels values."""
+    """A record of two records of two records …: no bytes, 2**levels values."""
     schema: Any = "null"
     for level in range(levels):
         name = f"L{level}"
@@ -88,7 +89,7 @@ AMPLIFIED = {
 
 
 @pytest.mark.parametrize("data", AMPLIFIED.values(), ids=AMPLIFIED)
-def test_a_message_costs_no_more_than_the_limits_allow(data: bytes) -> None:
+def test_cost_of_message_is_limited(data: bytes) -> None:
     tracemalloc.start()
     began = time.thread_time()
     try:
@@ -102,13 +103,13 @@ def test_a_message_costs_no_more_than_the_limits_allow(data: bytes) -> None:
     assert took < CPU_S, f"{took:.1f} s"
 
 
-def test_headers_share_the_budget_of_their_message() -> None:
-    """Each of them may ask for MAX_VALUES; together they get no more."""
+def test_headers_share_budget_of_message() -> None:
+    """Each header needs MAX_VALUES; all headers share that limit."""
     bomb = container(array_of("null"), (1, number(MAX_VALUES - 1000) + b"\0"))
     message = Filter("t").match(record(headers=tuple((f"h{n}", bomb) for n in range(MAX_HEADERS + 500))))
     assert message is not None
     began = time.thread_time()
-    shown = showing.row(message, showing.MOST_TEXT)
+    shown = showing.row(message, showing.MAX_TEXT)
     assert time.thread_time() - began < CPU_S
     kinds = [header.value.kind for header in shown.headers]
     assert kinds[:2] == ["avro", "hex"]
@@ -116,8 +117,8 @@ def test_headers_share_the_budget_of_their_message() -> None:
     assert len(message.headers) == MAX_HEADERS + 1 and message.headers[-1].value.problem.startswith("500 more")
 
 
-def test_the_headers_of_a_row_are_bounded() -> None:
-    """Each is decoded to 10,000 characters, from a few bytes."""
+def test_headers_of_row_are_bounded() -> None:
+    """A few bytes of each header are decoded to 10,000 characters."""
     symbol = container({"type": "enum", "name": "E", "symbols": ["s" * 10_000]}, (1, b"\0"))
     for headers in ([("h", symbol)] * 700, [("n" * 10_000, b"x")] * 700, [("", None)] * 700):
         message = Filter("t").match(record(headers=tuple(headers)))
@@ -127,13 +128,13 @@ def test_the_headers_of_a_row_are_bounded() -> None:
         assert len(rows) <= 201 and rows[-1].value.problem == f"{700 - len(rows) + 1} more headers are not shown"
 
 
-def test_an_avro_file_of_many_bytes_is_read() -> None:
-    """Its bytes count once, not for the block and for the values in it."""
+def test_large_avro_container_is_decoded() -> None:
+    """Bytes are charged once, not for both the block and its values."""
     shown = decode(container("bytes", (1, number(7_000_000) + bytes(7_000_000))))
     assert (shown.kind, len(shown.data)) == ("avro", 14_000_000)
 
 
-# --- messages that no decoder can read
+# --- messages that cannot be decoded
 
 
 def self_containing() -> Any:
@@ -187,7 +188,7 @@ def record(value: bytes | None = b"v", offset: int = 0, headers: Any = (), times
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_decoded_is_hex_with_the_reason(data: bytes) -> None:
+def test_undecodable_message_is_shown_in_hex_with_reason(data: bytes) -> None:
     for name in ("auto", "avro"):
         shown = decode(data, name)
         assert shown.kind == "hex" and shown.text.startswith("4f 62 6a 01")
@@ -195,7 +196,7 @@ def test_what_cannot_be_decoded_is_hex_with_the_reason(data: bytes) -> None:
 
 
 class Results:
-    """A search that has found these messages."""
+    """A search with these results."""
 
     def __init__(self, messages: list[Message]) -> None:
         self.messages = messages
@@ -214,8 +215,8 @@ EXPRESSIONS = (
 )
 
 
-def test_no_message_hides_the_others() -> None:
-    """In a list, on its own page, in both downloads, and through every kind of filter."""
+def test_message_does_not_hide_others() -> None:
+    """In a list, on its page, in both downloads, and with every kind of filter."""
     broken = record(b"x", 1000)
     broken._headers = b"\x02\x7f"
     strange = [
@@ -228,25 +229,25 @@ def test_no_message_hides_the_others() -> None:
     ]
     filters = [Filter("t"), Filter("t", header="h"), *(Filter("t", expression=text) for text in EXPRESSIONS)]
     for filter in filters:
-        for one in strange:
-            filter.match(one)
+        for hostile in strange:
+            filter.match(hostile)
 
     async def show() -> tuple[list[Any], bytes, bytes]:
-        def found() -> list[Message]:
-            return [message for one in strange if (message := Filter("t").match(one)) is not None]
+        def matches() -> list[Message]:
+            return [message for hostile in strange if (message := Filter("t").match(hostile)) is not None]
 
-        rows = await showing.rows(found(), showing.LIST_TEXT)
-        for message in found():
+        rows = await showing.rows(matches(), showing.LIST_TEXT)
+        for message in matches():
             await showing.pretty_parts(message)
-        as_json = b"".join([piece async for piece in showing.as_json(Results(found()))])  # type: ignore[arg-type]
-        as_csv = b"".join([piece async for piece in showing.as_csv(Results(found()))])  # type: ignore[arg-type]
+        as_json = b"".join([piece async for piece in showing.as_json(Results(matches()))])  # type: ignore[arg-type]
+        as_csv = b"".join([piece async for piece in showing.as_csv(Results(matches()))])  # type: ignore[arg-type]
         return rows, as_json, as_csv
 
     rows, as_json, as_csv = asyncio.run(show())
-    assert [row.offset for row in rows] == [one.offset for one in strange]
+    assert [row.offset for row in rows] == [hostile.offset for hostile in strange]
     assert rows[-2].headers[0].value.problem.startswith("the headers cannot be read")
     *objects, notice = json.loads(as_json)
-    assert [one["offset"] for one in objects] == [one.offset for one in strange]
+    assert [exported["offset"] for exported in objects] == [hostile.offset for hostile in strange]
     assert notice == {"notice": "partition 1 is not read"}
     assert b"1001" in as_csv and as_csv.endswith(b",,,,,partition 1 is not read,\r\n")
 
@@ -262,12 +263,12 @@ def test_large_decimals_are_exact() -> None:
         assert (sign, int("".join(map(str, figures))), exponent) == (1, -unscaled, -7)
 
 
-def test_indentation_does_not_multiply_a_deep_value() -> None:
+def test_indentation_of_deep_value_is_limited() -> None:
     text = "[" * 900 + ",".join(["1"] * 90_000) + "]" * 900
     data = json.loads(text)
     began = time.thread_time()
     shown = showing.pretty(Decoded("json", text, data))
-    assert len(shown) < 2 * showing.MOST_TEXT
+    assert len(shown) < 2 * showing.MAX_TEXT
     assert time.thread_time() - began < CPU_S
 
 
@@ -285,7 +286,7 @@ COSTLY = [
 
 
 @pytest.mark.parametrize("expression", COSTLY)
-def test_the_work_of_a_filter_on_one_message_is_bounded(expression: str) -> None:
+def test_work_of_filter_per_message_is_bounded(expression: str) -> None:
     values = json.dumps([["a"] if "[*][*]" in expression else "a" for _ in range(90_000)])
     filter = Filter("t", expression=expression)
     began = time.thread_time()
@@ -296,7 +297,7 @@ def test_the_work_of_a_filter_on_one_message_is_bounded(expression: str) -> None
     assert filter.first_undecided == "partition 0, offset 0: the filters take more than 500000 steps"
 
 
-def test_a_filter_of_ordinary_size_is_exact() -> None:
+def test_ordinary_filter_is_exact() -> None:
     values = record(json.dumps(list(range(600))).encode())
     assert Filter("t", expression="value[*] == 599").match(values)
     assert Filter("t", expression="not (value[*] > 599)").match(values)
@@ -310,21 +311,21 @@ def test_equal_values_are_compared_without_recursion() -> None:
     assert Filter("t", expression="value.a != value.b").match(record(deep)) is None
 
 
-def test_the_event_loop_is_free_while_messages_are_decoded() -> None:
+def test_decoding_does_not_block_event_loop() -> None:
     bomb = container(array_of(record_of(["null"] * 100)), (1, number(MAX_VALUES // 101) + b"\0"))
 
     async def search() -> float:
         filter = Filter("t", expression="value[*].f0 == null")
         began = time.thread_time()
-        found = [m async for some in workers.mapped(filter.match, [record(bomb)] * 5) for m in some]
-        await showing.rows([m for m in found if m is not None])
+        matches = [m async for some in workers.mapped(filter.match, [record(bomb)] * 5) for m in some]
+        await showing.rows([m for m in matches if m is not None])
         return time.thread_time() - began
 
     assert asyncio.run(search()) < 0.05
 
 
 @given(st.binary(max_size=200), st.sampled_from(DECODERS))
-def test_any_bytes_behind_any_beginning_are_shown(data: bytes, name: str) -> None:
+def test_arbitrary_bytes_after_any_prefix_are_shown(data: bytes, name: str) -> None:
     schema = json.dumps(record_of([["null", "string", "R"], array_of("R"), {"type": "map", "values": "double"}]))
     for start in (b"", b"{", b"[", CONTAINER, container(json.loads(schema))):
         shown = decode(start + data, name, schema if name == "avro" else "")

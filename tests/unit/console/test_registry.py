@@ -1,4 +1,4 @@
-"""How the words of a request become the arguments of an operation."""
+"""Conversion of request inputs to the arguments of an operation."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def operation(monkeypatch):
     return registry.OPERATIONS["paint"]
 
 
-def test_a_form_is_converted_by_the_annotations(operation):
-    given = {
+def test_form_is_converted_by_annotations(operation):
+    inputs = {
         "csrf": ["x"], "colour": ["red"], "coats": ["3"], "brokers": ["1, 2", "3"], "configs.a.b": ["c"], "dry": ["on"],
         "limit": [""],
     }  # fmt: skip
-    found = operation.arguments({"thing": "door", "cluster": "x"}, given)
-    assert found == {
+    arguments = operation.arguments({"thing": "door", "cluster": "x"}, inputs)
+    assert arguments == {
         "thing": "door", "colour": Colour.RED, "coats": 3, "brokers": [1, 2, 3], "configs": {"a.b": "c"}, "dry": True,
         "password": "", "limit": None,
     }  # fmt: skip
 
 
-def test_json_is_converted_by_the_annotations(operation):
-    found = operation.arguments(
+def test_json_is_converted_by_annotations(operation):
+    arguments = operation.arguments(
         {"thing": "door"}, {"colour": "blue", "coats": 2, "brokers": [1], "configs": {"a": None}, "dry": False}
     )
-    assert (found["coats"], found["brokers"], found["configs"]) == (2, [1], {"a": None})
+    assert (arguments["coats"], arguments["brokers"], arguments["configs"]) == (2, [1], {"a": None})
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("inputs", "line"),
     [
         ({}, "colour is missing"),
         ({"colour": ""}, "colour must be one of red, blue, not ''"),
@@ -76,28 +76,28 @@ def test_json_is_converted_by_the_annotations(operation):
         ({"colour": {"a": 1}}, "colour must be one of red, blue"),
     ],
 )
-def test_a_wrong_input_is_refused_in_a_line_that_names_it(operation, given, line):
+def test_invalid_input_is_rejected_with_its_name(operation, inputs, line):
     with pytest.raises(Refused) as refused:
-        operation.arguments({"thing": "door"}, given)
+        operation.arguments({"thing": "door"}, inputs)
     assert str(refused.value).startswith(line)
     assert refused.value.field == line.split()[0].rstrip(":")
 
 
-def test_the_audit_log_keeps_no_secret_and_nothing_long(operation):
-    found = operation.arguments({"thing": "x" * 600}, {"colour": "red", "password": "hidden"})
-    assert audited_arguments(operation, found) == {
+def test_audit_log_omits_secrets_and_truncates(operation):
+    arguments = operation.arguments({"thing": "x" * 600}, {"colour": "red", "password": "hidden"})
+    assert audited_arguments(operation, arguments) == {
         "thing": "x" * 500 + "…", "colour": "red", "password": "(not kept)"
     }  # fmt: skip
 
 
-def test_two_operations_of_one_name_are_a_mistake(operation):
+def test_duplicate_operation_raises_error(operation):
     async def paint(context: object) -> None: ...
 
     with pytest.raises(ValueError, match="two operations paint"):
         query("/other", "Another")(paint)
 
 
-def test_an_input_that_no_request_can_have_is_a_mistake():
+def test_unsupported_parameter_type_raises_error():
     async def strange(context: object, what: set[int]) -> None: ...
 
     with pytest.raises(TypeError, match="what"):

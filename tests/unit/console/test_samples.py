@@ -1,4 +1,4 @@
-"""What is made of samples: rates, rules, history, what pages show of them."""
+"""Rates, alert rules, history and rows that are derived from samples."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def group(name: str, lag: int | None, offset: int = 0) -> Group:
 
 @pytest.fixture
 def store(tmp_path):
-    found = Store(tmp_path / "data")
-    found.open()
-    yield found
-    found.close()
+    opened = Store(tmp_path / "data")
+    opened.open()
+    yield opened
+    opened.close()
 
 
 def handle(store: Store) -> ClusterHandle:
@@ -72,41 +72,41 @@ def handle(store: Store) -> ClusterHandle:
 # --- rates
 
 
-def test_rates_are_differences_by_time(store):
+def test_rates_are_differences_per_second(store):
     cluster = handle(store)
-    cluster._note_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(30, 10)))
+    cluster._record_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(30, 10)))
     assert (cluster.rates[-1].messages_in, cluster.rates[-1].bytes_in) == (10.0, 1000.0)
     assert cluster.topic_rates == {"orders": (10.0, 1000.0)}
 
 
-def test_a_topic_that_is_new_counts_with_all_that_is_in_it(store):
+def test_new_topic_counts_with_all_messages(store):
     cluster = handle(store)
-    cluster._note_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(4, 4), id=uuid4()))
+    cluster._record_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(4, 4), id=uuid4()))
     assert cluster.rates[-1].messages_in == 4.0
-    cluster._note_rates(sample(at=10.0, ends=(10,), leaders=(0,)), sample(at=12.0, ends=(10, 6)))
+    cluster._record_rates(sample(at=10.0, ends=(10,), leaders=(0,)), sample(at=12.0, ends=(10, 6)))
     assert cluster.rates[-1].messages_in == 3.0
 
 
-def test_logs_that_shrink_and_leaders_that_change_are_no_rates(store):
+def test_shrinking_logs_and_leader_changes_do_not_count(store):
     cluster = handle(store)
-    cluster._note_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(5, 30), leaders=(0, 0)))
+    cluster._record_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(5, 30), leaders=(0, 0)))
     assert (cluster.rates[-1].messages_in, cluster.rates[-1].bytes_in) == (10.0, 0.0)
 
 
-def test_what_groups_commit_is_what_goes_out(store):
+def test_committed_offsets_are_outgoing_rates(store):
     cluster = handle(store)
     before = sample(at=10.0, groups={"g": group("g", 5, offset=1)})
-    cluster._note_out(before, {"g": group("g", 0, offset=5), "new": group("new", 0, offset=9)}, 12.0)
-    cluster._note_rates(before, sample(at=12.0))
+    cluster._record_out(before, {"g": group("g", 0, offset=5), "new": group("new", 0, offset=9)}, 12.0)
+    cluster._record_rates(before, sample(at=12.0))
     assert (cluster.rates[-1].messages_out, cluster.rates[-1].bytes_out) == (2.0, 200.0)
-    cluster._note_out(before, {"g": group("g", 5, offset=0)}, 12.0)
+    cluster._record_out(before, {"g": group("g", 5, offset=0)}, 12.0)
     assert cluster._out == (0.0, 0.0), "offsets that are set back are not read"
 
 
 # --- rules
 
 
-def test_rules_find_what_is_wrong_and_no_more():
+def test_rules_find_violations():
     fine = sample(groups={"g": group("g", 10)})
     for rule in (
         Rule(1, Kind.LAG, "*", 10), Rule(1, Kind.OFFLINE), Rule(1, Kind.UNDER_REPLICATED), Rule(1, Kind.GONE),
@@ -129,13 +129,13 @@ def test_rules_find_what_is_wrong_and_no_more():
     assert findings(Rule(1, Kind.UNREACHABLE), None, "refused") == {"cluster": "no broker answers: refused"}
 
 
-def test_of_a_cluster_that_does_not_answer_nothing_else_is_known():
+def test_unreachable_cluster_has_unknown_findings():
     assert findings(Rule(1, Kind.OFFLINE), sample(), "refused") is None
     assert findings(Rule(1, Kind.OFFLINE), None, "") is None
     assert findings(Rule(1, Kind.LAG), sample(), "") is None, "groups were not asked about yet"
 
 
-def test_an_alert_waits_is_raised_ends_and_outlives_a_restart(store):
+def test_alert_is_pending_raised_and_ended_and_survives_restart(store):
     async def body() -> None:
         cluster = handle(store)
         alerts = Alerts(cluster)
@@ -145,19 +145,19 @@ def test_an_alert_waits_is_raised_ends_and_outlives_a_restart(store):
             await alerts.remove(number)
         rule = await alerts.put(Rule(0, Kind.OFFLINE, for_s=3600.0))
         cluster.sample = sample(leaders=(-1, 1))
-        await alerts.judge()
+        await alerts.evaluate()
         assert cluster.alerts == (), "it has not lasted yet"
         await alerts.put(Rule(rule.id, Kind.OFFLINE))
         assert [alert.text for alert in cluster.alerts] == ["1 partition without a leader, orders-0 for one"]
         cluster.error = "refused"
-        await alerts.judge()
+        await alerts.evaluate()
         assert len(cluster.alerts) == 1, "nobody knows whether it is over"
         again = Alerts(handle(store))
         await again.load()
         assert [alert.subject for alert in again.cluster.alerts] == ["partitions"]
         assert list(again.rules) == [rule.id], "rules that were deleted do not come back"
         again.cluster.sample = sample()
-        await again.judge()
+        await again.evaluate()
         assert again.cluster.alerts == ()
         (event,) = await again.events(10)
         assert event.ended is not None
@@ -170,7 +170,7 @@ def test_an_alert_waits_is_raised_ends_and_outlives_a_restart(store):
 # --- the store
 
 
-def test_history_is_thinned_and_forgotten(store):
+def test_history_is_thinned_and_expires(store):
     async def body() -> None:
         now = time.time()
         for age in (0, 60, 120):
@@ -181,35 +181,35 @@ def test_history_is_thinned_and_forgotten(store):
             await store.add_history("one", old + late, {"lag/g": 1.0})
         await store.add_history("one", now - store_module.THIN_S - 60, {"lag/g": 1.0})
         await store.prune(now)
-        found = [at for at, _ in await store.history("one", "lag/g", 0)]
-        assert len([at for at in found if at >= now - 300]) == 3
-        assert [at for at in found if at < now - 300] == [old, old + 600]
+        times = [at for at, _ in await store.history("one", "lag/g", 0)]
+        assert len([at for at in times if at >= now - 300]) == 3
+        assert [at for at in times if at < now - 300] == [old, old + 600]
 
     asyncio.run(body())
 
 
-def test_one_console_at_a_time_has_a_folder(store, tmp_path):
+def test_directory_is_locked_by_one_console(store, tmp_path):
     with pytest.raises(SettingsError, match="another console keeps its data"):
         Store(tmp_path / "data").open()
 
 
-def test_a_file_that_is_no_database_is_said(tmp_path):
+def test_invalid_database_is_reported(tmp_path):
     (tmp_path / "console.db").write_bytes(b"not a database" * 100)
     broken = Store(tmp_path)
     with pytest.raises(SettingsError, match=r"console.db: "):
         broken.open()
 
 
-# --- what pages show
+# --- rows and values
 
 
-def test_a_broker_that_is_gone_is_among_the_brokers():
+def test_missing_broker_is_listed():
     rows = {row.id: row for row in broker_rows(sample(brokers=(0,), isr=(0,), leaders=(0, 0)))}
     assert (rows[1].up, rows[1].replicas, rows[1].leaders) == (False, 2, 0)
     assert (rows[0].leaders, rows[0].preferred, rows[0].in_sync, rows[0].leader_skew) == (2, 2, 2, 0.0)
 
 
-def test_settings_have_help_bounds_and_choices_and_secrets_have_no_value():
+def test_settings_have_help_and_choices_and_secrets_are_hidden():
     entries = [
         ConfigEntry("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC_CONFIG, False, False, (), ConfigType.LONG),
         ConfigEntry("cleanup.policy", "delete", ConfigSource.DEFAULT_CONFIG, False, False, (), ConfigType.LIST),
@@ -218,15 +218,15 @@ def test_settings_have_help_bounds_and_choices_and_secrets_have_no_value():
         ),
         ConfigEntry("password", "x", ConfigSource.DEFAULT_CONFIG, True, False, (), ConfigType.PASSWORD),
     ]
-    found = {s.name: s for s in settings(entries, TOPIC_CONFIGS, ConfigSource.DYNAMIC_TOPIC_CONFIG)}
-    assert (found["retention.ms"].own, found["retention.ms"].allowed) == (True, "at least -1")
-    assert found["cleanup.policy"].choices == ["compact", "delete", "compact,delete"]
-    assert (found["of.apache"].help, found["of.apache"].editable) == ("Some text <here>", False)
-    assert found["password"].value is None
+    by_name = {s.name: s for s in settings(entries, TOPIC_CONFIGS, ConfigSource.DYNAMIC_TOPIC_CONFIG)}
+    assert (by_name["retention.ms"].own, by_name["retention.ms"].allowed) == (True, "at least -1")
+    assert by_name["cleanup.policy"].choices == ["compact", "delete", "compact,delete"]
+    assert (by_name["of.apache"].help, by_name["of.apache"].editable) == ("Some text <here>", False)
+    assert by_name["password"].value is None
     assert plain_text("<script>alert(1)</script>x") == "alert(1)x"
 
 
-def test_figures_are_short():
+def test_numbers_are_formatted():
     assert [bytes_text(v) for v in (None, 0, 999, 1000, 12_345, 123_456, 5 * 10**15)] == [
         "–", "0 B", "999 B", "1.0 kB", "12.3 kB", "123 kB", "5000 TB",
     ]  # fmt: skip
@@ -237,7 +237,7 @@ def test_figures_are_short():
     assert str(when(0)) == '<time datetime="1970-01-01T00:00:00.000+00:00">1970-01-01 00:00:00 UTC</time>'
 
 
-def test_values_become_json():
+def test_values_are_converted_to_json():
     value = {Kind.LAG: (Node(1, "h", 2), {3}, float("nan"), ORDERS, b"\x01"), "x": Rule(1, Kind.DISK)}
     assert plain(value) == {
         "lag": [{"id": 1, "host": "h", "port": 2, "rack": None}, [3], None, str(ORDERS), "01"],

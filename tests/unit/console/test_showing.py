@@ -1,4 +1,4 @@
-"""Filters by bytes, messages as rows and cells, and what is typed as bytes."""
+"""Filters, messages as rows and cells, and the encoding of typed messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from kavka.console.errors import Refused
 from kavka.console.expressions import BadExpression
 from kavka.console.filters import Filter
 from kavka.console.messages import Event
-from kavka.console.pages import messages as message_pages
+from kavka.console.pages import message_pages
+from kavka.console.pages.message_query import running_searches
 
 
 def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(), offset: int = 5) -> ConsumerRecord:
@@ -47,12 +48,12 @@ def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(
         ({"path": "$.a == 1"}, False),
     ],
 )
-def test_filters_fit_or_not(filters, fits):
+def test_filters_match(filters, fits):
     message = Filter("t", **filters).match(record(headers=(("trace", b"trace-1"), ("none", None))))
     assert (message is not None) == fits
 
 
-def test_json_paths_may_be_written_in_several_ways():
+def test_notations_of_json_paths():
     data = record(json.dumps([{"a b": {"c": 1}}]).encode())
     for path in ("$[0]['a b'].c == 1", '[0]["a b"].c == 1', "$[*]['a b'].c"):
         assert Filter("t", path=path).match(data), path
@@ -62,7 +63,7 @@ def test_json_paths_may_be_written_in_several_ways():
         Filter("t", header="=x")
 
 
-def test_a_row_is_cut_and_what_is_not_seen_is_shown():
+def test_row_is_truncated_and_control_characters_are_visible():
     message = Filter("t").match(record(b"x" * 1000, b"a\tb", (("na\udcffme", b"\xff"), ("null", None))))
     row = showing.row(message, 100)
     assert (len(row.value.text), row.value.cut, row.value.size) == (100, True, 1000)
@@ -75,13 +76,13 @@ def test_a_row_is_cut_and_what_is_not_seen_is_shown():
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "＝"])
-def test_no_cell_of_a_csv_file_is_a_formula(start):
+def test_csv_cells_are_not_formulas(start):
     assert showing.cell(f"{start}cmd") == f"'{start}cmd"
     assert showing.cell(f"a{start}") == f"a{start}"
 
 
 class Found:
-    """A search that has found these."""
+    """A search with these results."""
 
     def __init__(self, *messages) -> None:
         self.messages = messages
@@ -102,7 +103,7 @@ def no_number(name: str) -> float:
 
 
 @pytest.mark.parametrize("value", [b'{"n":1e999}', b'{"x":NaN,"y":[-Infinity]}'])
-def test_numbers_that_json_does_not_know_do_not_spoil_a_download(value):
+def test_download_with_numbers_unknown_to_json_is_valid(value):
     odd = Filter("t").match(record(value, b'{"k":1}', (("h", b"x"),)))
     plain = Filter("t").match(record(b'{"n":1.5}', None))
     assert odd is not None and plain is not None
@@ -112,21 +113,21 @@ def test_numbers_that_json_does_not_know_do_not_spoil_a_download(value):
     assert second["value"] == {"n": 1.5}
 
 
-def test_what_python_alone_takes_for_json_is_text():
+def test_python_only_json_is_text():
     assert Filter("t").match(record(b'{"x":NaN}')).value.kind == "text"
     assert showing.pretty(Filter("t").match(record(b'{"n":1e999}')).value) == '{"n":1e999}'
     with pytest.raises(Refused, match="value is not json: JSON has no NaN"):
         writing.encoded("value", '{"x": NaN}', "json")
 
 
-def test_headers_of_one_name_are_all_in_a_csv_file():
+def test_csv_contains_repeated_headers():
     headers = (("dup", b"1"), ("dup", b"2"), ("none", None))
     message = Filter("t").match(record(b"v", b"k", headers))
     _, line = csv.reader(io.StringIO(downloaded(showing.as_csv, message)))
     assert json.loads(line[-1]) == [["dup", "1"], ["dup", "2"], ["none", None]]
 
 
-def test_what_is_typed_becomes_bytes():
+def test_typed_text_is_encoded():
     assert writing.encoded("value", "ž", "text") == "ž".encode()
     assert writing.encoded("value", "", "null") is None
     assert writing.encoded("value", "[1]", "json") == b"[1]"
@@ -157,7 +158,7 @@ def test_what_is_typed_becomes_bytes():
         ("x", "pickle", ""),
     ],
 )
-def test_what_cannot_become_bytes_is_a_line_with_its_input(text, format, schema):
+def test_invalid_text_is_rejected_with_input_name(text, format, schema):
     with pytest.raises(Refused) as refused:
         writing.encoded("value", text, format, schema)
     assert refused.value.field == "value"
@@ -165,7 +166,7 @@ def test_what_cannot_become_bytes_is_a_line_with_its_input(text, format, schema)
         writing.headers_of(": x")
 
 
-def test_a_download_ends_when_its_user_may_read_no_longer(monkeypatch):
+def test_download_ends_when_user_loses_access(monkeypatch):
     monkeypatch.setattr(message_pages, "CHECK_S", 0.0)
     allowed = [True, True, False]
 
@@ -174,8 +175,8 @@ def test_a_download_ends_when_its_user_may_read_no_longer(monkeypatch):
             yield b"x"
 
     async def read():
-        return [piece async for piece in message_pages._counted(body(), lambda: allowed.pop(0))]
+        return [piece async for piece in message_pages._while_allowed(body(), lambda: allowed.pop(0))]
 
     with pytest.raises(Refused, match="log in first"):
         asyncio.run(read())
-    assert not allowed and message_pages._running == 0
+    assert not allowed and running_searches.count == 0

@@ -1,4 +1,5 @@
-"""A cluster without network: brokers with a controller each, on one tree, that do what they are told."""
+"""A cluster without network: brokers with a controller each on one znode tree, which execute the
+controller's requests."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from kavka.controller.channel import BrokerChannel, ControlRequest, ControlRespo
 from kavka.controller.controller import Controller
 from kavka.controller.topics import NewTopic, TopicOutcome, Topics
 from kavka.metadata import paths
-from kavka.metadata.cluster import lay_out, register_broker
+from kavka.metadata.cluster import create_top_level_paths, register_broker
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.paths import BrokerRegistration, EndPoint, PartitionStateNode, TopicNode
 from kavka.metadata.store import MetadataStore, StoreUnavailable
@@ -31,7 +32,8 @@ DEADLINE_S = 20.0
 
 
 class Line(BrokerChannel):
-    """From one controller to one life of a broker. A broker that is down, or another life of it, is never reached."""
+    """From one controller to one life of a broker. A broker that is down, or another life of it, is
+    never reached."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -109,7 +111,7 @@ class Cluster:
         self.store: MetadataStore = self.tree.session()
 
     async def start(self) -> None:
-        await lay_out(self.store)
+        await create_top_level_paths(self.store)
         for node in self.nodes.values():
             await node.start()
         await self.until(lambda: self.controller_id is not None)
@@ -143,7 +145,7 @@ class Cluster:
             await asyncio.sleep(0.002)
 
     async def quiet(self) -> None:
-        """Wait until nothing happens any more: no event, no order under way."""
+        """Wait until the cluster is idle: no event and no request in flight."""
         still = 0
         before = -1
         while still < 3:
@@ -154,9 +156,9 @@ class Cluster:
                     for broker_id in list(self.nodes):
                         if term is not None and self.nodes[broker_id].is_up:
                             with suppress(TimeoutError):
-                                await asyncio.wait_for(term.told(broker_id), 0.2)
+                                await asyncio.wait_for(term.wait_until_acknowledged(broker_id), 0.2)
             await asyncio.sleep(0.002)
-            now = self.tree.multis + sum(len(n.broker.told) for n in self.nodes.values())
+            now = self.tree.multis + sum(len(n.broker.received) for n in self.nodes.values())
             still = still + 1 if now == before else 0
             before = now
 
@@ -178,7 +180,7 @@ class Cluster:
     # ---- what leaders do
 
     def ask_isr(self, tp: TopicPartition, isr: Sequence[int], **other: Any) -> AlterPartitionRequest:
-        """What the leader of `tp` sends to have this ISR."""
+        """The AlterPartition request of the leader of `tp` for this ISR."""
         state = self.controller.context.leaderships[tp]
         leader = other.pop("broker_id", state.state.leader)
         epochs = other.pop("epochs", {})
@@ -208,8 +210,8 @@ class Cluster:
         return response.topics[0].partitions[0]
 
     async def catch_up(self) -> None:
-        """Every follower that lives catches up, as followers do: leaders have it put into the ISR, until nothing is
-        left to be put there."""
+        """Every follower that lives catches up, as followers do: leaders have it put into the ISR,
+        until nothing is left to be put there."""
         loop = asyncio.get_running_loop()
         end = loop.time() + DEADLINE_S
         while loop.time() < end:
@@ -218,15 +220,15 @@ class Cluster:
                 await asyncio.sleep(0.01)
                 continue
             context = self.controller.context
-            wanted = {}
+            offsets_by_leader = {}
             for tp, leadership in context.leaderships.items():
                 leader, isr = leadership.state.leader, leadership.state.isr
                 live = [b for b in context.replicas_of(tp) if context.is_live(b) and self.nodes[b].is_up]
                 if leader in live and set(live) - set(isr) and tp.topic not in context.topics_to_delete:
-                    wanted[tp] = [*isr, *(b for b in live if b not in isr)]
-            if not wanted:
+                    offsets_by_leader[tp] = [*isr, *(b for b in live if b not in isr)]
+            if not offsets_by_leader:
                 return
-            for tp, isr in wanted.items():
+            for tp, isr in offsets_by_leader.items():
                 with suppress(KafkaError, StoreUnavailable, AssertionError, KeyError):
                     await self.set_isr(tp, isr)
         raise AssertionError("the followers never caught up")

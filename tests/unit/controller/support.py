@@ -1,4 +1,4 @@
-"""Controllers over a real embedded tree, with brokers that only remember what they were told."""
+"""Controllers over a real embedded tree, with brokers that only record their requests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from kavka.broker.controller_requests import metadata_update
 from kavka.common.config_view import BrokerConfigs
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.controller.channel import LocalChannel
 from kavka.controller.controller import Controller
 from kavka.controller.topics import Topics
-from kavka.metadata.cluster import lay_out, register_broker
+from kavka.metadata.cluster import create_top_level_paths, register_broker
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.paths import BrokerRegistration, EndPoint
@@ -32,7 +33,7 @@ class FakeBroker:
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
         self.cache = MetadataCache()
-        self.told: list[Any] = []
+        self.received: list[Any] = []
         self.leads: dict[TopicPartition, Any] = {}
         self.deleted: list[TopicPartition] = []
         self.failed_disk: set[TopicPartition] = set()
@@ -41,7 +42,7 @@ class FakeBroker:
         return LocalChannel(self.leader_and_isr, self.update_metadata, self.stop_replica)
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        self.told.append(request)
+        self.received.append(request)
         topics = []
         for topic in request.topic_states:
             errors = []
@@ -55,12 +56,12 @@ class FakeBroker:
         return LeaderAndIsrResponse(topics=topics)
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        self.told.append(request)
-        self.cache.update(request)
+        self.received.append(request)
+        self.cache.update(metadata_update(request))
         return UpdateMetadataResponse()
 
     def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        self.told.append(request)
+        self.received.append(request)
         errors = []
         for topic in request.topic_states:
             for state in topic.partition_states:
@@ -71,8 +72,8 @@ class FakeBroker:
                 errors.append(StopReplicaPartitionError(topic_name=tp.topic, partition_index=tp.partition))
         return StopReplicaResponse(partition_errors=errors)
 
-    def told_of(self, kind: type) -> list[Any]:
-        return [request for request in self.told if isinstance(request, kind)]
+    def requests_of_type(self, kind: type) -> list[Any]:
+        return [request for request in self.received if isinstance(request, kind)]
 
 
 class Settings:
@@ -129,7 +130,7 @@ def in_world(
 
     async def run() -> Any:
         store = EmbeddedStore.open(folder / "metadata.db")
-        await lay_out(store)
+        await create_top_level_paths(store)
         world = World(store, brokers, racks)
         try:
             if start:

@@ -31,7 +31,7 @@ def test_a_leader_has_its_isr_shrunk_and_expanded_without_a_new_epoch() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_what_a_leader_may_not_ask_for_is_refused_with_kafkas_codes(version: int) -> None:
+def test_invalid_isr_changes_are_refused_with_kafkas_codes(version: int) -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2]])
         await cluster.set_isr(T0, [1])
@@ -126,7 +126,7 @@ def test_isr_changes_that_old_brokers_wrote_themselves_are_taken_up() -> None:
     in_cluster(body)
 
 
-def test_only_the_controller_answers() -> None:
+def test_only_the_controller_responds() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2]])
         request = cluster.ask_isr(T0, [1])

@@ -44,10 +44,10 @@ def test_the_layout_over_three_racks_is_kafkas() -> None:
     }
 
 
-def test_partitions_that_are_added_go_on_where_the_topic_began() -> None:
+def test_added_partitions_continue_the_assignment_of_the_topic() -> None:
     whole = assign(FIVE, 10, 3, fixed_start=2)
     added = assign(FIVE, 4, 3, fixed_start=2, first_partition=6)
-    # The shift starts anew, so only the leaders are bound to be the same.
+    # The shift restarts, so only the leaders must be the same.
     assert {p: r[0] for p, r in added.items()} == {p: whole[p][0] for p in range(6, 10)}
 
 
@@ -82,7 +82,7 @@ def test_no_rack_has_two_replicas_before_every_rack_has_one(racks: dict[int, str
         (1, 6, ErrorCode.INVALID_REPLICATION_FACTOR),
     ],
 )
-def test_what_cannot_be_placed_is_refused(partitions: int, factor: int, code: ErrorCode) -> None:
+def test_impossible_assignments_are_refused(partitions: int, factor: int, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as raised:
         assign(FIVE, partitions, factor)
     assert raised.value.code is code

@@ -10,14 +10,14 @@ from kavka.protocol.messages.update_metadata import UpdateMetadataRequest
 
 
 class SilentPeers:
-    """Nobody answers; closing the channel fails what waits."""
+    """A broker that never responds; closing the channel fails pending requests."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
         self._answer: asyncio.Future[Any] | None = None
 
     async def ask(self, broker_id: int, request: Any, *, channel: str, timeout: float) -> Any:
-        self.asked += 1
+        self.requested += 1
         self._answer = asyncio.get_running_loop().create_future()
         return await asyncio.wait_for(self._answer, timeout)
 
@@ -26,18 +26,18 @@ class SilentPeers:
         self._answer.set_exception(Disconnected("closed"))
 
 
-def test_nothing_is_sent_to_a_broker_that_is_gone_though_its_connection_breaks_at_that_moment() -> None:
+def test_nothing_is_sent_to_a_dead_broker_although_its_connection_breaks_at_that_moment() -> None:
     async def body() -> None:
         peers = SilentPeers()
         sender = BrokerSender(1, RemoteChannel(1, peers, 60.0))  # type: ignore[arg-type]
         for _ in range(3):
-            sender.enqueue(UpdateMetadataRequest(), lambda asked, answer: None)
-        while not peers.asked:
+            sender.enqueue(UpdateMetadataRequest(), lambda request, answer: None)
+        while not peers.requested:
             await asyncio.sleep(0)
         task = sender.stop()
         done, _ = await asyncio.wait({task}, timeout=5)
         task.cancel()
         assert done == {task}
-        assert peers.asked == 1
+        assert peers.requested == 1
 
     asyncio.run(body())

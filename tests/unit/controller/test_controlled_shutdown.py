@@ -15,14 +15,14 @@ def test_a_broker_that_stops_hands_over_and_leaves_every_isr() -> None:
         await cluster.create("t", [[1, 2], [2, 1], [0, 2]])
         going = cluster.nodes[1]
         assert await cluster.controller.controlled_shutdown(1, going.epoch) == []
-        # Whoever leads now knows it when the broker is answered.
+        # The new leaders are notified before the broker gets its response.
         assert cluster.nodes[2].broker.leads[T0].leader == 2
         await cluster.quiet()
         for tp in (T0, T1):
             state = await cluster.state(tp)
             assert (state.leader, state.isr) == (2, (2,))
         assert (await cluster.state(T2)).leader_epoch == 0
-        stops = going.broker.told_of(StopReplicaRequest)
+        stops = going.broker.requests_of_type(StopReplicaRequest)
         stopped = [
             (t.topic_name, p.partition_index, p.delete_partition)
             for stop in stops
@@ -30,7 +30,7 @@ def test_a_broker_that_stops_hands_over_and_leaves_every_isr() -> None:
             for p in t.partition_states
         ]
         assert stopped == [("t", 1, False)]
-        # It is told everything still, and elected for nothing.
+        # It still receives all requests, but is elected for nothing.
         assert 1 in cluster.nodes[0].broker.cache.brokers
         refused = await cluster.set_isr(T0, [2, 1])
         assert refused.error_code == ErrorCode.INELIGIBLE_REPLICA
@@ -42,7 +42,7 @@ def test_a_broker_that_stops_hands_over_and_leaves_every_isr() -> None:
     in_cluster(body)
 
 
-def test_what_nobody_else_can_lead_is_named_and_stays() -> None:
+def test_partitions_without_another_leader_are_listed_and_stay() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1]])
         await cluster.create("single", [[1]])
@@ -90,7 +90,7 @@ def test_an_earlier_life_or_an_unknown_broker_is_refused() -> None:
     in_cluster(body)
 
 
-def test_producer_ids_come_in_blocks_that_nobody_else_gets() -> None:
+def test_producer_id_blocks_are_unique() -> None:
     async def body(cluster: Cluster) -> None:
         blocks = [await cluster.controller.allocate_producer_ids(b, cluster.nodes[b].epoch) for b in (0, 1, 2, 1)]
         assert [(block.first, block.last) for block in blocks] == [(n * 1000, n * 1000 + 999) for n in range(4)]

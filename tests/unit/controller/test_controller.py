@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.controller.partition_states import PartitionState
@@ -66,19 +67,20 @@ def test_a_new_topic_gets_the_nodes_that_kafka_writes_and_a_leader(tmp_path: Pat
     in_world(tmp_path, body)
 
 
-def test_a_restart_tells_of_all_partitions_at_once_and_changes_no_epoch(tmp_path: Path) -> None:
-    """As Kafka: a leader that is there when the controller starts goes on leading in the same epoch."""
+def test_a_restart_sends_all_partitions_at_once_and_changes_no_epoch(tmp_path: Path) -> None:
+    """As in Kafka: a leader that is alive when the controller starts keeps leading in the same
+    epoch."""
 
     async def make(world: World) -> None:
         for name in ("a", "b", "c"):
             await create(world, name, 4)
 
     async def again(world: World) -> None:
-        orders = world.broker.told_of(LeaderAndIsrRequest)
+        orders = world.broker.requests_of_type(LeaderAndIsrRequest)
         assert len(orders) == 1
         assert sum(len(topic.partition_states) for topic in orders[0].topic_states) == 12
         assert not any(state.is_new for topic in orders[0].topic_states for state in topic.partition_states)
-        updates = world.broker.told_of(UpdateMetadataRequest)
+        updates = world.broker.requests_of_type(UpdateMetadataRequest)
         assert [sum(len(t.partition_states) for t in u.topic_states) for u in updates] == [12, 12]
         assert world.broker.leads[TopicPartition("b", 3)].leader_epoch == 0
         assert orders[0].controller_epoch == 2
@@ -125,7 +127,7 @@ def test_a_deleted_topic_goes_through_the_whole_flow_and_leaves_nothing(tmp_path
     async def body(world: World) -> None:
         await create(world, "t", 2, configs={"retention.ms": "5"})
         await create(world, "stays")
-        world.broker.told.clear()
+        world.broker.received.clear()
         outcome = (await world.topics.delete_topics(["t"], timeout_ms=5000))[0]
         assert outcome.error is None
         assert await world.store.children("/brokers/topics") == ["stays"]
@@ -136,10 +138,11 @@ def test_a_deleted_topic_goes_through_the_whole_flow_and_leaves_nothing(tmp_path
         assert list(world.controller.context.topics) == ["stays"]
         assert all(tp.topic == "stays" for tp in world.controller.context.partition_states)
         assert all(r.partition.topic == "stays" for r in world.controller.context.replica_states)
-        # Clients are told before the files go, and stopping comes before deleting.
-        kinds = [type(request).__name__ for request in world.broker.told]
+        # Clients are notified before the files are deleted, and replicas stop before they are
+        # deleted.
+        kinds = [type(request).__name__ for request in world.broker.received]
         assert kinds == ["UpdateMetadataRequest", "StopReplicaRequest", "StopReplicaRequest"]
-        stops = world.broker.told_of(StopReplicaRequest)
+        stops = world.broker.requests_of_type(StopReplicaRequest)
         flags = [[p.delete_partition for t in s.topic_states for p in t.partition_states] for s in stops]
         assert flags == [[False, False], [True, True]]
         remade = await create(world, "t", 1)
@@ -194,7 +197,7 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path) -> 
 
 
 def test_a_topic_that_had_no_room_is_served_when_there_is_some(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("kavka.controller.brokers.FIRST_DISK_RETRY_S", 0.05)
+    monkeypatch.setattr("kavka.controller.brokers.DISK_BACKOFF", Backoff(50, 1_000, jitter=0))
 
     async def body(world: World) -> None:
         world.broker.failed_disk.add(T0)
@@ -272,12 +275,12 @@ def test_three_brokers_share_leaders_and_a_dead_ones_are_taken_over(tmp_path: Pa
             after = await state_node(world, TopicPartition("t", p))
             assert after.leader_epoch > before.leader_epoch
             assert world.brokers[after.leader].leads[TopicPartition("t", p)].leader == after.leader
-        world.brokers[2].told.clear()
+        world.brokers[2].received.clear()
         await world.sign_in(2)
         assert await world.controller.wait_until(lambda: 2 in cache.brokers, 5)
         await world.controller.settled()
         await asyncio.sleep(0.05)
-        order = world.brokers[2].told_of(LeaderAndIsrRequest)[0]
+        order = world.brokers[2].requests_of_type(LeaderAndIsrRequest)[0]
         assert sum(len(t.partition_states) for t in order.topic_states) == 6
         assert set(world.brokers[2].cache.topics["t"].partitions) == set(range(6))
 

@@ -1,7 +1,8 @@
-"""One scenario with everything in it, run again and again; each time the controller fails at another of its writes.
+"""One scenario with all operations, repeated; each time the controller fails at another write.
 
-It dies before the write, or right after it with nobody told; or it lives, and its store fails before or after. Whoever
-is the controller then has to finish what was begun: at the end the tree and the brokers are as if nothing had happened.
+It dies before the write, or right after it before any broker is notified; or it lives, and its
+store fails before or after. The next controller must finish the operation: at the end the znode
+tree and the brokers are as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Saboteur:
 
 
 async def insist(cluster: Cluster, act: Callable[[], Awaitable[Any]], done: Callable[[], Awaitable[bool]]) -> None:
-    """As a client does: ask until it is so, whoever the controller is."""
+    """As a client does: retry with every controller until it succeeds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + 20
     while not await done():
@@ -131,11 +132,11 @@ async def scenario(cluster: Cluster) -> None:
         with suppress(NodeExists):
             await cluster.store.create(paths.delete_topic("u"))
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await cluster.store.exists(paths.topic("u")) is None
 
     await cluster.catch_up()
-    await insist(cluster, mark, gone)
+    await insist(cluster, mark, is_deleted)
 
     async def elect() -> None:
         await cluster.controller.elect_leaders(PREFERRED, None)
@@ -164,25 +165,25 @@ async def check_end(cluster: Cluster) -> None:
         state = await cluster.state(tp)
         assert state.leader == assignment.replicas[0] and set(state.isr) == set(assignment.replicas)
         for broker_id in assignment.replicas:
-            told = cluster.nodes[broker_id].broker.leads[tp]
-            assert (told.leader, told.leader_epoch, set(told.replicas)) == (
+            order = cluster.nodes[broker_id].broker.leads[tp]
+            assert (order.leader, order.leader_epoch, set(order.replicas)) == (
                 state.leader,
                 state.leader_epoch,
                 set(assignment.replicas),
             )
         for broker in (n.broker for n in cluster.nodes.values()):
-            known = broker.cache.topics["t"].partitions[p]
-            assert (known.leader, known.leader_epoch, set(known.isr)) == (
+            cached = broker.cache.topics["t"].partitions[p]
+            assert (cached.leader, cached.leader_epoch, set(cached.isr)) == (
                 state.leader,
                 state.leader_epoch,
                 set(state.isr),
             )
-            assert known.offline_replicas == []
+            assert cached.offline_replicas == []
     for broker_id, n in cluster.nodes.items():
         assert "u" not in n.broker.cache.topics
         held = {tp for tp in n.broker.leads if n.broker.leads[tp] is not None}
-        wanted = {TopicPartition("t", p) for p, a in node.partitions.items() if broker_id in a.replicas}
-        assert held == wanted, broker_id
+        expected = {TopicPartition("t", p) for p, a in node.partitions.items() if broker_id in a.replicas}
+        assert held == expected, broker_id
     for path, names in (
         (paths.TOPICS, ["t"]),
         (f"{paths.CONFIG}/topics", ["t"]),

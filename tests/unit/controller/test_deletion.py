@@ -40,7 +40,7 @@ def test_a_topic_is_deleted_on_all_brokers() -> None:
     in_cluster(body)
 
 
-def test_while_a_broker_is_down_its_topics_are_gone_for_clients_and_deleted_when_it_is_back() -> None:
+def test_topics_of_a_stopped_broker_are_hidden_from_clients_and_deleted_when_it_returns() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1], [1, 2]])
         await cluster.create("other", [[0, 2]])

@@ -19,7 +19,7 @@ def test_the_next_leader_is_the_first_replica_that_lives_and_is_in_sync() -> Non
     assert state == PartitionStateNode(2, 5, (2,), 8, RECOVERED)
 
 
-def test_without_an_in_sync_replica_nobody_leads_unless_losing_records_was_allowed() -> None:
+def test_without_an_in_sync_replica_there_is_no_leader_unless_unclean_election_is_enabled() -> None:
     assert election.offline(STATE, [3, 1, 2], {3}, unclean=False, controller_epoch=8) is None
     assert election.offline(STATE, [3, 1, 2], {3}, unclean=True, controller_epoch=8) == (
         PartitionStateNode(3, 5, (3,), 8, RECOVERING)

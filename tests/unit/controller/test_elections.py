@@ -61,7 +61,7 @@ def test_a_preferred_leader_that_is_away_or_behind_is_not_elected() -> None:
     in_cluster(body)
 
 
-def test_an_unclean_election_is_held_only_where_nobody_leads() -> None:
+def test_an_unclean_election_is_held_only_without_a_leader() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [0, 2]])
         await cluster.set_isr(T0, [1])
@@ -103,8 +103,8 @@ def test_the_node_of_old_tools_is_followed_and_removed() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [1, 0]])
         await bounce(cluster, 1)
-        asked = [T0, TopicPartition("none", 3)]
-        for data in (b"junk", paths.encode_partitions(asked)):
+        partitions = [T0, TopicPartition("none", 3)]
+        for data in (b"junk", paths.encode_partitions(partitions)):
             await cluster.store.create(paths.PREFERRED_REPLICA_ELECTION, data)
             await cluster.quiet()
             assert await cluster.store.exists(paths.PREFERRED_REPLICA_ELECTION) is None

@@ -39,7 +39,8 @@ def test_when_the_controller_dies_another_takes_over_and_finds_leaders_for_what_
 
 
 def test_a_broker_that_was_away_for_a_moment_loses_its_leaderships_first() -> None:
-    """Same id, another epoch, and the controller sees only that: gone and back between two looks."""
+    """Same id, another epoch, and the controller sees only that: gone and back between two
+    looks."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1]])
@@ -48,20 +49,21 @@ def test_a_broker_that_was_away_for_a_moment_loses_its_leaderships_first() -> No
         node.store.renew()
         await node.sign_in()
         assert node.epoch > before
-        node.broker.told.clear()
+        node.broker.received.clear()
         await cluster.quiet()
         assert await cluster.state(T0) == PartitionStateNode(2, 1, (2,), 1)
         assert await cluster.state(TopicPartition("t", 1)) == PartitionStateNode(2, 1, (2,), 1)
-        orders = node.broker.told_of(LeaderAndIsrRequest)
+        orders = node.broker.requests_of_type(LeaderAndIsrRequest)
         assert orders and all(order.broker_epoch == node.epoch for order in orders)
-        told = {s.partition_index: s.leader for t in orders[-1].topic_states for s in t.partition_states}
-        assert told == {0: 2, 1: 2}
+        leaders = {s.partition_index: s.leader for t in orders[-1].topic_states for s in t.partition_states}
+        assert leaders == {0: 2, 1: 2}
 
     in_cluster(body)
 
 
 async def restart_unseen(cluster: Cluster, *broker_ids: int) -> None:
-    """Brokers are gone and back before the controller looks; then it dies, and another one takes over."""
+    """Brokers stop and return before the controller notices; then it dies, and another
+    controller takes over."""
     cluster.nodes[0].store._watches.clear()
     for broker_id in broker_ids:
         await cluster.nodes[broker_id].lose_session()
@@ -124,7 +126,7 @@ def test_a_controller_that_dies_while_it_deals_with_a_restart_leaves_the_rest_to
             if writes == 2:
                 old.is_up = False
                 old.store.expire()
-                raise StoreUnavailable("/", "the session is over")
+                raise StoreUnavailable("/", "the session has expired")
 
         old.store._watches.clear()
         await cluster.nodes[1].lose_session()
@@ -178,7 +180,7 @@ def test_a_controller_that_lost_its_session_resigns_at_once_and_stands_again() -
     in_cluster(body)
 
 
-def test_what_is_under_way_when_the_session_is_lost_is_to_be_asked_of_the_next_controller() -> None:
+def test_operations_in_progress_when_the_session_is_lost_must_be_retried() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2]])
         old = cluster.nodes[0]
@@ -188,7 +190,7 @@ def test_what_is_under_way_when_the_session_is_lost_is_to_be_asked_of_the_next_c
             old.is_up = False
             old.store.expire()
             old.controller.session_lost()
-            raise StoreUnavailable("/", "the session is over")
+            raise StoreUnavailable("/", "the session has expired")
 
         old.store.before_multi = lose
         with pytest.raises(KafkaError) as refused:
@@ -200,7 +202,7 @@ def test_what_is_under_way_when_the_session_is_lost_is_to_be_asked_of_the_next_c
         def lose_again(ops: Any) -> None:
             new.store.before_multi = lambda ops: None
             new.controller.session_lost()
-            raise StoreUnavailable("/", "the session is over")
+            raise StoreUnavailable("/", "the session has expired")
 
         new.store.before_multi = lose_again
         outcome = (await new.topics.create_topics([NewTopic("u", assignments={0: [1]})], timeout_ms=1000))[0]
@@ -210,7 +212,7 @@ def test_what_is_under_way_when_the_session_is_lost_is_to_be_asked_of_the_next_c
     in_cluster(body)
 
 
-def test_what_a_replaced_controller_still_writes_fails_and_it_knows_its_place() -> None:
+def test_writes_of_a_replaced_controller_fail_and_it_resigns() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2]])
         old = cluster.nodes[0]
@@ -256,7 +258,7 @@ def test_a_store_that_fails_in_the_middle_costs_nothing_but_time(monkeypatch: An
 
 
 def test_a_store_that_fails_while_a_term_begins_is_asked_again(monkeypatch: Any) -> None:
-    """Nobody else can: the node that says who the controller is was made before."""
+    """No other broker can: the controller znode was created before."""
     monkeypatch.setattr("kavka.controller.controller.RETRY_AFTER_S", 0.02)
 
     async def body(cluster: Cluster) -> None:
@@ -303,7 +305,7 @@ def test_topics_with_nodes_that_make_no_sense_hinder_no_other() -> None:
 
 
 def test_thousands_of_partitions_take_few_writes_and_few_requests() -> None:
-    """One partition more must cost neither a write nor a request of its own."""
+    """An additional partition must cost neither an additional write nor an additional request."""
     count = 2000
 
     async def body(cluster: Cluster) -> None:
@@ -314,14 +316,15 @@ def test_thousands_of_partitions_take_few_writes_and_few_requests() -> None:
 
         async def costs(happening: Awaitable[None]) -> tuple[int, int]:
             for node in cluster.nodes.values():
-                node.broker.told.clear()
+                node.broker.received.clear()
             before = cluster.tree.multis
             await happening
             await cluster.until(lambda: cluster.controller_id is not None)
             await cluster.quiet()
-            return cluster.tree.multis - before, max(len(node.broker.told) for node in cluster.nodes.values())
+            return cluster.tree.multis - before, max(len(node.broker.received) for node in cluster.nodes.values())
 
-        # The controller dies with its broker: an election and a smaller ISR for every partition, 200 to a write.
+        # The controller dies with its broker: an election and a smaller ISR for every partition,
+        # 200 to a write.
         writes, requests = await costs(cluster.nodes[0].kill())
         assert writes <= 2 * count / 200 + 10 and requests <= 10
         context = cluster.controller.context
@@ -357,7 +360,7 @@ def test_nodes_that_are_no_brokers_are_left_alone() -> None:
     in_cluster(body)
 
 
-def test_changed_listeners_are_told_to_all() -> None:
+def test_changed_listeners_are_sent_to_all() -> None:
     async def body(cluster: Cluster) -> None:
         path = paths.broker(2)
         data, _ = await cluster.store.get(path)

@@ -1,5 +1,5 @@
-"""Clusters in which anything can happen at any time. Whatever it is, no write of a state node may ever lose records,
-and when it is over everything finds its way back."""
+"""Clusters with random events. No write of a partition state may lose records, and the cluster
+recovers in the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS = 25
 
 
 class WatchedTree(MemoryTree):
-    """Looks at every write of a state node."""
+    """Checks every write of a partition state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,8 @@ class WatchedTree(MemoryTree):
             # A leader changed its ISR.
             is_right &= now.leader == before.leader and now.leader in now.isr
         else:
-            # An election, or the loss of a replica: whoever leads has all records, and nobody is taken on trust.
+            # An election, or the loss of a replica: the leader has all records, and every ISR
+            # member is verified.
             is_right &= now.leader_epoch == before.leader_epoch + 1
             is_right &= set(now.isr) <= set(before.isr)
             is_right &= now.leader == -1 or now.leader in before.isr
@@ -116,7 +117,8 @@ async def settle(cluster: Cluster) -> None:
         if not node.is_up:
             await node.start()
     await cluster.until(lambda: cluster.controller_id is not None, "a controller")
-    # A broker that handed over and lived on, because nobody killed it in time, has to start anew to be elected again.
+    # A broker that completed controlled shutdown and was not killed must restart to be elected
+    # again.
     for broker_id in sorted(cluster.controller.context.shutting_down):
         await cluster.nodes[broker_id].lose_session()
     await cluster.catch_up()
@@ -132,15 +134,15 @@ async def check_end(cluster: Cluster) -> None:
         assert not assignments[tp.partition].is_being_reassigned
         assert set(state.isr) == set(replicas) and state.leader in replicas, (tp, state, replicas)
         for node in cluster.nodes.values():
-            known = node.broker.cache.topics["t"].partitions[tp.partition]
-            assert (known.leader, known.leader_epoch, sorted(known.isr)) == (
+            cached = node.broker.cache.topics["t"].partitions[tp.partition]
+            assert (cached.leader, cached.leader_epoch, sorted(cached.isr)) == (
                 state.leader,
                 state.leader_epoch,
                 sorted(state.isr),
             )
             if node.id in replicas:
-                told = node.broker.leads[tp]
-                assert (told.leader, told.leader_epoch) == (state.leader, state.leader_epoch), (node.id, tp)
+                order = node.broker.leads[tp]
+                assert (order.leader, order.leader_epoch) == (state.leader, state.leader_epoch), (node.id, tp)
             else:
                 assert tp not in node.broker.leads, (node.id, tp)
 

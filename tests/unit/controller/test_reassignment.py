@@ -42,7 +42,7 @@ def test_a_partition_is_moved_when_its_new_brokers_have_caught_up() -> None:
         assert await assignment(cluster, T0) == begun
         assert await cluster.controller.list_reassignments(None) == {T0: begun}
         assert await cluster.controller.list_reassignments([T1]) == {}
-        order = cluster.nodes[3].broker.told_of(LeaderAndIsrRequest)[-1].topic_states[0].partition_states[0]
+        order = cluster.nodes[3].broker.requests_of_type(LeaderAndIsrRequest)[-1].topic_states[0].partition_states[0]
         assert order.is_new and order.adding_replicas == [2, 3] and order.leader == 0
         assert (await cluster.state(T0)).leader_epoch == 1
         assert (await cluster.set_isr(T0, [0, 1, 2])).error_code == 0
@@ -55,15 +55,15 @@ def test_a_partition_is_moved_when_its_new_brokers_have_caught_up() -> None:
         assert state.leader == 2 and set(state.isr) == {2, 3}
         assert cluster.nodes[0].broker.deleted == [T0] and cluster.nodes[1].broker.deleted == [T0]
         for node in cluster.nodes.values():
-            known = node.broker.cache.topics["t"].partitions[0]
-            assert (known.leader, known.replicas) == (2, [2, 3])
+            cached = node.broker.cache.topics["t"].partitions[0]
+            assert (cached.leader, cached.replicas) == (2, [2, 3])
         assert await cluster.controller.list_reassignments(None) == {}
         assert not cluster.controller.context.reassigning
 
     in_cluster(body, FOUR)
 
 
-def test_a_leader_that_stays_goes_on_leading() -> None:
+def test_a_leader_that_stays_keeps_leading() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         await move(cluster, T0, [3, 0])
@@ -104,7 +104,7 @@ def test_a_move_is_called_off() -> None:
     in_cluster(body, FOUR)
 
 
-def test_a_move_is_sent_elsewhere_while_it_is_under_way() -> None:
+def test_a_reassignment_in_progress_can_be_redirected() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         await move(cluster, T0, [2, 1])
@@ -132,7 +132,7 @@ def test_calling_off_does_not_throw_away_the_only_replicas_that_have_all_records
     in_cluster(body, FOUR)
 
 
-def test_what_cannot_be_moved_is_refused() -> None:
+def test_impossible_reassignments_are_refused() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         await cluster.nodes[3].kill()
@@ -150,7 +150,7 @@ def test_what_cannot_be_moved_is_refused() -> None:
     in_cluster(body, FOUR)
 
 
-def test_a_move_goes_on_when_the_controller_dies_and_when_a_new_broker_bounces() -> None:
+def test_a_reassignment_continues_when_the_controller_dies_and_when_a_new_broker_bounces() -> None:
     async def body(cluster: Cluster) -> None:
         assert cluster.controller_id == 0
         await cluster.create("t", [[1, 2], [2, 1]])
@@ -175,8 +175,8 @@ def test_the_node_of_old_tools_is_followed_until_all_is_moved() -> None:
         await cluster.store.create(paths.REASSIGN_PARTITIONS, b"junk")
         await cluster.quiet()
         assert await cluster.store.exists(paths.REASSIGN_PARTITIONS) is None
-        asked = {T0: [3, 1], T1: [3, 2], TopicPartition("none", 0): [1]}
-        await cluster.store.create(paths.REASSIGN_PARTITIONS, paths.encode_reassignment(asked))
+        targets = {T0: [3, 1], T1: [3, 2], TopicPartition("none", 0): [1]}
+        await cluster.store.create(paths.REASSIGN_PARTITIONS, paths.encode_reassignment(targets))
         await cluster.quiet()
         data, _ = await cluster.store.get(paths.REASSIGN_PARTITIONS)
         assert paths.decode_reassignment(data) == {T0: (3, 1), T1: (3, 2)}
@@ -187,7 +187,8 @@ def test_the_node_of_old_tools_is_followed_until_all_is_moved() -> None:
         # A request has more to say than the node.
         assert await move(cluster, T0, None) is None
         assert await cluster.store.exists(paths.REASSIGN_PARTITIONS) is None
-        # The order that the old holders had is lost with a move, as with Kafka: those who stay came first.
+        # The order that the old holders had is lost with a move, as with Kafka: those who stay came
+        # first.
         assert await assignment(cluster, T0) == ReplicaAssignment((1, 0))
         await cluster.store.create(paths.REASSIGN_PARTITIONS, paths.encode_reassignment({T0: [2, 1]}))
         await cluster.catch_up()

@@ -1,4 +1,4 @@
-"""A clock, a loop, timers and a log that tests turn by hand."""
+"""A clock, a loop, timers and a log that tests control."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeClock:
 
 
 class FakeTimers:
-    """Fires when the clock is advanced through it, in order of time."""
+    """Timers that fire in order when the clock is advanced."""
 
     def __init__(self, clock: FakeClock, submit: Callable[[Outcome], Any]) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class _Handle:
 
 
 class FakeLoop:
-    """As much of an event loop as futures and the runtime use; time goes on only by `advance`."""
+    """The part of an event loop that futures and the runtime use; only `advance` moves the time."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class FakeLoop:
         return self.call_at(self.time() + delay, callback, *args)
 
     def turn(self) -> None:
-        """Run what is ready, and what that makes ready."""
+        """Run all ready callbacks, including those that they make ready."""
         while self._ready:
             ready, self._ready = self._ready, []
             for callback, args in ready:
@@ -134,8 +134,8 @@ class FakeLog:
         self.high_watermark = 0
 
     def append(self, batch: memoryview, leader_epoch: int) -> tuple[int, int]:
-        found = next(batches(batch))
-        count = found.last_offset - found.base_offset + 1
+        parsed = next(batches(batch))
+        count = parsed.last_offset - parsed.base_offset + 1
         assign_offsets(batch, self.end_offset, leader_epoch)
         first = self.end_offset
         self.end_offset += count
@@ -155,7 +155,8 @@ class FakeLog:
 
 
 class FakePartition:
-    """Leads unless told otherwise. `hold` keeps the high watermark from following, `failure` makes writes fail."""
+    """A partition that leads by default. With `hold` the high watermark does not advance; with
+    `failure` writes fail."""
 
     def __init__(self, index: int = 0, topic: str = "__consumer_offsets", log: FakeLog | None = None) -> None:
         self.topic_partition = TopicPartition(topic, index)
@@ -163,12 +164,21 @@ class FakePartition:
         self.is_leader = True
         self.leader_epoch = 1
         self.maximal_isr = frozenset((1, 2, 3))
-        self.produce_waiters: set[Any] = set()
+        self.pending_appends: set[Any] = set()
         self.on_storage_failure: Any = None
         self.hold = False
         self.failure: KafkaError | None = None
         self.origins: list[AppendOrigin] = []
         self._staged: list[memoryview] = []
+
+    def append(self, batch: bytearray) -> Any:
+        info = self.stage(memoryview(batch), -1, None, AppendOrigin.COORDINATOR)
+        self.write_staged()
+        return info
+
+    def report_storage_failure(self, error: KafkaError) -> None:
+        if error.code is ErrorCode.KAFKA_STORAGE_ERROR and self.on_storage_failure is not None:
+            self.on_storage_failure(self, error.__cause__ or error)
 
     def stage(self, records: memoryview, acks: int, api_version: int | None, origin: AppendOrigin) -> Any:
         if self.failure is not None and self.failure.code is ErrorCode.NOT_ENOUGH_REPLICAS:
@@ -176,8 +186,8 @@ class FakePartition:
         assert self.log is not None
         self.origins.append(origin)
         self._staged.append(records)
-        found = next(batches(records))
-        count = found.last_offset - found.base_offset + 1
+        info = next(batches(records))
+        count = info.last_offset - info.base_offset + 1
         return SimpleNamespace(last_offset=self.log.end_offset + count - 1)
 
     def write_staged(self) -> None:
@@ -192,10 +202,10 @@ class FakePartition:
         assert self.log is not None
         if not self.hold:
             self.log.high_watermark = self.log.end_offset
-        for waiter in list(self.produce_waiters):
+        for waiter in list(self.pending_appends):
             waiter.check(self)
 
     def resign(self) -> None:
         self.is_leader = False
-        for waiter in list(self.produce_waiters):
+        for waiter in list(self.pending_appends):
             waiter.fail(self, ErrorCode.NOT_LEADER_OR_FOLLOWER)

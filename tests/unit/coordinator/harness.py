@@ -29,7 +29,8 @@ def subscription(*topics: str) -> bytes:
 
 
 class Harness:
-    """`failure` makes the appends that follow fail; `held` keeps them from being committed until `release`."""
+    """`failure` makes the appends that follow fail; `held` keeps them from being committed until
+    `release`."""
 
     def __init__(self, **config: Any) -> None:
         self.clock = FakeClock()
@@ -54,7 +55,7 @@ class Harness:
             self.log.append(records.encode(record))
             if outcome.replay:
                 self.shard.replay(record)
-        self.shard.journal.forget()
+        self.shard.journal.clear()
         if self.hold and outcome.records:
             self.held.append(outcome)
         elif outcome.on_append is not None:
@@ -68,14 +69,14 @@ class Harness:
                 outcome.on_append(None)
 
     def restart(self) -> None:
-        """The coordinator is gone with all it knew; another one reads the records."""
+        """The coordinator loses its state; another one loads the records."""
         self.timers.timers.clear()
         self.shard = self.new_shard()
         for key, value in self.log:
             decoded = records.decode(key, value)
             if decoded is not None:
                 self.shard.replay(decoded)
-        self.shard.journal.forget()
+        self.shard.journal.clear()
         for outcome in self.shard.on_loaded():
             self.submit(outcome)
 
@@ -195,14 +196,14 @@ class Harness:
     ) -> dict[tuple[str, int], ErrorCode]:
         items = []
         for (topic, partition), offset in offsets.items():
-            asked = OffsetCommitRequestPartition(
+            commit = OffsetCommitRequestPartition(
                 partition_index=partition,
                 committed_offset=offset,
                 committed_metadata=metadata,
                 commit_timestamp=timestamp,
                 committed_leader_epoch=leader_epoch,
             )
-            items.append((topic, ZERO_UUID, asked, OffsetCommitResponsePartition(partition_index=partition)))
+            items.append((topic, ZERO_UUID, commit, OffsetCommitResponsePartition(partition_index=partition)))
         try:
             made = self.shard.commit_offsets(group, member_id, instance_id, generation, version, retention_ms, items)
             self.submit(Outcome(made))
@@ -211,13 +212,14 @@ class Harness:
         return {(t, a.partition_index): ErrorCode(a.error_code) for t, _, _, a in items}
 
     def offset(self, topic: str, partition: int, group: str = GROUP) -> int | None:
-        found = self.shard.offsets.get(group, topic, partition)
-        return None if found is None else found.offset
+        committed = self.shard.offsets.get(group, topic, partition)
+        return None if committed is None else committed.offset
 
     # ---- whole groups
 
     def stable(self, count: int = 1, **options: Any) -> list[str]:
-        """A stable group of new members; the first one leads, and each has its own number as assignment."""
+        """A stable group of new members; the first one leads, and each has its own number as
+        assignment."""
         answers = [self.join_new(**options) for _ in range(count)]
         self.wait_for(answers[0])
         return self.finish_sync(answers)
@@ -232,15 +234,15 @@ class Harness:
         generation = answers[0].response.generation_id
         leader = answers[0].response.leader
         named = (answers[0].response.protocol_type, answers[0].response.protocol_name)
-        given = {member: str(number).encode() for number, member in enumerate(ids)}
+        assignments = {member: str(number).encode() for number, member in enumerate(ids)}
         for member in ids:
-            self.sync(member, generation, given if member == leader else None, protocol=named)
+            self.sync(member, generation, assignments if member == leader else None, protocol=named)
         assert self.state == "Stable"
         return ids
 
 
 class Answer:
-    """What a request that may have to wait was answered with."""
+    """The response of a request that may have to wait."""
 
     def __init__(self) -> None:
         self.response: Any = None

@@ -1,4 +1,5 @@
-"""Joining, syncing, heartbeats and leaving: every state a classic group can be asked in, and every bad request."""
+"""Joining, syncing, heartbeats and leaving: every state a classic group can be asked in, and every
+bad request."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ def test_before_version_4_a_new_member_joins_at_once(group: Harness) -> None:
 
 
 def test_an_id_that_is_not_used_within_the_session_timeout_is_forgotten(group: Harness) -> None:
-    given = group.join().response.member_id
+    member_id = group.join().response.member_id
     group.advance(SESSION)
-    assert group.join(given).code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.join(member_id).code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_the_rebalance_waits_for_those_that_were_given_an_id(group: Harness) -> None:
@@ -76,7 +77,7 @@ def test_without_an_initial_delay_a_lone_member_has_its_generation_at_once() -> 
     assert answer.response.generation_id == 1
 
 
-def test_the_leader_is_told_what_everybody_asked_for_and_the_others_only_who_leads(group: Harness) -> None:
+def test_the_leader_gets_all_subscriptions_and_the_others_only_the_leader(group: Harness) -> None:
     first = group.join_new(protocols=(("range", b"one"),))
     second = group.join_new(protocols=(("range", b"two"),))
     group.advance(2 * DELAY)
@@ -158,7 +159,7 @@ def test_a_rejoin_with_other_metadata_is_a_rebalance(group: Harness) -> None:
     assert group.state == "PreparingRebalance"
 
 
-def test_a_member_that_lost_the_answer_of_its_join_is_told_the_same_again(group: Harness) -> None:
+def test_a_member_that_lost_the_response_of_its_join_gets_it_again(group: Harness) -> None:
     answers = [group.join_new(), group.join_new()]
     group.advance(2 * DELAY)
     leader, follower = (answer.response.member_id for answer in answers)
@@ -179,7 +180,7 @@ def test_other_metadata_in_the_middle_of_a_rebalance_starts_it_over(group: Harne
     assert group.state == "PreparingRebalance"
 
 
-def test_a_second_join_of_a_member_answers_the_first_and_takes_its_place(group: Harness) -> None:
+def test_a_second_join_of_a_member_completes_the_first_and_replaces_it(group: Harness) -> None:
     group.stable(2)
     leader = group.group.leader_id
     first = group.join(leader)
@@ -189,7 +190,7 @@ def test_a_second_join_of_a_member_answers_the_first_and_takes_its_place(group: 
     assert group.group.awaiting_join_count == 1
 
 
-def test_who_does_not_join_again_within_the_rebalance_timeout_is_out(group: Harness) -> None:
+def test_a_member_that_does_not_join_within_the_rebalance_timeout_is_removed(group: Harness) -> None:
     first, second = group.stable(2, session=REBALANCE * 2)
     answer = group.join(first)
     group.advance(REBALANCE - 1)
@@ -226,7 +227,7 @@ def test_version_0_takes_the_session_timeout_for_both(group: Harness) -> None:
     assert member.rebalance_timeout_ms == 7_000
 
 
-def test_a_new_member_whose_join_is_not_answered_for_five_minutes_is_given_up(group: Harness) -> None:
+def test_a_new_member_without_a_response_is_removed_after_five_minutes(group: Harness) -> None:
     (member,) = group.stable(rebalance=1_000_000, session=1_000_000)
     new = group.join_new(rebalance=1_000_000)
     group.advance(299_999)
@@ -286,7 +287,7 @@ def test_members_get_their_assignments_when_the_leaders_are_in_the_log(group: Ha
     assert group.state == "Stable"
 
 
-def test_an_assignment_that_cannot_be_written_is_told_to_all_and_the_group_rebalances(group: Harness) -> None:
+def test_an_assignment_that_cannot_be_written_fails_all_members_and_the_group_rebalances(group: Harness) -> None:
     answers = [group.join_new(), group.join_new()]
     group.advance(2 * DELAY)
     leader, follower = (answer.response.member_id for answer in answers)
@@ -327,7 +328,7 @@ def test_only_the_leaders_assignments_count(group: Harness) -> None:
     assert forged.response.assignment == b"F"
 
 
-def test_an_assignment_for_somebody_who_is_not_a_member_is_left_out(group: Harness) -> None:
+def test_an_assignment_for_an_unknown_member_is_ignored(group: Harness) -> None:
     answer = group.join_new()
     group.advance(DELAY)
     member = answer.response.member_id
@@ -360,13 +361,13 @@ def test_a_sync_of_an_unknown_member_an_old_generation_or_another_protocol_is_re
     assert group.sync(member, 1, group="other").code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_sync_while_members_are_still_joining_is_told_that_a_rebalance_is_on(group: Harness) -> None:
+def test_a_sync_while_members_are_joining_gets_rebalance_in_progress(group: Harness) -> None:
     leader, follower = group.stable(2)
     group.join(leader)
     assert group.sync(follower, 1).code is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_who_does_not_sync_within_the_rebalance_timeout_is_out_and_the_rest_rebalances(group: Harness) -> None:
+def test_a_member_that_does_not_sync_within_the_rebalance_timeout_is_removed(group: Harness) -> None:
     answers = [group.join_new(session=1_000_000), group.join_new(session=1_000_000)]
     group.advance(2 * DELAY)
     leader, follower = (answer.response.member_id for answer in answers)
@@ -378,7 +379,7 @@ def test_who_does_not_sync_within_the_rebalance_timeout_is_out_and_the_rest_reba
     assert group.sync(follower, 1).code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_syncs_twice_before_the_first_is_written_is_answered_on_both(group: Harness) -> None:
+def test_a_leader_that_syncs_twice_before_the_first_is_written_gets_both_responses(group: Harness) -> None:
     answer = group.join_new()
     group.advance(DELAY)
     member = answer.response.member_id
@@ -480,7 +481,7 @@ def test_before_version_3_the_error_of_the_one_member_is_the_error(group: Harnes
     assert group.leave((member, None), version=1, group="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_somebody_who_was_only_given_an_id_may_leave_too(group: Harness) -> None:
+def test_a_pending_member_may_leave(group: Harness) -> None:
     (first,) = group.stable()
     pending = group.join().response.member_id
     waiting = group.join(first)
@@ -489,7 +490,7 @@ def test_somebody_who_was_only_given_an_id_may_leave_too(group: Harness) -> None
     assert waiting.code is ErrorCode.NONE
 
 
-def test_a_member_that_leaves_while_it_waits_is_answered(group: Harness) -> None:
+def test_a_member_that_leaves_while_it_waits_gets_a_response(group: Harness) -> None:
     first, second = group.stable(2)
     waiting = group.join(first)
     group.leave((first, None))
@@ -507,7 +508,7 @@ def test_leaving_a_group_that_is_not_there_is_an_error_of_each_member(group: Har
 # ---- restarts of the coordinator
 
 
-def test_a_stable_group_goes_on_after_a_restart_of_the_coordinator(group: Harness) -> None:
+def test_a_stable_group_continues_after_a_restart_of_the_coordinator(group: Harness) -> None:
     first, second = group.stable(2)
     group.restart()
     assert group.heartbeat(first, 1) is ErrorCode.NONE
@@ -538,7 +539,7 @@ def test_a_restart_in_the_middle_of_a_rebalance_finds_the_generation_before_it(g
     assert group.group.generation == 2
 
 
-def test_whoever_waits_when_the_coordinator_moves_is_sent_to_look_for_it(group: Harness) -> None:
+def test_pending_requests_get_not_coordinator_when_the_coordinator_moves(group: Harness) -> None:
     first, second = group.stable(2)
     joining = group.join(first)
     other = group.shard

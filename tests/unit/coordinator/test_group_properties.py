@@ -1,5 +1,5 @@
-"""Whatever clients do, whenever the coordinator is restarted: no partition has two owners in one generation, no offset
-that was acknowledged is lost, nobody waits forever."""
+"""Whatever clients do, whenever the coordinator restarts: no partition has two owners in one
+generation, no acknowledged offset is lost, and every request gets a response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ order = st.permutations(range(CLIENTS))
 
 
 class Client:
-    """A consumer as it sees itself. `identity` is what may own a partition: a static member keeps its own."""
+    """A consumer as it sees itself. `identity` is what may own a partition: a static member keeps
+    its own."""
 
     def __init__(self, number: int, instance_id: str | None) -> None:
         self.number = number
@@ -58,7 +59,7 @@ class Groups(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.dead: list[Client] = []
         self.owners: dict[tuple[int, int], str] = {}  # generation and partition -> identity
-        # Commits in the order of the log: partition, offset, where in the log, and whether somebody was told.
+        # Commits in log order: partition, offset, position in the log, whether it was acknowledged.
         self.commits: list[tuple[int, int, int, bool]] = []
         self.attempt = 0
 
@@ -70,7 +71,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(number=who)
     def act(self, number: int) -> None:
-        """What a consumer would do next."""
+        """The next request of a consumer."""
         client = self.clients[number]
         if client.waits:
             return
@@ -116,15 +117,15 @@ class Groups(RuleBasedStateMachine):
         if client.joined is None or client.waits:
             return
         joined = client.joined
-        given: dict[str, bytes] = {}
+        assignments: dict[str, bytes] = {}
         if joined.leader == client.member_id and not joined.skip_assignment:
             ids = [member.member_id for member in joined.members]
             for place, member in enumerate(ids):
-                given[member] = json.dumps(list(range(place, PARTITIONS, len(ids)))).encode()
+                assignments[member] = json.dumps(list(range(place, PARTITIONS, len(ids)))).encode()
         client.syncing = self.group.sync(
             client.member_id,
             client.generation,
-            given,
+            assignments,
             instance_id=client.instance_id,
             protocol=client.protocol,
         )
@@ -170,7 +171,8 @@ class Groups(RuleBasedStateMachine):
 
     @rule(number=who, twin=st.booleans())
     def crash_and_start_anew(self, number: int, twin: bool) -> None:
-        """It says nothing more, but its requests may still be answered. With `twin` it was only thought dead."""
+        """It sends nothing more, but its requests may still get responses. With `twin` it was
+        only considered dead."""
         client = self.clients[number]
         self.dead.append(client)
         self.clients[number] = Client(number, client.instance_id)
@@ -197,22 +199,23 @@ class Groups(RuleBasedStateMachine):
 
     @rule(lose=st.booleans())
     def restart(self, lose: bool) -> None:
-        """Another coordinator takes over: with all that was written, or only with what was committed."""
+        """Another coordinator takes over: with all that was written, or only with what was
+        committed."""
         if lose and self.group.held:
             first = self.group.held[0]
-            kept = next(
+            restored = next(
                 place
                 for place in range(len(self.group.log))
                 if self.group.log[place] == _encoded(first) and place >= self._committed()
             )
-            del self.group.log[kept:]
-            self.commits = [commit for commit in self.commits if commit[2] < kept]
+            del self.group.log[restored:]
+            self.commits = [commit for commit in self.commits if commit[2] < restored]
         else:
             self.commits = [(p, offset, place, True) for p, offset, place, _ in self.commits]
         self.group.held = []
         self.group.hold = False
         for client in self.clients + self.dead:
-            # The connection is gone and the answer with it; the client tries again.
+            # The connection is closed and its response lost; the client retries.
             client.joining = client.syncing = None
         self.group.restart()
 
@@ -264,35 +267,36 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def the_group_is_consistent(self) -> None:
-        found = self.group.shard.groups.get(GROUP)
-        if found is None:
+        group = self.group.shard.groups.get(GROUP)
+        if group is None:
             return
-        assert isinstance(found, ClassicGroup)
-        members = found.members
+        assert isinstance(group, ClassicGroup)
+        members = group.members
         assert all(key == member.member_id for key, member in members.items())
-        assert found.awaiting_join_count == sum(m.awaiting_join is not None for m in members.values())
-        assert found.static_members == {m.instance_id: m.member_id for m in members.values() if m.instance_id}
-        assert not members or found.leader_id in members
-        assert found.pending_sync <= members.keys()
-        if found.state is EMPTY:
+        assert group.awaiting_join_count == sum(m.awaiting_join is not None for m in members.values())
+        assert group.static_members == {m.instance_id: m.member_id for m in members.values() if m.instance_id}
+        assert not members or group.leader_id in members
+        assert group.pending_sync <= members.keys()
+        if group.state is EMPTY:
             assert not members
-        if found.state in (STABLE, COMPLETING):
+        if group.state in (STABLE, COMPLETING):
             assert members
-            assert found.protocol in found.candidates()
+            assert group.protocol in group.candidates()
         for member in members.values():
-            assert found.state in (PREPARING, STABLE) or member.awaiting_join is None
-            assert found.state is COMPLETING or member.awaiting_sync is None
+            assert group.state in (PREPARING, STABLE) or member.awaiting_join is None
+            assert group.state is COMPLETING or member.awaiting_sync is None
             assert ("session", GROUP, member.member_id) in self.group.timers.timers
 
     def teardown(self) -> None:
-        """When all clients fall silent, everybody is answered and the group gets empty."""
+        """When all clients are silent, every request gets a response and the group becomes
+        empty."""
         self.group.release()
         self.group.advance(5 * REBALANCE + 300_000)
         for client in self.clients + self.dead:
             assert client.joining is None or not client.joining.waits
             assert client.syncing is None or not client.syncing.waits
-        found = self.group.shard.groups.get(GROUP)
-        assert found is None or found.state is EMPTY
+        group = self.group.shard.groups.get(GROUP)
+        assert group is None or group.state is EMPTY
         assert self.group.timers.timers == {}
 
 

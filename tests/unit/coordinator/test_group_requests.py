@@ -1,4 +1,5 @@
-"""The requests of groups as a client sends them, in every version, through the handlers to a coordinator."""
+"""Group requests as a client sends them, in every version, through the handlers to a
+coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.topics import CONSUMER_OFFSETS
 from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.internal_topic import java_hash, partition_for
-from kavka.coordinator.runtime import HostState
+from kavka.coordinator.shard_host import HostState
 from kavka.metadata.store import NoNode
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -45,14 +46,14 @@ from kavka.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from kavka.protocol.messages.update_metadata import (
-    UpdateMetadataBroker,
-    UpdateMetadataEndpoint,
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataTopicState,
+from kavka.replication.metadata_cache import (
+    BrokerInfo,
+    Endpoint,
+    MetadataCache,
+    MetadataUpdate,
+    PartitionInfo,
+    TopicUpdate,
 )
-from kavka.replication.metadata_cache import MetadataCache
 from tests.unit.coordinator.fakes import FakeClock, FakePartition
 from tests.unit.coordinator.harness import subscription
 
@@ -79,7 +80,8 @@ class TreeStore:
 
 
 class Services:
-    """As much of a broker as the handlers of groups use. It leads every partition of the offsets topic."""
+    """The part of a broker that the group handlers use. It leads every partition of the offsets
+    topic."""
 
     def __init__(self, *, with_topic: bool = True, **overrides: Any) -> None:
         self.settings = SimpleNamespace(
@@ -117,31 +119,19 @@ class Services:
             create_topic=self.create_topic,
             group_values=lambda group: configs.group_values({}),
         )
-        self.tell_metadata("orders", TOPIC_ID, 3)
+        self.publish_metadata("orders", TOPIC_ID, 3)
         if with_topic:
             self.bring_offsets_online()
 
     def bring_offsets_online(self) -> None:
-        self.tell_metadata(CONSUMER_OFFSETS, UUID(int=1), OFFSETS_PARTITIONS)
+        self.publish_metadata(CONSUMER_OFFSETS, UUID(int=1), OFFSETS_PARTITIONS)
         for partition in self.partitions:
             self.groups.on_leadership(partition, True)  # type: ignore[arg-type]
 
-    def tell_metadata(self, topic: str, topic_id: UUID, partitions: int) -> None:
-        endpoint = UpdateMetadataEndpoint(listener="PLAINTEXT", host="here", port=9092)
-        self.metadata_cache.update(
-            UpdateMetadataRequest(
-                live_brokers=[UpdateMetadataBroker(id=4, endpoints=[endpoint])],
-                topic_states=[
-                    UpdateMetadataTopicState(
-                        topic_name=topic,
-                        topic_id=topic_id,
-                        partition_states=[
-                            UpdateMetadataPartitionState(partition_index=index, leader=4) for index in range(partitions)
-                        ],
-                    )
-                ],
-            )
-        )
+    def publish_metadata(self, topic: str, topic_id: UUID, partitions: int) -> None:
+        broker = BrokerInfo(4, None, {"PLAINTEXT": Endpoint("here", 9092)})
+        states = [PartitionInfo(index, 4) for index in range(partitions)]
+        self.metadata_cache.update(MetadataUpdate(brokers=[broker], topics=[TopicUpdate(topic, topic_id, states)]))
 
     async def create_topic(self, name: str, partitions: int, replicas: int, configs: Any) -> None:
         self.created.append((name, partitions, replicas, dict(configs)))
@@ -153,7 +143,8 @@ class Services:
         return RequestContext(self, version, 1, "client", listener, "10.0.0.1", "User:ANONYMOUS")  # type: ignore[arg-type]
 
     async def ask(self, request: Any, version: int, listener: str = "PLAINTEXT") -> Any:
-        """As a connection does it: over the bytes of the request and of the response, errors made into answers."""
+        """Handle a request like a connection: encode and decode it and its response, and build
+        error responses."""
         api = registry.load()[request.API_KEY]
         decoded, _ = api.request_class.decode(memoryview(request.to_bytes(version)), 0, version)
         try:
@@ -204,10 +195,12 @@ def fetch(version: int, *, topic: str = "orders", partitions: tuple[int, ...] = 
     if version < 8:
         topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=list(partitions))]
         return OffsetFetchRequest(group_id="g", topics=None if all_topics else topics)
-    asked = OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))
+    requested = OffsetFetchRequestTopics(name=topic, partition_indexes=list(partitions))
     if version >= 10:
-        asked.topic_id = TOPIC_ID
-    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None if all_topics else [asked])])
+        requested.topic_id = TOPIC_ID
+    return OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id="g", topics=None if all_topics else [requested])]
+    )
 
 
 def fetched(response: Any, version: int) -> list[tuple[int, int, int]]:
@@ -229,14 +222,14 @@ def test_an_offset_is_committed_and_fetched_in_every_version(version: int) -> No
         request = commit(5, by_id=TOPIC_ID if version >= 10 else None)
         assert commit_code(await services.ask(request, version)) is ErrorCode.NONE
         response = await services.ask(fetch(version, partitions=(0, 1)), version)
-        # Where there is none, the tree says so with an error, the coordinator with an offset that cannot be.
+        # For a missing offset, the tree has an error and the coordinator offset -1.
         none = (1, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version == 0 else 0)
         assert fetched(response, version) == [(0, 5, 0), none]
 
     run()
 
 
-def test_version_0_keeps_offsets_in_the_metadata_tree() -> None:
+def test_version_0_stores_offsets_in_the_metadata_tree() -> None:
     @with_services
     async def run(services: Services) -> None:
         await services.ask(commit(42), 0)
@@ -246,7 +239,7 @@ def test_version_0_keeps_offsets_in_the_metadata_tree() -> None:
     run()
 
 
-def test_what_the_tree_cannot_take_is_a_server_error() -> None:
+def test_a_failed_write_to_the_tree_is_a_server_error() -> None:
     @with_services
     async def run(services: Services) -> None:
         request = commit(42)
@@ -257,7 +250,7 @@ def test_what_the_tree_cannot_take_is_a_server_error() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 5, 9])
-def test_a_commit_for_a_topic_or_partition_that_does_not_exist_is_refused_and_the_rest_is_taken(version: int) -> None:
+def test_a_commit_for_an_unknown_partition_is_refused_and_the_rest_is_committed(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
         request = commit(5)
@@ -296,7 +289,7 @@ def test_too_long_metadata_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_all_offsets_of_a_group_can_be_asked_for(version: int) -> None:
+def test_all_offsets_of_a_group_are_fetched(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
         await services.ask(commit(5), 9)
@@ -310,7 +303,7 @@ def test_all_offsets_of_a_group_can_be_asked_for(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-def test_many_groups_are_asked_for_at_once(version: int) -> None:
+def test_offsets_of_many_groups_are_fetched(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
         await services.ask(commit(5), 9)
@@ -327,7 +320,7 @@ def test_many_groups_are_asked_for_at_once(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_where_the_group_is_not_coordinated_the_client_is_sent_to_look_for_it(version: int) -> None:
+def test_a_broker_that_does_not_coordinate_the_group_returns_not_coordinator(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
         for partition in services.partitions:
@@ -363,7 +356,7 @@ def test_a_fetch_waits_for_a_commit_that_is_not_committed_yet() -> None:
         run()
 
 
-def test_a_commit_that_cannot_be_written_says_so_for_each_partition() -> None:
+def test_a_commit_that_cannot_be_written_fails_for_each_partition() -> None:
     @with_services
     async def run(services: Services) -> None:
         partition = services.partitions[partition_for("g", OFFSETS_PARTITIONS)]
@@ -375,7 +368,7 @@ def test_a_commit_that_cannot_be_written_says_so_for_each_partition() -> None:
     run()
 
 
-def test_a_commit_larger_than_a_message_may_be_is_of_invalid_size() -> None:
+def test_a_commit_that_exceeds_max_message_bytes_has_an_invalid_size() -> None:
     @with_services
     async def run(services: Services) -> None:
         partition = services.partitions[partition_for("g", OFFSETS_PARTITIONS)]
@@ -411,7 +404,7 @@ def test_offsets_are_deleted_for_partitions_that_exist() -> None:
     run()
 
 
-def test_offsets_of_a_topic_that_is_deleted_go_with_it() -> None:
+def test_offsets_of_a_deleted_topic_are_deleted() -> None:
     @with_services
     async def run(services: Services) -> None:
         await services.ask(commit(5), 9)
@@ -445,15 +438,15 @@ async def joined(services: Services, version: int) -> Any:
 def test_a_member_joins_syncs_beats_and_leaves_in_every_version(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        answer = await joined(services, version)
-        assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
-        assert [m.member_id for m in answer.members] == [answer.member_id]
-        assert answer.member_id.startswith("client-")
+        response = await joined(services, version)
+        assert (response.error_code, response.generation_id, response.protocol_name) == (0, 1, "range")
+        assert [m.member_id for m in response.members] == [response.member_id]
+        assert response.member_id.startswith("client-")
         sync = SyncGroupRequest(
             group_id="g",
             generation_id=1,
-            member_id=answer.member_id,
-            assignments=[SyncGroupRequestAssignment(member_id=answer.member_id, assignment=b"mine")],
+            member_id=response.member_id,
+            assignments=[SyncGroupRequestAssignment(member_id=response.member_id, assignment=b"mine")],
         )
         sync_version = min(version, 5)
         if sync_version >= 5:
@@ -462,24 +455,24 @@ def test_a_member_joins_syncs_beats_and_leaves_in_every_version(version: int) ->
             sync.protocol_type, sync.protocol_name = "consumer", "range"
         synced = await services.ask(sync, sync_version)
         assert (synced.error_code, synced.assignment) == (0, b"mine")
-        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=answer.member_id)
+        beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=response.member_id)
         assert (await services.ask(beat, min(version, 4))).error_code == 0
         leave_version = min(version, 5)
         leave = LeaveGroupRequest(group_id="g")
         if leave_version >= 3:
-            leave.members = [MemberIdentity(member_id=answer.member_id)]
+            leave.members = [MemberIdentity(member_id=response.member_id)]
         else:
-            leave.member_id = answer.member_id
+            leave.member_id = response.member_id
         assert (await services.ask(leave, leave_version)).error_code == 0
         assert (await services.ask(beat, min(version, 4))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
     run()
 
 
-def test_while_the_group_is_loaded_members_are_not_thrown_out() -> None:
+def test_members_stay_while_the_group_is_loading() -> None:
     async def main() -> None:
         services = Services(with_topic=False)
-        services.tell_metadata(CONSUMER_OFFSETS, UUID(int=1), OFFSETS_PARTITIONS)
+        services.publish_metadata(CONSUMER_OFFSETS, UUID(int=1), OFFSETS_PARTITIONS)
         for partition in services.partitions:
             services.groups.on_leadership(partition, True)  # type: ignore[arg-type]
             services.groups.runtime.host(partition.topic_partition.partition).state = HostState.LOADING
@@ -500,17 +493,17 @@ def test_while_the_group_is_loaded_members_are_not_thrown_out() -> None:
 def test_groups_are_described_in_every_version(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        answer = await joined(services, 3)
+        response = await joined(services, 3)
         request = DescribeGroupsRequest(groups=["g", "missing"], include_authorized_operations=version >= 3)
-        found, missing = (await services.ask(request, version)).groups
-        assert (found.group_state, found.protocol_type) == ("CompletingRebalance", "consumer")
-        assert [(m.member_id, m.client_id, m.client_host) for m in found.members] == [
-            (answer.member_id, "client", "/10.0.0.1")
+        listed, missing = (await services.ask(request, version)).groups
+        assert (listed.group_state, listed.protocol_type) == ("CompletingRebalance", "consumer")
+        assert [(m.member_id, m.client_id, m.client_host) for m in listed.members] == [
+            (response.member_id, "client", "/10.0.0.1")
         ]
         assert missing.group_state == "Dead"
         assert missing.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
         if version >= 3:
-            assert found.authorized_operations == 328
+            assert listed.authorized_operations == 328
 
     run()
 
@@ -555,7 +548,7 @@ def test_empty_groups_are_deleted_in_every_version(version: int) -> None:
     run()
 
 
-# ---- who coordinates
+# ---- finding the coordinator
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -578,7 +571,7 @@ def test_the_coordinator_of_a_group_is_the_leader_of_its_partition(version: int)
     run()
 
 
-def test_the_offsets_topic_is_made_when_it_is_first_needed_and_only_once() -> None:
+def test_the_offsets_topic_is_created_once_on_first_use() -> None:
     async def main() -> None:
         services = Services(with_topic=False)
         requests = [services.ask(FindCoordinatorRequest(key="g"), 1) for _ in range(3)]
@@ -596,7 +589,7 @@ def test_the_offsets_topic_is_made_when_it_is_first_needed_and_only_once() -> No
     asyncio.run(main())
 
 
-def test_while_the_offsets_topic_cannot_be_made_there_is_no_coordinator() -> None:
+def test_without_an_offsets_topic_there_is_no_coordinator() -> None:
     async def main() -> None:
         services = Services(with_topic=False)
         services.refuse = KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "too few brokers")
@@ -607,13 +600,13 @@ def test_while_the_offsets_topic_cannot_be_made_there_is_no_coordinator() -> Non
             else:
                 request.key = "g"
             response = await services.ask(request, version)
-            one = response.coordinators[0] if version >= 4 else response
-            assert (one.error_code, one.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+            member = response.coordinators[0] if version >= 4 else response
+            assert (member.error_code, member.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
     asyncio.run(main())
 
 
-def test_a_kind_of_coordinator_that_does_not_exist_is_an_invalid_request() -> None:
+def test_an_unknown_coordinator_type_is_an_invalid_request() -> None:
     @with_services
     async def run(services: Services) -> None:
         response = await services.ask(FindCoordinatorRequest(key="g", key_type=9), 2)
@@ -622,7 +615,7 @@ def test_a_kind_of_coordinator_that_does_not_exist_is_an_invalid_request() -> No
     run()
 
 
-def test_a_listener_that_the_coordinator_does_not_have_has_no_coordinator() -> None:
+def test_a_coordinator_without_the_clients_listener_is_not_available() -> None:
     @with_services
     async def run(services: Services) -> None:
         response = await services.ask(FindCoordinatorRequest(key="g"), 2, listener="OTHER")
@@ -646,7 +639,7 @@ def test_hashes_are_javas(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
-def test_the_least_hash_has_a_partition_too() -> None:
+def test_the_smallest_hash_has_a_partition() -> None:
     assert partition_for("polygenelubricants", 50) == 0
 
 

@@ -24,7 +24,7 @@ def group() -> Harness:
 # ---- committing
 
 
-def test_a_group_that_nobody_joined_may_have_offsets(group: Harness) -> None:
+def test_a_group_without_members_may_have_offsets(group: Harness) -> None:
     assert group.commit({T0: 5}) == {T0: ErrorCode.NONE}
     assert group.offset(*T0) == 5
     assert group.state == "Empty"
@@ -39,19 +39,19 @@ def test_the_last_commit_counts_also_when_it_goes_back(group: Harness) -> None:
     assert group.offset(*T0) == 3
 
 
-def test_what_comes_with_an_offset_is_kept(group: Harness) -> None:
+def test_metadata_and_epoch_of_an_offset_are_stored(group: Harness) -> None:
     group.commit({T0: 5}, metadata="note", leader_epoch=7)
     group.restart()
-    found = group.shard.offsets.get(GROUP, *T0)
-    assert found is not None
-    assert (found.metadata, found.leader_epoch) == ("note", 7)
+    committed = group.shard.offsets.get(GROUP, *T0)
+    assert committed is not None
+    assert (committed.metadata, committed.leader_epoch) == ("note", 7)
 
 
 def test_no_metadata_is_empty_metadata(group: Harness) -> None:
     group.commit({T0: 5}, metadata=None)
-    found = group.shard.offsets.get(GROUP, *T0)
-    assert found is not None
-    assert found.metadata == ""
+    committed = group.shard.offsets.get(GROUP, *T0)
+    assert committed is not None
+    assert committed.metadata == ""
 
 
 def test_a_member_commits_with_its_generation(group: Harness) -> None:
@@ -68,7 +68,7 @@ def test_an_unknown_member_or_an_old_generation_commits_nothing(group: Harness) 
     assert group.offset(*T0) is None
 
 
-def test_while_a_group_has_members_nobody_else_commits(group: Harness) -> None:
+def test_only_members_commit_while_a_group_has_members(group: Harness) -> None:
     group.stable()
     assert group.commit({T0: 5}) == {T0: ErrorCode.UNKNOWN_MEMBER_ID}
     assert group.offset(*T0) is None
@@ -106,22 +106,22 @@ def test_too_long_metadata_is_refused_for_its_partition_alone() -> None:
 def test_long_metadata_survives_a_restart(group: Harness) -> None:
     group.commit({T0: 1}, metadata="é" * 2000)
     group.restart()
-    found = group.shard.offsets.get(GROUP, *T0)
-    assert found is not None
-    assert found.metadata == "é" * 2000
+    committed = group.shard.offsets.get(GROUP, *T0)
+    assert committed is not None
+    assert committed.metadata == "é" * 2000
 
 
 # ---- topic ids
 
 
-def test_an_offset_of_a_topic_that_was_made_anew_does_not_count_for_who_asks_by_id(group: Harness) -> None:
+def test_an_offset_of_a_recreated_topic_is_not_returned_by_topic_id(group: Harness) -> None:
     old, new = UUID(int=1), UUID(int=2)
     group.shard.replay(OffsetRecord(GROUP, "t", 0, CommittedOffset(5, -1, "", 0, -1, old)))
     assert group.shard.fetch_offset(GROUP, "t", 0, False, new) is None
-    for asked in (old, UUID(int=0)):
-        found = group.shard.fetch_offset(GROUP, "t", 0, False, asked)
-        assert found is not None
-        assert found.offset == 5
+    for requested_id in (old, UUID(int=0)):
+        committed = group.shard.fetch_offset(GROUP, "t", 0, False, requested_id)
+        assert committed is not None
+        assert committed.offset == 5
 
 
 # ---- expiry
@@ -131,7 +131,7 @@ def expire(group: Harness) -> None:
     group.submit(group.shard.expire())
 
 
-def test_offsets_of_a_group_that_nobody_joined_expire_after_their_commit(group: Harness) -> None:
+def test_offsets_of_a_group_without_members_expire_after_their_commit(group: Harness) -> None:
     group.commit({T0: 1})
     group.advance(RETENTION - 1)
     group.commit({("t", 1): 2})
@@ -226,7 +226,7 @@ def test_a_group_whose_first_member_has_not_come_back_yet_is_not_forgotten(group
     assert group.join(pending.response.member_id).waits
 
 
-def test_what_cannot_be_expired_in_the_log_stays(group: Harness) -> None:
+def test_offsets_whose_expiry_cannot_be_written_stay(group: Harness) -> None:
     (member,) = group.stable()
     group.commit({T0: 1}, member_id=member, generation=1)
     group.leave((member, None))
@@ -269,7 +269,7 @@ def test_a_group_that_is_not_there_is_not_deleted(group: Harness) -> None:
     assert error.value.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_until_its_deletion_is_committed_a_group_takes_nobody_in(group: Harness) -> None:
+def test_a_group_accepts_no_member_until_its_deletion_is_committed(group: Harness) -> None:
     group.commit({T0: 1})
     group.hold = True
     group.submit(group.shard.delete_group(GROUP))
@@ -287,7 +287,7 @@ def test_offsets_are_deleted_where_the_consumers_do_not_subscribe(group: Harness
     assert [(r.topic, r.partition, r.value) for r in made] == [("unused", 0, None)]
 
 
-def test_offsets_of_members_that_are_no_consumers_are_deleted_only_when_they_are_gone(group: Harness) -> None:
+def test_offsets_of_members_that_are_no_consumers_are_deleted_only_after_they_left(group: Harness) -> None:
     answer = group.join_new(protocol_type="connect", protocols=(("default", b""),))
     group.advance(DELAY)
     member = answer.response.member_id
@@ -301,7 +301,7 @@ def test_offsets_of_members_that_are_no_consumers_are_deleted_only_when_they_are
 def test_offsets_of_a_deleted_topic_are_forgotten_in_all_groups(group: Harness) -> None:
     group.commit({("gone", 0): 1, ("kept", 0): 2})
     group.commit({("gone", 3): 3}, group="another")
-    group.submit(group.shard.forget_topics(frozenset({"gone"})))
+    group.submit(group.shard.delete_offsets_of_topics(frozenset({"gone"})))
     group.restart()
     assert group.offset("gone", 0) is None
     assert group.offset("gone", 3, "another") is None
@@ -352,12 +352,12 @@ def test_a_commit_in_an_aborted_transaction_is_forgotten(group: Harness) -> None
     assert group.offset(*T0) == 3
 
 
-def test_who_asks_for_stable_offsets_has_to_wait_for_the_transaction(group: Harness) -> None:
+def test_a_fetch_of_stable_offsets_waits_for_the_transaction(group: Harness) -> None:
     group.commit({T0: 3})
     pending(group, 5, 1)
-    found = group.shard.fetch_offset(GROUP, "t", 0, False)
-    assert found is not None
-    assert found.offset == 3
+    committed = group.shard.fetch_offset(GROUP, "t", 0, False)
+    assert committed is not None
+    assert committed.offset == 3
     with pytest.raises(KafkaError) as error:
         group.shard.fetch_offset(GROUP, "t", 0, True)
     assert error.value.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -408,8 +408,8 @@ def test_a_deleted_group_does_not_get_offsets_from_a_transaction_that_ends_later
 
 def test_an_offset_that_is_deleted_does_not_come_back_from_a_transaction_that_ends_later(group: Harness) -> None:
     pending(group, 5, 1)
-    gone, _ = group.shard.delete_offsets(GROUP, [T0])
-    for record in gone:
+    deleted, _ = group.shard.delete_offsets(GROUP, [T0])
+    for record in deleted:
         group.shard.replay(record)
     group.shard.replay_end_of_transaction(1, True)
     assert group.offset(*T0) is None
@@ -418,7 +418,7 @@ def test_an_offset_that_is_deleted_does_not_come_back_from_a_transaction_that_en
 def test_offsets_of_a_deleted_topic_do_not_come_back_from_a_transaction_that_ends_later(group: Harness) -> None:
     group.commit({("kept", 0): 2})
     pending(group, 5, 1)
-    group.submit(group.shard.forget_topics(frozenset({"t"})))
+    group.submit(group.shard.delete_offsets_of_topics(frozenset({"t"})))
     group.shard.replay_end_of_transaction(1, True)
     assert group.offset(*T0) is None
 
@@ -429,19 +429,19 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_from_a_transaction_that_end
 def test_every_change_can_be_undone() -> None:
     journal = Journal()
     store = OffsetStore(journal)
-    kept = CommittedOffset(1, -1, "", 0)
-    store.replay(OffsetRecord("g", "t", 0, kept))
-    store.replay(OffsetRecord("g", "t", 5, kept), 7)
-    journal.forget()
+    previous = CommittedOffset(1, -1, "", 0)
+    store.replay(OffsetRecord("g", "t", 0, previous))
+    store.replay(OffsetRecord("g", "t", 5, previous), 7)
+    journal.clear()
     store.replay(OffsetRecord("g", "t", 0, CommittedOffset(2, -1, "", 0)))
     store.replay(OffsetRecord("g", "t", 0, None))
-    store.replay(OffsetRecord("new", "t", 0, kept))
+    store.replay(OffsetRecord("new", "t", 0, previous))
     store.replay(OffsetRecord("g", "t", 5, CommittedOffset(3, -1, "", 0)))
-    store.replay(OffsetRecord("g", "t", 6, kept), 8)
+    store.replay(OffsetRecord("g", "t", 6, previous), 8)
     store.replay_end_of_transaction(7, True)
     journal.undo()
-    assert store.of_group("g") == {("t", 0): kept}
+    assert store.of_group("g") == {("t", 0): previous}
     assert store.of_group("new") == {}
     assert list(store.pending_of("g")) == [("t", 5)]
     store.replay_end_of_transaction(7, True)
-    assert store.get("g", "t", 5) == kept
+    assert store.get("g", "t", 5) == previous

@@ -28,7 +28,7 @@ def test_a_commit_is_written_as_key_version_1_and_value_version_4() -> None:
 
 @pytest.mark.parametrize("metadata", ["", "a", "x" * 126, "x" * 127, "x" * 128, "é" * 5000])
 @pytest.mark.parametrize("topic_id", [ID, UUID(int=0)])
-def test_what_is_written_is_read_back(metadata: str, topic_id: UUID) -> None:
+def test_records_survive_a_round_trip(metadata: str, topic_id: UUID) -> None:
     record = OffsetRecord("größe", "t", 0, CommittedOffset(2**62, -1, metadata, 2**41, -1, topic_id))
     key, value = encode(record)
     assert value is not None
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back(metadata: str, topic_id: UUID) -> None:
     assert decode(key, value) == record
 
 
-def test_a_commit_with_a_time_of_its_own_is_written_as_value_version_1() -> None:
+def test_a_commit_with_a_retention_time_is_written_as_value_version_1() -> None:
     record = OffsetRecord("g", "t", 0, CommittedOffset(1, -1, "m", 1000, 2000))
     key, value = encode(record)
     assert value is not None
@@ -51,8 +51,8 @@ def test_a_commit_with_a_time_of_its_own_is_written_as_value_version_1() -> None
 def test_every_version_of_a_commit_is_read(version: int) -> None:
     value = OffsetCommitValue(offset=5, metadata="m", commit_timestamp=9)
     key = b"\x00\x00" + OffsetCommitKey(group="g", topic="t", partition=1).to_bytes(0)
-    found = decode(key, version.to_bytes(2, "big") + value.to_bytes(version))
-    assert found == OffsetRecord("g", "t", 1, CommittedOffset(5, -1, "m", 9))
+    decoded = decode(key, version.to_bytes(2, "big") + value.to_bytes(version))
+    assert decoded == OffsetRecord("g", "t", 1, CommittedOffset(5, -1, "m", 9))
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -65,8 +65,8 @@ def test_every_version_of_a_group_is_read(version: int) -> None:
         members=[MemberMetadata(member_id="m", client_id="c", client_host="/h", session_timeout=10)],
     )
     key = b"\x00\x02" + GroupMetadataKey(group="g").to_bytes(2)
-    found = decode(key, version.to_bytes(2, "big") + value.to_bytes(version))
-    assert found == GroupRecord("g", value)
+    decoded = decode(key, version.to_bytes(2, "big") + value.to_bytes(version))
+    assert decoded == GroupRecord("g", value)
 
 
 def test_a_group_is_written_as_value_version_3() -> None:
@@ -90,6 +90,6 @@ def test_a_kind_of_record_that_is_not_known_is_passed_over() -> None:
     ("key", "value"),
     [(b"", None), (b"\x00", None), (b"\x00\x01", None), (b"\x00\x02\x00\x05ab", None), (b"\x00\x02\x00\x01g", b"")],
 )
-def test_what_cannot_be_a_record_is_a_protocol_error(key: bytes, value: bytes | None) -> None:
+def test_malformed_records_are_protocol_errors(key: bytes, value: bytes | None) -> None:
     with pytest.raises(ProtocolError):
         decode(key, value)

@@ -1,4 +1,4 @@
-"""The runtime under a state machine of its own: a table of words, each record one entry."""
+"""The runtime with a simple state machine: a table of words, each record one entry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.operations import NOTHING, Journal, Outcome, Timers
-from kavka.coordinator.runtime import Runtime, ShardHost
+from kavka.coordinator.runtime import Runtime
+from kavka.coordinator.shard_host import ShardHost
 from kavka.records.batch import batches
 from kavka.records.reader import batch_records
 from kavka.storage.log_append import AppendOrigin
@@ -79,7 +80,7 @@ class Bench:
         self.runtime.on_leadership(self.partition, True)  # type: ignore[arg-type]
 
     def work(self) -> None:
-        """What the worker threads have to do."""
+        """Run the jobs of the worker threads."""
         while self.jobs:
             function, done = self.jobs.pop(0)
             try:
@@ -122,7 +123,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_caller_is_answered_when_what_it_changed_is_written(bench: Bench) -> None:
+def test_a_response_is_sent_when_the_change_is_written(bench: Bench) -> None:
     answer = bench.say("a", "1")
     assert not answer.done()
     assert bench.words == {"a": "1"}
@@ -131,39 +132,39 @@ def test_a_caller_is_answered_when_what_it_changed_is_written(bench: Bench) -> N
     assert bench.log_records() == [[(b"a", b"1")]]
 
 
-def test_what_one_turn_brings_shares_a_batch(bench: Bench) -> None:
+def test_operations_of_one_loop_turn_share_a_batch(bench: Bench) -> None:
     answers = [bench.say(key) for key in "abc"]
     bench.loop.turn()
     assert [len(batch) for batch in bench.log_records()] == [3]
     assert all(answer.done() for answer in answers)
 
 
-def test_records_are_appended_as_the_coordinators_own(bench: Bench) -> None:
+def test_records_are_appended_with_the_coordinator_origin(bench: Bench) -> None:
     bench.say("a")
     bench.loop.turn()
     assert bench.partition.origins == [AppendOrigin.COORDINATOR]
 
 
-def test_an_operation_without_records_is_answered_at_once(bench: Bench) -> None:
+def test_an_operation_without_records_completes_at_once(bench: Bench) -> None:
     assert bench.runtime.run(3, lambda shard: Outcome(response="nothing to write")) == "nothing to write"
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     ],
 )
-def test_a_write_that_fails_leaves_the_state_as_it_was(bench: Bench, failure: ErrorCode, told: ErrorCode) -> None:
+def test_a_failed_write_is_undone(bench: Bench, failure: ErrorCode, expected: ErrorCode) -> None:
     bench.say("kept", "1")
     bench.say("gone", "1")
     bench.loop.turn()
     bench.partition.failure = KafkaError(failure)
     answers = [bench.say("kept", "2"), bench.say("gone", None), bench.say("new")]
     bench.loop.turn()
-    assert [code_of(answer) for answer in answers] == [told] * 3
+    assert [code_of(answer) for answer in answers] == [expected] * 3
     assert bench.words == {"kept": "1", "gone": "1"}
     bench.partition.failure = None
     bench.say("after")
@@ -171,7 +172,7 @@ def test_a_write_that_fails_leaves_the_state_as_it_was(bench: Bench, failure: Er
     assert bench.words == {"kept": "1", "gone": "1", "after": "x"}
 
 
-def test_a_disk_that_fails_is_reported(bench: Bench) -> None:
+def test_a_disk_failure_is_reported(bench: Bench) -> None:
     reported: list[BaseException] = []
     bench.partition.on_storage_failure = lambda partition, error: reported.append(error)
     bench.partition.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -180,20 +181,20 @@ def test_a_disk_that_fails_is_reported(bench: Bench) -> None:
     assert len(reported) == 1
 
 
-def test_what_the_state_machine_does_after_an_append_is_told_the_error(bench: Bench) -> None:
-    told: list[KafkaError | None] = []
-    bench.runtime.run(3, lambda shard: Outcome((("a", "1"),), on_append=told.append))
+def test_the_append_callback_gets_the_error(bench: Bench) -> None:
+    errors: list[KafkaError | None] = []
+    bench.runtime.run(3, lambda shard: Outcome((("a", "1"),), on_append=errors.append))
     bench.loop.turn()
     bench.partition.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-    failed = bench.runtime.run(3, lambda shard: Outcome((("a", "2"),), on_append=told.append))
+    failed = bench.runtime.run(3, lambda shard: Outcome((("a", "2"),), on_append=errors.append))
     bench.loop.turn()
-    assert told[0] is None
-    assert told[1] is not None
-    assert told[1].code is ErrorCode.NOT_COORDINATOR
+    assert errors[0] is None
+    assert errors[1] is not None
+    assert errors[1].code is ErrorCode.NOT_COORDINATOR
     assert code_of(failed) is ErrorCode.NOT_COORDINATOR
 
 
-def test_records_that_are_not_to_be_replayed_are_only_written(bench: Bench) -> None:
+def test_records_without_replay_are_only_written(bench: Bench) -> None:
     bench.runtime.run(3, lambda shard: Outcome((("a", "1"),), replay=False))
     bench.loop.turn()
     assert bench.words == {}
@@ -203,7 +204,7 @@ def test_records_that_are_not_to_be_replayed_are_only_written(bench: Bench) -> N
 # ---- the high watermark
 
 
-def test_nobody_is_answered_before_the_high_watermark_has_passed(bench: Bench) -> None:
+def test_responses_wait_for_the_high_watermark(bench: Bench) -> None:
     bench.partition.hold = True
     first = bench.say("a")
     bench.loop.turn()
@@ -218,10 +219,10 @@ def test_nobody_is_answered_before_the_high_watermark_has_passed(bench: Bench) -
     bench.partition.hold = False
     bench.partition.advance()
     assert second.done()
-    assert bench.partition.produce_waiters == set()
+    assert bench.partition.pending_appends == set()
 
 
-def test_a_read_waits_for_what_it_has_seen_to_be_committed(bench: Bench) -> None:
+def test_a_read_waits_for_the_state_to_be_committed(bench: Bench) -> None:
     def query(shard: WordShard) -> str | None:
         return shard.words.get("a")
 
@@ -239,7 +240,7 @@ def test_a_read_waits_for_what_it_has_seen_to_be_committed(bench: Bench) -> None
     assert bench.runtime.read(3, query) == "1"
 
 
-def test_replicas_that_take_too_long_are_an_error_for_who_asked_but_the_records_stay(bench: Bench) -> None:
+def test_a_commit_timeout_fails_the_caller_but_keeps_the_records(bench: Bench) -> None:
     bench.partition.hold = True
     first = bench.say("a")
     bench.loop.turn()
@@ -259,7 +260,7 @@ def test_replicas_that_take_too_long_are_an_error_for_who_asked_but_the_records_
     assert third.done()
 
 
-def test_a_read_ends_also_when_nobody_else_waits_for_the_replicas_any_more(bench: Bench) -> None:
+def test_a_read_completes_after_all_other_callers_timed_out(bench: Bench) -> None:
     bench.partition.hold = True
     first = bench.say("a", "1")
     bench.loop.turn()
@@ -279,7 +280,7 @@ def test_a_read_ends_also_when_nobody_else_waits_for_the_replicas_any_more(bench
 # ---- sizes
 
 
-def test_more_than_fits_into_a_batch_goes_into_several() -> None:
+def test_records_that_exceed_a_batch_are_written_in_several() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     answers = [bench.say(str(number), "v" * 100) for number in range(7)]
     bench.loop.turn()
@@ -288,7 +289,7 @@ def test_more_than_fits_into_a_batch_goes_into_several() -> None:
     assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
 
 
-def test_an_operation_that_cannot_fit_is_refused_and_changes_nothing() -> None:
+def test_an_operation_that_exceeds_a_batch_is_refused() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     fits = bench.say("a", "1")
     too_large = bench.say("b", "v" * 400)
@@ -299,7 +300,7 @@ def test_an_operation_that_cannot_fit_is_refused_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_what_an_operation_did_itself_is_undone_where_its_records_cannot_fit(before: bool) -> None:
+def test_direct_changes_of_a_too_large_operation_are_undone(before: bool) -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     if before:
         bench.say("a", "1" * 100)
@@ -311,7 +312,7 @@ def test_what_an_operation_did_itself_is_undone_where_its_records_cannot_fit(bef
     assert set(bench.words) == ({"a"} if before else set())
 
 
-def test_what_was_decided_on_a_state_that_could_not_be_written_fails_with_it() -> None:
+def test_a_decision_on_an_unwritten_state_fails_with_it() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     first = bench.say("a", "v" * 200)
     bench.partition.failure = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -322,27 +323,27 @@ def test_what_was_decided_on_a_state_that_could_not_be_written_fails_with_it() -
     assert (bench.words, bench.log_records()) == ({}, [])
 
 
-def test_what_need_not_be_done_at_once_is_written_in_as_many_batches_as_it_takes() -> None:
+def test_non_atomic_records_are_written_in_several_batches() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
-    told: list[KafkaError | None] = []
+    errors: list[KafkaError | None] = []
     for number in range(20):
         bench.say(str(number), "1")
         bench.loop.turn()
-    gone = [(str(number), None) for number in range(20)]
-    answer = bench.host.submit(Outcome(gone, "gone", told.append, atomic=False))
+    tombstones = [(str(number), None) for number in range(20)]
+    answer = bench.host.submit(Outcome(tombstones, "gone", errors.append, atomic=False))
     bench.loop.turn()
-    assert (answer.result(), told, bench.words) == ("gone", [None], {})
+    assert (answer.result(), errors, bench.words) == ("gone", [None], {})
     assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
 
 
-def test_of_what_is_written_in_several_batches_one_that_fails_is_told() -> None:
+def test_an_error_of_one_of_several_batches_is_reported() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
-    told: list[KafkaError | None] = []
+    errors: list[KafkaError | None] = []
     records = [("a", "1"), ("b", "v" * 400), ("c", "1")]
-    answer = bench.host.submit(Outcome(records, "said", told.append, atomic=False))
+    answer = bench.host.submit(Outcome(records, "said", errors.append, atomic=False))
     bench.loop.turn()
     assert code_of(answer) is ErrorCode.MESSAGE_TOO_LARGE
-    assert [error is not None for error in told] == [True]
+    assert [error is not None for error in errors] == [True]
 
 
 # ---- loading and unloading
@@ -357,7 +358,7 @@ def written(*entries: Entry, **options: Any) -> FakeLog:
     return bench.partition.log
 
 
-def test_a_new_leader_reads_the_whole_log_before_it_answers() -> None:
+def test_a_new_leader_loads_the_whole_log_first() -> None:
     log = written(("a", "1"), ("b", "1"), ("a", "2"), ("b", None))
     bench = Bench(log)
     with pytest.raises(KafkaError) as error:
@@ -370,21 +371,22 @@ def test_a_new_leader_reads_the_whole_log_before_it_answers() -> None:
     assert not bench.runtime.is_loading
 
 
-def test_a_new_leader_makes_nothing_of_what_only_it_may_have() -> None:
-    """Its predecessor wrote it, and has died before all in sync had it: another one may lead next, without it."""
+def test_a_new_leader_does_not_act_on_uncommitted_records() -> None:
+    """The previous leader wrote the record and failed before the ISR had it: another leader may not
+    have it."""
     log = written(("a", "1"), ("a", "2"))
     log.high_watermark = 1
     bench = Bench(log)
     bench.partition.hold = True
     bench.work()
-    found = bench.runtime.read(3, lambda shard: shard.words["a"])
-    assert not found.done()
+    words = bench.runtime.read(3, lambda shard: shard.words["a"])
+    assert not words.done()
     assert bench.host.shard.after_loading == []
     said = bench.say("b")
     bench.loop.turn()
     log.high_watermark = 2
     bench.partition.advance()
-    assert found.result() == "2"
+    assert words.result() == "2"
     assert bench.host.shard.after_loading == [None]
     assert not said.done()
     bench.partition.hold = False
@@ -392,8 +394,8 @@ def test_a_new_leader_makes_nothing_of_what_only_it_may_have() -> None:
     assert said.done()
 
 
-def with_what_is_not_committed() -> Bench:
-    """A new leader that has found one word, which the others do not have yet."""
+def bench_with_uncommitted_record() -> Bench:
+    """A new leader that has loaded a record which the followers do not have yet."""
     log = written(("a", "1"))
     log.high_watermark = 0
     bench = Bench(log)
@@ -402,14 +404,14 @@ def with_what_is_not_committed() -> Bench:
     return bench
 
 
-def test_what_a_new_leader_found_is_waited_for_no_longer_than_what_is_written() -> None:
-    bench = with_what_is_not_committed()
-    found = bench.runtime.read(3, lambda shard: shard.words["a"])
+def test_reads_of_loaded_records_time_out_like_writes() -> None:
+    bench = bench_with_uncommitted_record()
+    words = bench.runtime.read(3, lambda shard: shard.words["a"])
     bench.loop.advance(5_000)
-    assert code_of(found) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert code_of(words) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     [error] = bench.host.shard.after_loading
     assert error is not None
-    # Who asks again is given as long again.
+    # A retry gets a new deadline.
     again = bench.runtime.read(3, lambda shard: shard.words["a"])
     bench.loop.advance(4_000)
     assert not again.done()
@@ -420,22 +422,22 @@ def test_what_a_new_leader_found_is_waited_for_no_longer_than_what_is_written() 
     assert bench.runtime.read(3, lambda shard: shard.words["a"]) == "1"
 
 
-def test_the_last_in_sync_shows_what_it_has() -> None:
-    """Nobody else can lead before it has copied that; but with fewer in sync than it takes nothing more is
+def test_the_last_in_sync_replica_serves_its_records() -> None:
+    """No other replica can lead without a copy of them. Below min.insync.replicas nothing more is
     committed."""
-    bench = with_what_is_not_committed()
-    found = bench.runtime.read(3, lambda shard: shard.words["a"])
+    bench = bench_with_uncommitted_record()
+    words = bench.runtime.read(3, lambda shard: shard.words["a"])
     said = bench.say("b")
     bench.loop.turn()
-    assert not found.done()
+    assert not words.done()
     bench.partition.maximal_isr = frozenset((1,))
     bench.partition.advance()
-    assert found.result() == "1"
+    assert words.result() == "1"
     assert bench.host.shard.after_loading == [None]
     assert not said.done()
 
 
-def test_a_long_log_is_read_in_pieces() -> None:
+def test_a_long_log_is_loaded_in_chunks() -> None:
     log = written(*((str(number), "v" * 50) for number in range(40)))
     bench = Bench(log, load_bytes=500)
     rounds = 0
@@ -448,13 +450,13 @@ def test_a_long_log_is_read_in_pieces() -> None:
     assert len(bench.words) == 40
 
 
-def test_records_of_an_unknown_kind_are_passed_over() -> None:
+def test_records_of_unknown_types_are_skipped() -> None:
     bench = Bench(written(("unknown kind", "1"), ("a", "1")))
     bench.work()
     assert bench.words == {"a": "1"}
 
 
-def test_a_log_that_cannot_be_read_makes_no_coordinator(bench: Bench) -> None:
+def test_a_log_that_cannot_be_read_has_no_coordinator(bench: Bench) -> None:
     log = written(("a", "1"))
     first, following, data = log.batches[0]
     log.batches[0] = (first, following, data[:-1] + b"?")
@@ -466,7 +468,7 @@ def test_a_log_that_cannot_be_read_makes_no_coordinator(bench: Bench) -> None:
 
 
 class FaultyLog(FakeLog):
-    """Its reads fail while there are `failures`, each at the read of that number."""
+    """A log whose reads fail while there are `failures`, each at the read of that number."""
 
     def __init__(self, log: FakeLog, failures: list[int]) -> None:
         super().__init__()
@@ -491,7 +493,7 @@ def state_code(bench: Bench) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def test_a_load_that_failed_is_begun_again_until_it_succeeds() -> None:
+def test_a_failed_load_is_retried_until_it_succeeds() -> None:
     entries = [(str(number), "v" * 50) for number in range(10)]
     bench = Bench(FaultyLog(written(*entries), failures=[0, 3, 1]), load_bytes=200)
     bench.work()
@@ -511,7 +513,7 @@ def test_a_load_that_failed_is_begun_again_until_it_succeeds() -> None:
     assert len(bench.host.shard.after_loading) == 1
 
 
-def test_attempts_to_load_stay_half_a_minute_apart_and_end_with_the_leadership() -> None:
+def test_load_retries_back_off_to_half_a_minute_and_end_with_the_leadership() -> None:
     bench = Bench(FaultyLog(written(("a", "1")), failures=[0] * 10_000))
     bench.loop.advance(3_600_000)
     assert isinstance(bench.partition.log, FaultyLog)
@@ -524,7 +526,7 @@ def test_attempts_to_load_stay_half_a_minute_apart_and_end_with_the_leadership()
     assert 10_000 - len(bench.partition.log.failures) == attempts + 1, "a new leadership loads at once"
 
 
-def test_a_partition_whose_disk_is_offline_is_loaded_when_it_is_back() -> None:
+def test_a_partition_on_an_offline_disk_is_loaded_when_the_disk_is_back() -> None:
     bench = Bench(FaultyLog(written(("a", "1")), failures=[0]))
     log, bench.partition.log = bench.partition.log, None
     bench.loop.advance(10_000)
@@ -535,19 +537,19 @@ def test_a_partition_whose_disk_is_offline_is_loaded_when_it_is_back() -> None:
     assert bench.words == {"a": "1"}
 
 
-def test_a_partition_that_is_not_led_here_has_no_coordinator_here(bench: Bench) -> None:
+def test_a_partition_with_another_leader_has_no_coordinator_here(bench: Bench) -> None:
     with pytest.raises(KafkaError) as error:
         bench.runtime.host(0)
     assert error.value.code is ErrorCode.NOT_COORDINATOR
 
 
-def test_partitions_of_other_topics_are_none_of_its_business(bench: Bench) -> None:
+def test_partitions_of_other_topics_are_ignored(bench: Bench) -> None:
     bench.runtime.on_leadership(FakePartition(0, "orders"), True)  # type: ignore[arg-type]
     with pytest.raises(KafkaError):
         bench.runtime.host(0)
 
 
-def test_whoever_waits_when_the_leadership_goes_is_sent_away(bench: Bench) -> None:
+def test_pending_callers_fail_when_the_leadership_ends(bench: Bench) -> None:
     bench.partition.hold = True
     uncommitted = bench.say("a")
     bench.loop.turn()
@@ -571,7 +573,7 @@ def test_a_newer_epoch_of_the_same_leader_keeps_the_state(bench: Bench) -> None:
     assert bench.host is host
 
 
-def test_a_leader_that_is_back_reads_the_log_anew(bench: Bench) -> None:
+def test_a_leader_that_returns_loads_the_log_again(bench: Bench) -> None:
     bench.say("a")
     bench.loop.turn()
     bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
@@ -580,7 +582,7 @@ def test_a_leader_that_is_back_reads_the_log_anew(bench: Bench) -> None:
     assert bench.words == {"a": "x"}
 
 
-def test_a_leadership_that_goes_while_loading_is_forgotten() -> None:
+def test_a_load_is_cancelled_when_the_leadership_ends() -> None:
     bench = Bench(written(("a", "1")))
     bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
     bench.work()
@@ -589,7 +591,7 @@ def test_a_leadership_that_goes_while_loading_is_forgotten() -> None:
     assert error.value.code is ErrorCode.NOT_COORDINATOR
 
 
-def test_closing_writes_what_is_open(bench: Bench) -> None:
+def test_closing_writes_the_open_batches(bench: Bench) -> None:
     answer = bench.say("a")
     bench.runtime.close()
     assert answer.result() == "a said"
@@ -600,7 +602,7 @@ def test_closing_writes_what_is_open(bench: Bench) -> None:
 # ---- timers
 
 
-def test_what_a_timer_decides_is_written_too(bench: Bench) -> None:
+def test_the_outcome_of_a_timer_is_written(bench: Bench) -> None:
     bench.host.timers.schedule("key", 100, lambda: Outcome((("late", "1"),)))
     bench.loop.advance(99)
     assert bench.words == {}
@@ -609,7 +611,7 @@ def test_what_a_timer_decides_is_written_too(bench: Bench) -> None:
     assert bench.log_records() == [[(b"late", b"1")]]
 
 
-def test_a_timer_under_the_same_key_takes_the_place_of_the_old_and_can_be_cancelled(bench: Bench) -> None:
+def test_a_timer_replaces_the_one_with_the_same_key_and_can_be_cancelled(bench: Bench) -> None:
     fired: list[str] = []
 
     def fire(name: str) -> Outcome:
@@ -634,7 +636,7 @@ def test_no_timer_of_a_shard_fires_after_it_is_unloaded(bench: Bench) -> None:
     assert fired == []
 
 
-def test_a_timer_that_fails_does_not_take_the_others_with_it(bench: Bench) -> None:
+def test_a_failing_timer_does_not_affect_others(bench: Bench) -> None:
     def broken() -> Outcome:
         raise ValueError("broken")
 
@@ -647,7 +649,7 @@ def test_a_timer_that_fails_does_not_take_the_others_with_it(bench: Bench) -> No
 # ---- transactions
 
 
-def test_records_of_a_transaction_are_pending_until_its_marker_also_after_a_restart(bench: Bench) -> None:
+def test_transactional_records_are_pending_until_the_marker_even_after_a_restart(bench: Bench) -> None:
     bench.say("before")
     answer = bench.host.append_in_transaction((("a", "1"), ("b", "2")), "done", 7, 0)
     assert answer.result() == "done"

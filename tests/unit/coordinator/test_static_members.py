@@ -1,4 +1,5 @@
-"""Members with a `group.instance.id`: they come back in their place, and only one at a time may have it."""
+"""Members with a `group.instance.id`: they come back in their place, and only one at a time may
+have it."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ def stable(group: Harness, *instances: str, **options: object) -> list[str]:
     answers = [group.join(instance_id=instance, **options) for instance in instances]  # type: ignore[arg-type]
     group.wait_for(answers[0])
     ids = [answer.response.member_id for answer in answers]
-    given = {member: instance.encode() for member, instance in zip(ids, instances, strict=True)}
+    assignments = {member: instance.encode() for member, instance in zip(ids, instances, strict=True)}
     for member, instance in zip(ids, instances, strict=True):
-        group.sync(member, answers[0].response.generation_id, given, instance_id=instance)
+        group.sync(member, answers[0].response.generation_id, assignments, instance_id=instance)
     assert group.state == "Stable"
     return ids
 
@@ -85,7 +86,7 @@ def test_the_new_member_id_is_in_the_log_before_it_is_given_out(group: Harness) 
     assert group.heartbeat(back.response.member_id, 1, "one") is ErrorCode.NONE
 
 
-def test_when_the_new_member_id_cannot_be_written_the_old_one_goes_on(group: Harness) -> None:
+def test_when_the_new_member_id_cannot_be_written_the_old_member_continues(group: Harness) -> None:
     (old,) = stable(group, "one")
     group.failure = ErrorCode.NOT_COORDINATOR
     back = group.join(instance_id="one", session=SESSION * 2)
@@ -122,33 +123,33 @@ def test_a_static_member_that_is_back_in_the_middle_of_a_rebalance_starts_it_ove
     assert group.join(answers[0].response.member_id, instance_id="one").response.generation_id == 2
 
 
-def test_the_one_before_that_waits_is_told_that_it_is_fenced(group: Harness) -> None:
-    one, _ = stable(group, "one", "two")
-    waiting = group.join(one, instance_id="one")
+def test_a_replaced_member_with_a_pending_request_is_fenced(group: Harness) -> None:
+    member_id, _ = stable(group, "one", "two")
+    waiting = group.join(member_id, instance_id="one")
     assert waiting.waits
     assert group.join(instance_id="one").waits
     assert waiting.code is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_misses_a_rebalance_stays_until_its_session_is_over(group: Harness) -> None:
+def test_a_static_member_that_misses_a_rebalance_stays_until_its_session_expires(group: Harness) -> None:
     answers = [group.join(instance_id=name, session=REBALANCE * 3) for name in ("one", "two")]
     group.wait_for(answers[0])
-    one, two = (answer.response.member_id for answer in answers)
-    group.sync(one, 1, {}, instance_id="one")
-    group.sync(two, 1, instance_id="two")
-    rejoined = group.join(one, instance_id="one", session=REBALANCE * 3)
+    first, second = (answer.response.member_id for answer in answers)
+    group.sync(first, 1, {}, instance_id="one")
+    group.sync(second, 1, instance_id="two")
+    rejoined = group.join(first, instance_id="one", session=REBALANCE * 3)
     group.advance(REBALANCE)
     assert rejoined.response.generation_id == 2
-    assert two in group.group.members
+    assert second in group.group.members
 
 
 def test_when_only_absent_static_members_are_left_the_rebalance_waits_for_their_sessions(group: Harness) -> None:
-    one, two = stable(group, "one", "two", session=REBALANCE * 4)
-    group.leave((two, "two"))
+    first, second = stable(group, "one", "two", session=REBALANCE * 4)
+    group.leave((second, "two"))
     assert group.state == "PreparingRebalance"
     group.advance(REBALANCE)
     assert group.state == "PreparingRebalance"
-    assert one in group.group.members
+    assert first in group.group.members
     group.advance(REBALANCE * 4)
     assert group.state == "Empty"
 
@@ -160,14 +161,14 @@ def test_a_static_member_can_be_removed_by_its_name_alone(group: Harness) -> Non
     assert list(group.group.static_members) == ["two"]
 
 
-def test_somebody_with_a_pending_id_cannot_become_static_with_it(group: Harness) -> None:
+def test_a_pending_member_id_cannot_become_static(group: Harness) -> None:
     pending: Answer = group.join()
     assert group.join(pending.response.member_id, instance_id="one").code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_static_members_survive_a_restart_of_the_coordinator(group: Harness) -> None:
-    one, _ = stable(group, "one", "two")
+    member_id, _ = stable(group, "one", "two")
     group.restart()
-    assert group.heartbeat(one, 1, "one") is ErrorCode.NONE
+    assert group.heartbeat(member_id, 1, "one") is ErrorCode.NONE
     assert group.join(instance_id="one").code is ErrorCode.NONE
     assert group.state == "Stable"

@@ -1,4 +1,5 @@
-"""Every fuzz target on a fixed set of mutated inputs, each in a process of its own: memory is a matter of a process."""
+"""Every fuzz target on a fixed set of mutated inputs, each in a separate process to measure its
+memory."""
 
 from __future__ import annotations
 

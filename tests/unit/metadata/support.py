@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kavka.metadata.cluster import lay_out
+from kavka.metadata.cluster import create_top_level_paths
 from kavka.metadata.embedded import EmbeddedStore
 
 
-def with_laid_out_store(folder: Path, body: Callable[[EmbeddedStore], Awaitable[Any]]) -> Any:
-    """One life of a broker's tree: opened, laid out, closed."""
+def with_initialized_store(folder: Path, body: Callable[[EmbeddedStore], Awaitable[Any]]) -> Any:
+    """Run `body` with a store that is opened, initialized and closed afterwards."""
 
     async def run() -> Any:
         store = EmbeddedStore.open(folder / "metadata.db")
-        await lay_out(store)
+        await create_top_level_paths(store)
         try:
             return await body(store)
         finally:
@@ -24,5 +24,5 @@ def with_laid_out_store(folder: Path, body: Callable[[EmbeddedStore], Awaitable[
 
 
 def to(values: Mapping[str, str]) -> Callable[[dict[str, str]], Mapping[str, str]]:
-    """A change of settings to these, whatever is set."""
+    """A change that replaces all settings by `values`."""
     return lambda _before: values

@@ -7,12 +7,12 @@ from typing import Any
 
 from kavka.common.config_view import BrokerConfigs
 from kavka.metadata import paths
-from kavka.metadata.cluster import lay_out
-from kavka.metadata.dynamic_config import ANNOUNCEMENT_LIFE_MS, DynamicConfig
+from kavka.metadata.cluster import create_top_level_paths
+from kavka.metadata.dynamic_config import NOTIFICATION_LIFETIME_MS, DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.store import MetadataStore, Op, OpResult
 from tests.support.memory_tree import MemoryTree
-from tests.unit.metadata.support import to, with_laid_out_store
+from tests.unit.metadata.support import to, with_initialized_store
 
 
 class Settings:
@@ -38,7 +38,7 @@ class Clock:
         return self.ms / 1000
 
 
-def test_a_topics_settings_lie_over_the_brokers_and_survive_a_restart(tmp_path: Path) -> None:
+def test_topic_overrides_take_precedence_and_survive_restart(tmp_path: Path) -> None:
     async def first(store: EmbeddedStore) -> None:
         configs = DynamicConfig(store, 0, Settings({"log.retention.ms": "5000"}))
         await configs.start()
@@ -61,11 +61,11 @@ def test_a_topics_settings_lie_over_the_brokers_and_survive_a_restart(tmp_path: 
         assert configs.topic_overrides("t") == {"retention.ms": "77"}
         assert configs.log_config("t").retention_ms == 77
 
-    with_laid_out_store(tmp_path, first)
-    with_laid_out_store(tmp_path, second)
+    with_initialized_store(tmp_path, first)
+    with_initialized_store(tmp_path, second)
 
 
-def test_a_brokers_settings_cover_those_of_all_brokers_and_reach_the_logs(tmp_path: Path) -> None:
+def test_broker_settings_override_defaults_and_update_log_configs(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         settings = Settings()
         configs = DynamicConfig(store, 0, settings)
@@ -88,10 +88,10 @@ def test_a_brokers_settings_cover_those_of_all_brokers_and_reach_the_logs(tmp_pa
         assert await store.children("/config/brokers") == ["0", "<default>"]
         await configs.stop()
 
-    with_laid_out_store(tmp_path, body)
+    with_initialized_store(tmp_path, body)
 
 
-def test_a_change_made_by_another_broker_is_taken_over(tmp_path: Path) -> None:
+def test_change_by_another_broker_is_applied(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         mine = DynamicConfig(store, 0, Settings())
         others = DynamicConfig(store, 1, Settings())
@@ -110,10 +110,10 @@ def test_a_change_made_by_another_broker_is_taken_over(tmp_path: Path) -> None:
         await mine.stop()
         await others.stop()
 
-    with_laid_out_store(tmp_path, body)
+    with_initialized_store(tmp_path, body)
 
 
-def test_old_announcements_are_removed(tmp_path: Path) -> None:
+def test_old_notifications_are_removed(tmp_path: Path) -> None:
     clock = Clock()
 
     async def run() -> list[str]:
@@ -124,7 +124,7 @@ def test_old_announcements_are_removed(tmp_path: Path) -> None:
         await configs.start()
         await configs.change_topic("a", to({}))
         await configs.stop()
-        clock.ms += ANNOUNCEMENT_LIFE_MS + 1
+        clock.ms += NOTIFICATION_LIFETIME_MS + 1
         await configs.change_topic("b", to({"retention.ms": "1"}))
         await configs.stop()
         names = await store.children(paths.CONFIG_CHANGES)
@@ -134,7 +134,7 @@ def test_old_announcements_are_removed(tmp_path: Path) -> None:
     assert asyncio.run(asyncio.wait_for(run(), 20)) == ["config_change_0000000001"]
 
 
-def test_a_value_that_cannot_be_used_is_ignored_and_the_rest_is_not(tmp_path: Path) -> None:
+def test_invalid_value_is_ignored_and_others_are_applied(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         await store.create("/config/topics/t", paths.encode_config({"retention.ms": "soon", "segment.bytes": "2000"}))
         await store.create("/config/topics/junk", b"not json")
@@ -148,10 +148,10 @@ def test_a_value_that_cannot_be_used_is_ignored_and_the_rest_is_not(tmp_path: Pa
         assert configs.topic_overrides("junk") == {}
         assert configs.broker.values["background.threads"] == 4
 
-    with_laid_out_store(tmp_path, body)
+    with_initialized_store(tmp_path, body)
 
 
-def test_a_topic_that_is_made_again_does_not_inherit_from_the_old_one(tmp_path: Path) -> None:
+def test_recreated_topic_does_not_inherit_overrides(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         configs = DynamicConfig(store, 0, Settings())
         await configs.start()
@@ -162,19 +162,19 @@ def test_a_topic_that_is_made_again_does_not_inherit_from_the_old_one(tmp_path: 
         assert configs.topic_overrides("t") == {}
         await configs.stop()
 
-    with_laid_out_store(tmp_path, body)
+    with_initialized_store(tmp_path, body)
 
 
-def test_a_groups_settings_survive_a_restart_whatever_its_name_is(tmp_path: Path) -> None:
+def test_group_overrides_survive_restart_for_any_name(tmp_path: Path) -> None:
     names = ["g", "a/b c%", ".", "..", "...", "příliš", "\x00", "~", "%2E"]
-    own = {"consumer.session.timeout.ms": "50000"}
+    overrides = {"consumer.session.timeout.ms": "50000"}
 
     async def first(store: EmbeddedStore) -> None:
         configs = DynamicConfig(store, 0, Settings())
         await configs.start()
         assert configs.groups == []
         for name in names:
-            await configs.change_group(name, to(own))
+            await configs.change_group(name, to(overrides))
         assert (await store.get("/config/groups/g"))[0] == (
             b'{"version":1,"config":{"consumer.session.timeout.ms":"50000"}}'
         )
@@ -188,7 +188,7 @@ def test_a_groups_settings_survive_a_restart_whatever_its_name_is(tmp_path: Path
         await configs.start()
         assert configs.groups == sorted(names)
         for name in names:
-            assert configs.group_overrides(name) == own
+            assert configs.group_overrides(name) == overrides
             assert configs.group_values(name)["consumer.session.timeout.ms"] == 50000
         assert configs.group_values("other")["consumer.session.timeout.ms"] == 45000
         for name in names:
@@ -197,11 +197,11 @@ def test_a_groups_settings_survive_a_restart_whatever_its_name_is(tmp_path: Path
         assert configs.groups == []
         await configs.stop()
 
-    with_laid_out_store(tmp_path, first)
-    with_laid_out_store(tmp_path, second)
+    with_initialized_store(tmp_path, first)
+    with_initialized_store(tmp_path, second)
 
 
-def test_a_groups_settings_reach_the_other_brokers(tmp_path: Path) -> None:
+def test_group_overrides_reach_other_brokers(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         mine = DynamicConfig(store, 0, Settings())
         others = DynamicConfig(store, 1, Settings())
@@ -213,7 +213,7 @@ def test_a_groups_settings_reach_the_other_brokers(tmp_path: Path) -> None:
             await others.change_group("a/b", to(values))
             assert await asyncio.wait_for(arrived.get(), 60) == "a/b"
             assert mine.group_overrides("a/b") == values
-        # What is there already, and what cannot be parsed, changes nothing.
+        # An invalid value changes nothing.
         await others.change_group("a/b", to({"consumer.session.timeout.ms": "soon"}))
         await others.change_group("c", to({"consumer.session.timeout.ms": "50000"}))
         assert await asyncio.wait_for(arrived.get(), 60) == "c"
@@ -221,11 +221,11 @@ def test_a_groups_settings_reach_the_other_brokers(tmp_path: Path) -> None:
         await mine.stop()
         await others.stop()
 
-    with_laid_out_store(tmp_path, body)
+    with_initialized_store(tmp_path, body)
 
 
-def interrupted(store: MetadataStore, rival: Callable[[], Awaitable[Any]]) -> None:
-    """Has the next write of `store` come right after what `rival` does."""
+def run_before_next_write(store: MetadataStore, rival: Callable[[], Awaitable[Any]]) -> None:
+    """Run `rival` just before the next write of `store`."""
     write = store.multi
 
     async def multi(ops: Sequence[Op]) -> list[OpResult]:
@@ -236,29 +236,29 @@ def interrupted(store: MetadataStore, rival: Callable[[], Awaitable[Any]]) -> No
     store.multi = multi  # type: ignore[method-assign]
 
 
-def setting(name: str, value: str) -> Callable[[dict[str, str]], dict[str, str]]:
+def with_setting(name: str, value: str) -> Callable[[dict[str, str]], dict[str, str]]:
     return lambda before: before | {name: value}
 
 
-def test_a_node_that_another_broker_makes_or_removes_meanwhile_is_written_anyway(tmp_path: Path) -> None:
+def test_change_succeeds_after_concurrent_creation_or_deletion(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         configs = DynamicConfig(store, 0, Settings())
         await configs.start()
         await store.ensure("/config/groups")
         path = "/config/groups/g"
-        interrupted(store, lambda: store.create(path))
+        run_before_next_write(store, lambda: store.create(path))
         await configs.change_group("g", to({"consumer.session.timeout.ms": "50000"}))
         assert await store.exists(path) is not None
-        interrupted(store, lambda: store.delete(path))
+        run_before_next_write(store, lambda: store.delete(path))
         await configs.change_group("g", to({}))
         assert await store.exists(path) is None
         assert len(await store.children("/config/changes")) == 2
         await configs.stop()
 
-    with_laid_out_store(tmp_path, body)
+    with_initialized_store(tmp_path, body)
 
 
-def test_changes_of_two_brokers_at_the_same_instant_are_both_made(tmp_path: Path) -> None:
+def test_concurrent_changes_of_two_brokers_are_both_applied(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         mine, others = DynamicConfig(store, 0, Settings()), DynamicConfig(store, 1, Settings())
         for configs in (mine, others):
@@ -279,28 +279,28 @@ def test_changes_of_two_brokers_at_the_same_instant_are_both_made(tmp_path: Path
         nodes = {"topics": "t", "brokers": "<default>", "groups": "g"}
         for kind, (change, first, second) in changes.items():
             path = f"/config/{kind}/{nodes[kind]}"
-            # At first there is no node, then there is one.
+            # The first change creates the node, the second one replaces it.
             for value in ("50000", "50001"):
-                interrupted(store, lambda c=change, n=first, v=value: c(others, setting(n, v)))  # type: ignore[misc]
-                await change(mine, setting(second, value))
+                run_before_next_write(store, lambda c=change, n=first, v=value: c(others, with_setting(n, v)))  # type: ignore[misc]
+                await change(mine, with_setting(second, value))
                 stored = paths.decode_config((await store.get(path))[0])
                 assert stored == {first: value, second: value}, path
         assert mine.topic_overrides("t") == {"retention.ms": "50001", "segment.bytes": "50001"}
         for configs in (mine, others):
             await configs.stop()
 
-    with_laid_out_store(tmp_path, body)
+    with_initialized_store(tmp_path, body)
 
 
-def test_many_changes_through_many_brokers_are_all_made() -> None:
+def test_many_concurrent_changes_are_all_applied() -> None:
     async def run() -> None:
         tree = MemoryTree()
-        await lay_out(tree.session())
+        await create_top_level_paths(tree.session())
         brokers = [DynamicConfig(tree.session(), number, Settings()) for number in range(4)]
         await asyncio.gather(*(configs.start() for configs in brokers))
         await asyncio.gather(
             *(
-                configs.change_topic("t", setting(f"name-{number}-{change}", "1"))
+                configs.change_topic("t", with_setting(f"name-{number}-{change}", "1"))
                 for number, configs in enumerate(brokers)
                 for change in range(10)
             )

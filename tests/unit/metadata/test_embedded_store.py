@@ -16,7 +16,7 @@ Body = Callable[[EmbeddedStore], Awaitable[Any]]
 
 
 def with_store(folder: Path, body: Body) -> Any:
-    """Runs `body` on a store of its own life: opened before, closed after."""
+    """Run `body` with a store that is opened before and closed afterwards."""
 
     async def run() -> Any:
         store = EmbeddedStore.open(folder / "metadata.db")
@@ -41,7 +41,7 @@ class TestEmbeddedStore(StoreConformance):
     pass
 
 
-def test_ephemeral_nodes_go_with_the_process_however_it_ends(tmp_path: Path) -> None:
+def test_ephemeral_nodes_are_removed_after_crash_and_close(tmp_path: Path) -> None:
     async def crash() -> int:
         store = EmbeddedStore.open(tmp_path / "metadata.db")
         await store.create("/ids")
@@ -52,46 +52,46 @@ def test_ephemeral_nodes_go_with_the_process_however_it_ends(tmp_path: Path) -> 
         store._connection.close()
         return stat.czxid
 
-    async def next_life(store: EmbeddedStore) -> int:
+    async def after_crash(store: EmbeddedStore) -> int:
         assert await store.children("/ids") == []
         await store.create("/ids/0", ephemeral=True)
         stat = await store.exists("/ids/0")
         assert stat is not None
         return stat.czxid
 
-    async def after_a_clean_close(store: EmbeddedStore) -> list[str]:
+    async def after_clean_close(store: EmbeddedStore) -> list[str]:
         return await store.children("/ids")
 
     first_epoch = asyncio.run(crash())
-    assert with_store(tmp_path, next_life) > first_epoch
-    assert with_store(tmp_path, after_a_clean_close) == []
+    assert with_store(tmp_path, after_crash) > first_epoch
+    assert with_store(tmp_path, after_clean_close) == []
 
 
-def test_writes_of_one_turn_share_one_commit(tmp_path: Path) -> None:
+def test_writes_of_one_turn_share_a_commit(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> int:
         commits = 0
         real = store._commit
 
-        def counted(batch: Any) -> None:
+        def counting_commit(batch: Any) -> None:
             nonlocal commits
             commits += 1
             real(batch)
 
-        store._commit = counted  # type: ignore[method-assign]
+        store._commit = counting_commit  # type: ignore[method-assign]
         await asyncio.gather(*(store.create(f"/n{i}") for i in range(200)))
         return commits
 
     assert with_store(tmp_path, body) == 1
 
 
-def test_a_failed_commit_fails_what_waited_behind_it_and_the_store_goes_on(tmp_path: Path) -> None:
+def test_failed_commit_fails_queued_writes_and_store_recovers(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         real = store._commit
 
-        def full(batch: Any) -> None:
+        def failing_commit(batch: Any) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
-        store._commit = full  # type: ignore[method-assign]
+        store._commit = failing_commit  # type: ignore[method-assign]
         first = asyncio.ensure_future(store.create("/a"))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(store.create("/a/b"))
@@ -104,7 +104,7 @@ def test_a_failed_commit_fails_what_waited_behind_it_and_the_store_goes_on(tmp_p
     with_store(tmp_path, body)
 
 
-def test_a_second_process_cannot_open_the_file(tmp_path: Path) -> None:
+def test_second_process_cannot_open_file(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
         with pytest.raises(StoreUnavailable, match=r"metadata\.db"):
             EmbeddedStore.open(tmp_path / "metadata.db")
@@ -113,11 +113,11 @@ def test_a_second_process_cannot_open_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/./a", "/a/..", "/a\x00", "/a\x1f", "/\ufff0"])
-def test_a_path_that_zookeeper_refuses_is_refused(path: str) -> None:
+def test_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(ValueError):
         check_path(path)
 
 
 @pytest.mark.parametrize("path", ["/", "/a", "/config/brokers/<default>", "/a/.b", "/a/...", "/ž"])
-def test_a_path_that_zookeeper_takes_is_taken(path: str) -> None:
+def test_valid_path_is_accepted(path: str) -> None:
     check_path(path)

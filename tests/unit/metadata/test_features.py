@@ -1,4 +1,4 @@
-"""Features are offered only while every registered broker has them."""
+"""A feature is finalized only while every registered broker supports it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from kavka.metadata.paths import BrokerRegistration
 
 
 def registration(broker_id: int, features: dict[str, dict[str, int]]) -> BrokerRegistration:
-    """As it comes back from the tree."""
+    """A registration that was encoded and decoded."""
     return BrokerRegistration.decode(broker_id, BrokerRegistration(broker_id, (), 0, features=features).encode())
 
 
-def test_a_broker_on_its_own_offers_all_that_it_has() -> None:
+def test_single_broker_finalizes_all_supported_levels() -> None:
     features = Features()
-    assert features.level(TRANSACTION_VERSION) == 0, "not before it is registered"
+    assert features.level(TRANSACTION_VERSION) == 0, "disabled before the registration"
     features.set_brokers([registration(0, features.registered())], 7)
     assert features.finalized == {name: levels.highest for name, levels in SUPPORTED.items()}
     assert (features.level(TRANSACTION_VERSION), features.level(GROUP_VERSION), features.epoch) == (2, 1, 7)
 
 
-def test_a_broker_that_has_none_of_them_keeps_them_off_while_it_is_there() -> None:
+def test_broker_without_support_disables_features() -> None:
     features = Features()
     mine = registration(0, features.registered())
     features.set_brokers([mine, registration(1, {})], 8)
@@ -28,7 +28,7 @@ def test_a_broker_that_has_none_of_them_keeps_them_off_while_it_is_there() -> No
     assert features.level(TRANSACTION_VERSION) == 2
 
 
-def test_the_highest_level_that_everybody_has_counts() -> None:
+def test_highest_common_level_is_finalized() -> None:
     features = Features({"a": Levels(0, 3), "b": Levels(0, 1)})
     other = registration(1, {"a": {"min_version": 0, "max_version": 2}, "c": {"min_version": 1, "max_version": 5}})
     features.set_brokers([registration(0, features.registered()), other], 1)

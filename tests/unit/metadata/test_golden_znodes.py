@@ -1,4 +1,4 @@
-"""Each node of a real cluster of Apache Kafka 3.9.1, read and written again by us: the same bytes."""
+"""Every znode of an Apache Kafka 3.9.1 cluster is decoded and encoded to the same bytes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kavka.metadata import paths
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "znodes" / "3.9.1.json"
 
-Again = Callable[[re.Match[str], bytes], bytes]
+Reencode = Callable[[re.Match[str], bytes], bytes]
 
 
-def _producer_id_block(_found: re.Match[str], data: bytes) -> bytes:
+def _producer_id_block(_match: re.Match[str], data: bytes) -> bytes:
     block = paths.ProducerIdBlock.decode(data)
     assert block is not None
     return block.encode()
 
 
-KINDS: tuple[tuple[str, Again], ...] = (
+KINDS: tuple[tuple[str, Reencode], ...] = (
     (r"/brokers/ids/(\d+)", lambda m, data: paths.BrokerRegistration.decode(int(m[1]), data).encode()),
     (r"/brokers/topics/([^/]+)", lambda m, data: paths.TopicNode.decode(m[1], data).encode()),
     (
@@ -44,30 +44,30 @@ KINDS: tuple[tuple[str, Again], ...] = (
 
 
 def nodes() -> list[tuple[str, str]]:
-    found = {
-        (path, node["data"]) for picture in json.loads(GOLDEN.read_text()).values() for path, node in picture.items()
+    nodes = {
+        (path, node["data"]) for snapshot in json.loads(GOLDEN.read_text()).values() for path, node in snapshot.items()
     }
-    return sorted((path, data) for path, data in found if data is not None)
+    return sorted((path, data) for path, data in nodes if data is not None)
 
 
 @pytest.mark.parametrize(("path", "data"), nodes())
-def test_a_node_of_apaches_is_written_again_as_it_was_read(path: str, data: str) -> None:
-    for pattern, again in KINDS:
-        if found := re.fullmatch(pattern, path):
-            written = again(found, data.encode()).decode()
+def test_znode_of_apache_kafka_round_trips(path: str, data: str) -> None:
+    for pattern, reencode in KINDS:
+        if match := re.fullmatch(pattern, path):
+            written = reencode(match, data.encode()).decode()
             if path == "/brokers/topics/many":
-                # Of a map by partition, Kafka's order beyond four is that of a hash table.
+                # Kafka writes maps of more than four partitions in the order of a hash table.
                 assert json.loads(written) == json.loads(data)
                 written, data = re.sub(r'"partitions":\{.*?\}', "", written), re.sub(r'"partitions":\{.*?\}', "", data)
             assert written == data
             return
-    pytest.fail(f"nobody here knows what {path} is")
+    pytest.fail(f"unknown path {path}")
 
 
-def test_the_nodes_that_are_always_there_are_those_of_a_new_cluster() -> None:
+def test_persistent_paths_are_those_of_a_new_cluster() -> None:
     new = json.loads(GOLDEN.read_text())["started"]
     empty = {path for path, node in new.items() if node["data"] is None}
-    expected = {path for always in paths.ALWAYS_THERE for path in _with_parents(always)}
+    expected = {path for persistent in paths.PERSISTENT_PATHS for path in _with_parents(persistent)}
     assert empty == expected | {"/cluster"}
 
 

@@ -1,4 +1,4 @@
-"""The bytes here were read from the znodes of an Apache Kafka 3.9.1 broker."""
+"""Contents of znodes. The bytes were read from an Apache Kafka 3.9.1 cluster."""
 
 from __future__ import annotations
 
@@ -98,17 +98,17 @@ GOLDEN: list[tuple[bytes, Any, Callable[[Any], bytes], Callable[[bytes], Any]]] 
 
 
 @pytest.mark.parametrize(("data", "value", "encode", "decode"), GOLDEN, ids=[g[0][:40].decode() for g in GOLDEN])
-def test_the_bytes_are_those_of_kafka(data: bytes, value: Any, encode: Any, decode: Any) -> None:
+def test_znode_bytes_match_kafka(data: bytes, value: Any, encode: Any, decode: Any) -> None:
     assert encode(value) == data
     assert decode(data) == value
 
 
-def test_the_feature_node_is_that_of_kafka() -> None:
+def test_feature_znode_matches_kafka() -> None:
     assert paths.encode_features({}) == b'{"features":{},"version":2,"status":1}'
     assert paths.decode_features(b'{"features":{"f":3},"version":2,"status":0}') == ({"f": 3}, False)
 
 
-def test_the_paths_are_those_of_kafka() -> None:
+def test_paths_match_kafka() -> None:
     assert paths.broker(3) == "/brokers/ids/3"
     assert paths.partition_state(TopicPartition("t", 7)) == "/brokers/topics/t/partitions/7/state"
     assert paths.topic_config("t") == "/config/topics/t"
@@ -118,7 +118,7 @@ def test_the_paths_are_those_of_kafka() -> None:
     assert paths.consumer_offset("g", TopicPartition("t", 0)) == "/consumers/g/offsets/t/0"
 
 
-def test_a_partition_that_is_being_moved_names_what_it_gains_and_loses() -> None:
+def test_reassigned_partition_has_adding_and_removing_replicas() -> None:
     node = TopicNode(paths.random_id(), {0: ReplicaAssignment((2, 1, 0), (2,), (0,)), 1: ReplicaAssignment((1,))})
     data = node.encode()
     assert b'"adding_replicas":{"0":[2]},"removing_replicas":{"0":[0]}' in data
@@ -126,7 +126,7 @@ def test_a_partition_that_is_being_moved_names_what_it_gains_and_loses() -> None
     assert node.partitions[0].is_being_reassigned and not node.partitions[1].is_being_reassigned
 
 
-def test_nodes_of_old_releases_are_read() -> None:
+def test_znodes_of_old_releases_are_decoded() -> None:
     old_topic = TopicNode.decode("t", b'{"version":1,"partitions":{"1":[1,0],"0":[0,1]}}')
     assert old_topic == TopicNode(None, {0: ReplicaAssignment((0, 1)), 1: ReplicaAssignment((1, 0))})
     old_broker = BrokerRegistration.decode(1, b'{"version":1,"host":"h","port":9092,"jmx_port":9999,"timestamp":"5"}')
@@ -135,20 +135,20 @@ def test_nodes_of_old_releases_are_read() -> None:
     assert paths.decode_config_change(change) == "topics/t"
 
 
-def test_a_broker_without_plaintext_has_no_host_for_old_clients() -> None:
+def test_broker_without_plaintext_has_no_host_for_old_clients() -> None:
     data = BrokerRegistration(0, (EndPoint("TLS", "SSL", "::1", 9093),), 1).encode()
     assert b'"endpoints":["TLS://[::1]:9093"]' in data
     assert b'"port":-1,"host":null' in data
     assert BrokerRegistration.decode(0, data).end_points == (EndPoint("TLS", "SSL", "::1", 9093),)
 
 
-def test_a_leader_that_recovers_says_so_and_one_that_has_does_not() -> None:
+def test_leader_recovery_state_is_written_only_while_recovering() -> None:
     recovering = PartitionStateNode(0, 1, (0,), 1, paths.RECOVERING)
     assert b'"leader_recovery_state":1' in recovering.encode()
     assert PartitionStateNode.decode(T1, recovering.encode()) == recovering
 
 
-def test_partition_lists_and_moves_go_there_and_back() -> None:
+def test_partition_lists_and_reassignments_round_trip() -> None:
     tps = [TopicPartition("a", 0), TopicPartition("b", 3)]
     assert paths.encode_partitions(tps[:1]) == b'{"version":1,"partitions":[{"topic":"a","partition":0}]}'
     assert paths.decode_partitions(paths.encode_partitions(tps)) == tps
@@ -157,12 +157,12 @@ def test_partition_lists_and_moves_go_there_and_back() -> None:
     assert paths.decode_log_dir_event(paths.encode_log_dir_event(4)) == 4
 
 
-def test_a_null_producer_id_block_means_none_was_taken() -> None:
+def test_empty_producer_id_block_decodes_to_none() -> None:
     assert ProducerIdBlock.decode(None) is None
 
 
 @pytest.mark.parametrize("data", [None, b"", b"[]", b"{}", b"\xff", b'{"version":1,"leader":"x"}'])
-def test_what_is_not_kafkas_is_one_clear_error(data: bytes | None) -> None:
+def test_malformed_data_raises_malformed_node(data: bytes | None) -> None:
     with pytest.raises(MalformedNode):
         PartitionStateNode.decode(T1, data)
     with pytest.raises(MalformedNode):
@@ -172,7 +172,7 @@ def test_what_is_not_kafkas_is_one_clear_error(data: bytes | None) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_decode_or_raise_malformed(data: bytes) -> None:
+def test_arbitrary_bytes_decode_or_raise_malformed_node(data: bytes) -> None:
     for decode in (
         lambda d: TopicNode.decode("t", d),
         lambda d: PartitionStateNode.decode(T1, d),
@@ -184,7 +184,7 @@ def test_any_bytes_decode_or_raise_malformed(data: bytes) -> None:
             decode(data)
 
 
-def test_the_text_of_an_id_never_starts_with_a_dash() -> None:
+def test_text_of_topic_id_does_not_start_with_dash() -> None:
     ids = {paths.random_id() for _ in range(500)}
     assert len(ids) == 500
     for topic_id in ids:
@@ -193,6 +193,6 @@ def test_the_text_of_an_id_never_starts_with_a_dash() -> None:
         assert paths.topic_id_from_text(text) == topic_id
 
 
-def test_names_of_users_are_written_as_kafkas_sanitizer_does() -> None:
+def test_names_are_sanitized_as_in_kafka() -> None:
     assert paths.sanitize("a b*c/d~") == "a%20b%2Ac%2Fd%7E"
     assert paths.desanitize(paths.sanitize("žluť/ü *")) == "žluť/ü *"

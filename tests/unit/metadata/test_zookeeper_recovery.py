@@ -1,92 +1,97 @@
-"""Which of the writes that were under way when the connection broke have been made?"""
+"""Decides which pending writes were applied when the connection broke."""
 
 from __future__ import annotations
 
 import pytest
 
 from kavka.metadata.store import Check, Create, Delete, Op, SetData, Stat
-from kavka.metadata.zookeeper_recovery import Found, Verdict, Write, judge, paths_to_read, results_of
+from kavka.metadata.zookeeper_recovery import Nodes, Verdict, Write, judge, paths_to_read, results_of
 
-MADE, AGAIN, UNKNOWN = Verdict.MADE, Verdict.AGAIN, Verdict.UNKNOWN
+APPLIED, RETRY, UNKNOWN = Verdict.APPLIED, Verdict.RETRY, Verdict.UNKNOWN
 SESSION = 77
 BEFORE = 100
 
 
 def node(
-    data: bytes | None = None, *, version: int = 0, made: int = BEFORE + 1, changed: int | None = None, owner: int = 0
+    data: bytes | None = None,
+    *,
+    version: int = 0,
+    created: int = BEFORE + 1,
+    changed: int | None = None,
+    owner: int = 0,
 ) -> tuple[bytes | None, Stat]:
-    return data, Stat(made, changed or made, made, 0, 0, version, 0, owner, len(data or b""), 0)
+    return data, Stat(created, changed or created, created, 0, 0, version, 0, owner, len(data or b""), 0)
 
 
 @pytest.mark.parametrize(
-    ("writes", "found", "expected"),
+    ("writes", "nodes", "expected"),
     [
-        # One write.
-        ([[Create("/a", b"x")]], {"/a": node(b"x")}, [MADE]),
-        ([[Create("/a", b"x")]], {"/a": None}, [AGAIN]),
-        ([[Create("/a", b"x")]], {"/a": node(b"other")}, [AGAIN]),
-        ([[Create("/a", b"x")]], {"/a": node(b"x", made=BEFORE)}, [AGAIN]),
-        ([[Create("/a", b"x", ephemeral=True)]], {"/a": node(b"x", owner=SESSION)}, [MADE]),
-        ([[Create("/a", b"x", ephemeral=True)]], {"/a": node(b"x", owner=78)}, [AGAIN]),
-        ([[Create("/a", b"x")]], {"/a": node(b"x", owner=SESSION)}, [AGAIN]),
-        ([[Create("/a-", sequential=True)]], {"/a-": None}, [AGAIN]),
-        ([[SetData("/a", b"x", 4)]], {"/a": node(b"x", version=5, made=1, changed=101)}, [MADE]),
-        ([[SetData("/a", b"x", 4)]], {"/a": node(b"x", version=6, made=1, changed=101)}, [AGAIN]),
-        ([[SetData("/a", b"x", 4)]], {"/a": node(b"x", version=5, made=1, changed=99)}, [AGAIN]),
-        ([[SetData("/a", b"x")]], {"/a": node(b"x", version=9, made=1, changed=101)}, [MADE]),
-        ([[SetData("/a", b"x")]], {"/a": None}, [AGAIN]),
-        ([[Delete("/a", 3)]], {"/a": None}, [MADE]),
-        ([[Delete("/a", 3)]], {"/a": node(made=1)}, [AGAIN]),
-        ([[Check("/e", 1)]], {}, [AGAIN]),
-        # A multi is whole or not at all, and has one zxid.
+        # A single write.
+        ([[Create("/a", b"x")]], {"/a": node(b"x")}, [APPLIED]),
+        ([[Create("/a", b"x")]], {"/a": None}, [RETRY]),
+        ([[Create("/a", b"x")]], {"/a": node(b"other")}, [RETRY]),
+        ([[Create("/a", b"x")]], {"/a": node(b"x", created=BEFORE)}, [RETRY]),
+        ([[Create("/a", b"x", ephemeral=True)]], {"/a": node(b"x", owner=SESSION)}, [APPLIED]),
+        ([[Create("/a", b"x", ephemeral=True)]], {"/a": node(b"x", owner=78)}, [RETRY]),
+        ([[Create("/a", b"x")]], {"/a": node(b"x", owner=SESSION)}, [RETRY]),
+        ([[Create("/a-", sequential=True)]], {"/a-": None}, [RETRY]),
+        ([[SetData("/a", b"x", 4)]], {"/a": node(b"x", version=5, created=1, changed=101)}, [APPLIED]),
+        ([[SetData("/a", b"x", 4)]], {"/a": node(b"x", version=6, created=1, changed=101)}, [RETRY]),
+        ([[SetData("/a", b"x", 4)]], {"/a": node(b"x", version=5, created=1, changed=99)}, [RETRY]),
+        ([[SetData("/a", b"x")]], {"/a": node(b"x", version=9, created=1, changed=101)}, [APPLIED]),
+        ([[SetData("/a", b"x")]], {"/a": None}, [RETRY]),
+        ([[Delete("/a", 3)]], {"/a": None}, [APPLIED]),
+        ([[Delete("/a", 3)]], {"/a": node(created=1)}, [RETRY]),
+        ([[Check("/e", 1)]], {}, [RETRY]),
+        # A multi is atomic and has one zxid.
         (
             [[Check("/e", 1), Create("/a", b"x"), SetData("/b", b"y", 0), Delete("/c")]],
-            {"/a": node(b"x", made=105), "/b": node(b"y", version=1, made=1, changed=105), "/c": None},
-            [MADE],
+            {"/a": node(b"x", created=105), "/b": node(b"y", version=1, created=1, changed=105), "/c": None},
+            [APPLIED],
         ),
         (
             [[Create("/a", b"x"), SetData("/b", b"y", 0)]],
-            {"/a": node(b"x", made=105), "/b": node(b"y", version=1, made=1, changed=106)},
-            [AGAIN],
+            {"/a": node(b"x", created=105), "/b": node(b"y", version=1, created=1, changed=106)},
+            [RETRY],
         ),
-        ([[Create("/a"), SetData("/a", b"y", 0)]], {"/a": node(b"y", version=1, made=105)}, [MADE]),
-        # Many: what was refused in the middle is asked for again, though a later one was made.
-        ([[Create("/a", b"x")], [Create("/b")]], {"/a": node(b"theirs"), "/b": node()}, [AGAIN, MADE]),
-        ([[Create("/a", b"x")], [Create("/b")]], {"/a": node(b"x"), "/b": None}, [MADE, AGAIN]),
-        # One upon the other: the later could only be made after the earlier.
+        ([[Create("/a"), SetData("/a", b"y", 0)]], {"/a": node(b"y", version=1, created=105)}, [APPLIED]),
+        # Several writes: a rejected write is sent again even if a later write was applied.
+        ([[Create("/a", b"x")], [Create("/b")]], {"/a": node(b"theirs"), "/b": node()}, [RETRY, APPLIED]),
+        ([[Create("/a", b"x")], [Create("/b")]], {"/a": node(b"x"), "/b": None}, [APPLIED, RETRY]),
+        # Dependent writes: the later write could only succeed after the earlier one.
         (
             [[SetData("/a", b"1", 0)], [SetData("/a", b"2", 1)], [SetData("/a", b"3", 2)]],
-            {"/a": node(b"3", version=3, made=1, changed=105)},
-            [MADE, MADE, MADE],
+            {"/a": node(b"3", version=3, created=1, changed=105)},
+            [APPLIED, APPLIED, APPLIED],
         ),
         (
             [[SetData("/a", b"1", 0)], [SetData("/a", b"2", 1)], [SetData("/a", b"3", 2)]],
-            {"/a": node(b"2", version=2, made=1, changed=105)},
-            [MADE, MADE, AGAIN],
+            {"/a": node(b"2", version=2, created=1, changed=105)},
+            [APPLIED, APPLIED, RETRY],
         ),
-        ([[Create("/a", b"1")], [SetData("/a", b"2", 0)]], {"/a": node(b"2", version=1)}, [MADE, MADE]),
-        ([[Create("/a", b"1")], [Delete("/a", 0)]], {"/a": None}, [MADE, MADE]),
-        ([[Delete("/a")], [Create("/a", b"2")]], {"/a": node(b"2")}, [MADE, MADE]),
-        # One upon the other, and nobody can tell.
-        ([[Create("/a", b"1")], [SetData("/a", b"2")]], {"/a": node(b"2", version=4)}, [UNKNOWN, MADE]),
+        ([[Create("/a", b"1")], [SetData("/a", b"2", 0)]], {"/a": node(b"2", version=1)}, [APPLIED, APPLIED]),
+        ([[Create("/a", b"1")], [Delete("/a", 0)]], {"/a": None}, [APPLIED, APPLIED]),
+        ([[Delete("/a")], [Create("/a", b"2")]], {"/a": node(b"2")}, [APPLIED, APPLIED]),
+        # Overlapping writes with an unknown outcome.
+        ([[Create("/a", b"1")], [SetData("/a", b"2")]], {"/a": node(b"2", version=4)}, [UNKNOWN, APPLIED]),
         (
             [[SetData("/a", b"1")], [SetData("/a", b"2")]],
-            {"/a": node(b"2", version=4, made=1, changed=105)},
-            [UNKNOWN, MADE],
+            {"/a": node(b"2", version=4, created=1, changed=105)},
+            [UNKNOWN, APPLIED],
         ),
     ],
 )
-def test_what_the_nodes_show(writes: list[list[Op]], found: Found, expected: list[Verdict]) -> None:
-    assert judge([Write(ops, BEFORE) for ops in writes], found, SESSION) == expected
+def test_verdicts(writes: list[list[Op]], nodes: Nodes, expected: list[Verdict]) -> None:
+    assert judge([Write(ops, BEFORE) for ops in writes], nodes, SESSION) == expected
 
 
-def test_the_answer_is_what_the_server_would_have_said() -> None:
+def test_results_match_server_response() -> None:
     ops = [Check("/e", 1), Create("/a", b"x"), SetData("/b", b"y", 2), Delete("/c")]
     stat = node(b"y", version=3)[1]
     assert paths_to_read(ops) == ["/a", "/b", "/c"]
     assert results_of(ops, {"/a": node(b"x"), "/b": (b"y", stat), "/c": None}) == [None, "/a", stat, None]
 
 
-def test_the_version_in_the_answer_is_the_writes_own_though_the_node_went_on() -> None:
+def test_result_has_version_of_the_write_after_later_changes() -> None:
     (result,) = results_of([SetData("/b", b"y", 2)], {"/b": node(b"z", version=7)})
     assert isinstance(result, Stat) and result.version == 3

@@ -1,4 +1,5 @@
-"""A server with connections over socket pairs, and one made-up API whose requests say how they want to be handled."""
+"""A server with connections over socket pairs, and one made-up API whose requests say how they want
+to be handled."""
 
 from __future__ import annotations
 
@@ -67,11 +68,12 @@ class Unencodable(Text):
 
 
 class EchoApi:
-    """Answers `x` with `x`; what comes before a colon says how.
+    """Responds to `x` with `x`. A prefix says how:
 
-    future:x   when `futures[x]` is given a result;  task:x  the same in a coroutine;  fail:x  with a KafkaError;
-    crash:x  with a bug;  close:x  by closing;  broken:x  with what cannot be encoded;  none:x  not at all;
-    later none:x, later close:x  in a coroutine;  task of future:x  as future:x, but out of a coroutine
+    future:x   when `futures[x]` is given a result;  task:x  the same in a coroutine;  fail:x  with
+    a KafkaError; crash:x  with a bug;  close:x  by closing;  broken:x  with what cannot be encoded;
+    none:x  not at all; later none:x, later close:x  in a coroutine;  task of future:x  as future:x,
+    but out of a coroutine
     """
 
     key = KEY
@@ -121,7 +123,7 @@ class EchoApi:
             raise ConnectionMustClose
         return self.futures[what] if how == "task of future" else None
 
-    def answer(self, what: str) -> None:
+    def response(self, what: str) -> None:
         self.futures[what].set_result(Text(what.encode()))
 
 
@@ -143,7 +145,7 @@ class Peer:
         await asyncio.wait_for(self._loop.sock_sendall(self.sock, b"".join(frames)), PATIENCE_S)
 
     def start_sending(self, *frames: bytes) -> asyncio.Task[None]:
-        """What the broker does not read at once is sent meanwhile."""
+        """Send in the background what the broker does not read at once."""
         self.sending = self._loop.create_task(self.send(*frames))
         return self.sending
 
@@ -156,17 +158,17 @@ class Peer:
             data += piece
         return bytes(data)
 
-    async def answer(self) -> tuple[int, bytes]:
-        """(correlation id, body) of the next answer."""
+    async def response(self) -> tuple[int, bytes]:
+        """(correlation id, body) of the next response."""
         (size,) = struct.unpack(">i", await self.exactly(4))
         data = await self.exactly(size)
         return struct.unpack(">i", data[:4])[0], data[4:]
 
-    async def answers(self, count: int) -> list[str]:
-        return [(await self.answer())[1].decode() for _ in range(count)]
+    async def responses(self, count: int) -> list[str]:
+        return [(await self.response())[1].decode() for _ in range(count)]
 
     async def nothing(self) -> None:
-        """Has the loop look at everything that could lead to an answer, and finds none."""
+        """Run the loop a few times and check that no response arrives."""
         for _ in range(5):
             await asyncio.sleep(0.005)
         try:
@@ -192,7 +194,7 @@ class World:
             settings=settings(**changes),
             in_cluster=False,
             metrics=Registry(),
-            replica_manager=SimpleNamespace(write_staged=self._write_staged),
+            replica_manager=SimpleNamespace(staged_appends=SimpleNamespace(write=self._write_staged)),
         )
         self.server = Server(services)  # type: ignore[arg-type]
         self.api = EchoApi()

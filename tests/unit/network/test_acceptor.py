@@ -61,7 +61,7 @@ def listening(body, limits: ConnectionLimits, **more) -> None:
     asyncio.run(scenario())
 
 
-def test_a_full_broker_lets_connections_wait_until_there_is_room():
+def test_a_full_broker_keeps_connections_in_the_backlog():
     async def body(world: Listening) -> None:
         for _ in range(3):
             await world.connect()
@@ -73,7 +73,7 @@ def test_a_full_broker_lets_connections_wait_until_there_is_room():
     listening(body, ConnectionLimits(2, 100, {}))
 
 
-def test_an_address_with_too_many_connections_is_turned_away():
+def test_an_address_with_too_many_connections_is_refused():
     async def body(world: Listening) -> None:
         await world.connect()
         turned_away = await world.connect()
@@ -91,14 +91,14 @@ def test_more_connections_than_the_rate_allows_wait_for_the_next_second(monkeypa
             await world.connect()
         async with asyncio.timeout(60):
             while len(world.accepted) < 5:
-                world.acceptor.start()  # somebody left: that makes no room in this second
+                world.acceptor.start()  # a closed connection does not raise the rate
                 await asyncio.sleep(0.005)
         assert world.times[4] - world.times[0] > 0.2
 
     listening(body, ConnectionLimits(100, 100, {}, max_rate=2))
 
 
-def test_a_connection_that_broke_before_it_was_taken_does_not_count():
+def test_a_connection_that_closes_before_accept_does_not_count():
     async def body(world: Listening) -> None:
         world.fails = True
         await world.connect()
@@ -111,14 +111,14 @@ def test_a_connection_that_broke_before_it_was_taken_does_not_count():
     listening(body, ConnectionLimits(100, 100, {}))
 
 
-def test_no_descriptors_left_is_a_pause_and_no_end(monkeypatch):
+def test_accepting_pauses_without_file_descriptors(monkeypatch):
     real = socket.socket.accept
     refusals = [OSError(errno.EMFILE, "Too many open files")]
 
-    asked: list[float] = []
+    attempts: list[float] = []
 
     def accept(self):
-        asked.append(time.monotonic())
+        attempts.append(time.monotonic())
         if refusals:
             raise refusals.pop()
         return real(self)
@@ -129,17 +129,17 @@ def test_no_descriptors_left_is_a_pause_and_no_end(monkeypatch):
         async with asyncio.timeout(60):
             while await world.count() == 0:
                 await asyncio.sleep(0.01)
-        assert asked[1] - asked[0] > 0.09
+        assert attempts[1] - attempts[0] > 0.09
 
     listening(body, ConnectionLimits(100, 100, {}))
 
 
-def test_buffers_are_set_where_they_are_asked_for():
+def test_socket_buffers_are_set_if_configured():
     async def body(world: Listening) -> None:
         await world.connect()
         assert await world.count() == 1
         sock = world.accepted[0]
-        # The kernel doubles what it is asked for.
+        # The kernel doubles the configured size.
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 20_000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 30_000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -1,4 +1,4 @@
-"""Who is held back, by what, and that each of them goes on afterwards; who is closed for being silent."""
+"""Back-pressure: when a connection is not read, when it is read again, and when it is closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kavka.network.connection import MAX_UNANSWERED, MAX_UNSENT_BYTES, MAX_UNSENT_PIECES
+from kavka.network.connection import MAX_PENDING_RESPONSES, MAX_UNSENT_BYTES, MAX_UNSENT_PIECES
 from kavka.storage.file_slice import FileSlice, LogFile
 from tests.unit.network.harness import Text, World, frame, in_world
 
@@ -25,7 +25,7 @@ async def settle(world: World) -> int:
     return before
 
 
-def test_a_peer_that_does_not_take_its_answers_is_not_read_any_more_until_it_does():
+def test_reading_stops_while_the_peer_does_not_receive_its_responses():
     async def body(world: World) -> None:
         size = 100_000
         world.api.handle = lambda ctx, request: world.api.handled.append("") or Text(bytes(size))
@@ -37,12 +37,12 @@ def test_a_peer_that_does_not_take_its_answers_is_not_read_any_more_until_it_doe
         assert await settle(world) < count
         assert peer.connection._outbox.queued_bytes < MAX_UNSENT_BYTES + 2 * size
         for _ in range(count):
-            assert len((await peer.answer())[1]) == size
+            assert len((await peer.response())[1]) == size
 
     in_world(body)
 
 
-def test_pieces_of_files_that_a_peer_does_not_take_hold_it_back_too(tmp_path):
+def test_reading_stops_while_the_peer_does_not_receive_file_slices(tmp_path):
     (tmp_path / "a.log").write_bytes(bytes(1_000_000))
     file = LogFile(str(tmp_path / "a.log"), 1_000_000)
 
@@ -58,33 +58,33 @@ def test_pieces_of_files_that_a_peer_does_not_take_hold_it_back_too(tmp_path):
     in_world(body)
 
 
-def test_a_peer_that_reads_slowly_gets_everything_in_order():
+def test_a_slow_peer_gets_all_responses_in_order():
     async def body(world: World) -> None:
         peer = world.connect(send_buffer=4096)
         texts = [f"{n}-" + "x" * 3000 for n in range(500)]
         sending = peer.start_sending(*map(frame, texts))
-        assert await peer.answers(len(texts)) == texts
+        assert await peer.responses(len(texts)) == texts
         await sending
         assert peer.connection._outbox.queued_bytes == 0
 
     in_world(body)
 
 
-def test_too_many_unanswered_requests_stop_the_reading_and_the_first_answers_start_it_again():
+def test_reading_stops_with_too_many_pending_responses():
     async def body(world: World) -> None:
         peer = world.connect()
-        count = MAX_UNANSWERED + 50
+        count = MAX_PENDING_RESPONSES + 50
         for n in range(count):
             await peer.send(frame(f"future:{n}"))
             await asyncio.sleep(0)
-        assert await settle(world) == MAX_UNANSWERED
-        for n in range(MAX_UNANSWERED - 1, -1, -1):
-            world.api.answer(str(n))
-        assert await peer.answers(MAX_UNANSWERED) == [str(n) for n in range(MAX_UNANSWERED)]
+        assert await settle(world) == MAX_PENDING_RESPONSES
+        for n in range(MAX_PENDING_RESPONSES - 1, -1, -1):
+            world.api.response(str(n))
+        assert await peer.responses(MAX_PENDING_RESPONSES) == [str(n) for n in range(MAX_PENDING_RESPONSES)]
         await world.until(lambda: len(world.api.handled) == count)
-        for n in range(MAX_UNANSWERED, count):
-            world.api.answer(str(n))
-        assert len(await peer.answers(50)) == 50
+        for n in range(MAX_PENDING_RESPONSES, count):
+            world.api.response(str(n))
+        assert len(await peer.responses(50)) == 50
 
     in_world(body)
 
@@ -94,28 +94,28 @@ def begun(size: int = LARGE) -> bytes:
     return frame(bytes(size))[: size // 2]
 
 
-def test_large_requests_wait_while_others_take_all_the_bytes_and_small_ones_do_not():
+def test_large_requests_wait_for_queued_bytes_and_small_ones_do_not():
     async def body(world: World) -> None:
         first, second, small = world.connect(), world.connect(), world.connect()
         await first.send(begun())
         await world.until(lambda: world.server.large_frame_bytes > 0)
         reserved = world.server.large_frame_bytes
         sending = second.start_sending(frame("before"), frame(b"2" * LARGE), frame("behind"))
-        assert await second.answers(1) == ["before"]
+        assert await second.responses(1) == ["before"]
         await second.nothing()
         assert world.server.large_frame_bytes == reserved
         await small.send(frame("small"))
-        assert await small.answers(1) == ["small"]
+        assert await small.responses(1) == ["small"]
         await first.send(frame(bytes(LARGE))[LARGE // 2 :])
-        assert len((await first.answer())[1]) == LARGE
-        assert (await second.answer())[1] == b"2" * LARGE
-        assert await second.answers(1) == ["behind"]
+        assert len((await first.response())[1]) == LARGE
+        assert (await second.response())[1] == b"2" * LARGE
+        assert await second.responses(1) == ["behind"]
         await sending
 
     in_world(body, queued_max_request_bytes=LARGE)
 
 
-def test_bytes_of_a_large_request_that_was_cut_off_are_free_for_the_one_who_waits():
+def test_bytes_of_an_aborted_large_request_are_released():
     async def body(world: World) -> None:
         first, second = world.connect(), world.connect()
         await first.send(begun())
@@ -123,15 +123,16 @@ def test_bytes_of_a_large_request_that_was_cut_off_are_free_for_the_one_who_wait
         sending = second.start_sending(frame(b"2" * LARGE))
         await second.nothing()
         first.sock.close()
-        assert (await second.answer())[1] == b"2" * LARGE
+        assert (await second.response())[1] == b"2" * LARGE
         await sending
 
     in_world(body, queued_max_request_bytes=1)
 
 
 @pytest.mark.parametrize("how", ["task", "task of future"])
-def test_bytes_of_a_large_request_are_free_when_its_coroutine_has_ended(how: str):
-    """A Produce may wait for a worker that opens its batches. Its bytes are in memory until then."""
+def test_bytes_of_a_large_request_are_released_when_its_coroutine_ends(how: str):
+    """A Produce may wait for a worker that opens its batches. Its bytes are in memory until
+    then."""
 
     async def body(world: World) -> None:
         first, second = world.connect(), world.connect()
@@ -152,20 +153,20 @@ def test_bytes_of_a_large_request_are_free_when_its_coroutine_has_ended(how: str
         sending = second.start_sending(frame(b"2" * LARGE))
         await second.nothing()
         if how == "task":
-            world.api.answer("x")
+            world.api.response("x")
         else:
             gate.set()
-        # What waits for replicas after that needs the bytes no more.
-        assert (await second.answer())[1] == b"2" * LARGE
+        # A response that waits for replicas does not need the bytes.
+        assert (await second.response())[1] == b"2" * LARGE
         if how != "task":
-            world.api.answer("x")
-        assert await first.answers(1) == ["x"]
+            world.api.response("x")
+        assert await first.responses(1) == ["x"]
         await sending
 
     in_world(body, queued_max_request_bytes=1)
 
 
-def test_a_bad_request_behind_a_wait_for_bytes_closes_its_connection_and_no_other():
+def test_an_invalid_request_after_a_wait_for_bytes_closes_only_its_connection():
     async def body(world: World) -> None:
         first, second = world.connect(), world.connect()
         await first.send(begun())
@@ -174,14 +175,14 @@ def test_a_bad_request_behind_a_wait_for_bytes_closes_its_connection_and_no_othe
         sending = second.start_sending(bad)
         await second.nothing()
         await first.send(frame(bytes(LARGE))[LARGE // 2 :])
-        assert len((await first.answer())[1]) == LARGE
+        assert len((await first.response())[1]) == LARGE
         await asyncio.wait((sending,))
         await second.closed()
 
     in_world(body, queued_max_request_bytes=1)
 
 
-def test_a_connection_that_goes_while_it_waits_for_bytes_is_forgotten():
+def test_a_connection_that_closes_while_it_waits_for_bytes_is_removed():
     async def body(world: World) -> None:
         first, second = world.connect(), world.connect()
         await first.send(begun())
@@ -191,12 +192,12 @@ def test_a_connection_that_goes_while_it_waits_for_bytes_is_forgotten():
         second.connection.close()
         assert not world.server._waiting_for_bytes
         await first.send(frame(bytes(LARGE))[LARGE // 2 :])
-        assert len((await first.answer())[1]) == LARGE
+        assert len((await first.response())[1]) == LARGE
 
     in_world(body, queued_max_request_bytes=1)
 
 
-def test_a_length_alone_takes_no_memory():
+def test_a_length_alone_allocates_no_memory():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(struct.pack(">i", 90_000_000) + b"x" * 1000)
@@ -206,20 +207,20 @@ def test_a_length_alone_takes_no_memory():
     in_world(body)
 
 
-def test_a_silent_connection_is_closed_but_not_one_that_waits_for_an_answer():
+def test_an_idle_connection_is_closed_unless_a_response_is_pending():
     async def body(world: World) -> None:
         world.server.start()
         silent, busy, waiting = world.connect(), world.connect(), world.connect()
         await waiting.send(frame("future:a"))
         for _ in range(30):
             await busy.send(frame("x"))
-            assert await busy.answers(1) == ["x"]
+            assert await busy.responses(1) == ["x"]
             await asyncio.sleep(0.01)
         await silent.closed()
         assert not busy.connection.closed
         assert not waiting.connection.closed
-        world.api.answer("a")
-        assert await waiting.answers(1) == ["a"]
+        world.api.response("a")
+        assert await waiting.responses(1) == ["a"]
         await asyncio.sleep(0.05)
         assert not waiting.connection.closed
         await waiting.closed()
@@ -227,7 +228,7 @@ def test_a_silent_connection_is_closed_but_not_one_that_waits_for_an_answer():
     in_world(body, connections_max_idle_ms=150)
 
 
-def test_a_peer_that_takes_no_answer_for_as_long_as_the_idle_time_is_closed():
+def test_a_peer_that_receives_nothing_for_the_idle_time_is_closed():
     async def body(world: World) -> None:
         world.server.start()
         peer = world.connect()
@@ -238,7 +239,7 @@ def test_a_peer_that_takes_no_answer_for_as_long_as_the_idle_time_is_closed():
     in_world(body, connections_max_idle_ms=100)
 
 
-def test_the_stop_ends_waiting_futures_at_once_and_waits_for_coroutines_only_so_long(monkeypatch):
+def test_the_stop_cancels_futures_and_waits_for_coroutines_up_to_its_grace_time(monkeypatch):
     monkeypatch.setattr("kavka.network.server.STOP_GRACE_S", 0.1)
 
     async def body(world: World) -> None:
@@ -246,7 +247,7 @@ def test_the_stop_ends_waiting_futures_at_once_and_waits_for_coroutines_only_so_
         await quick.send(frame("future:a"), frame("task:b"))
         await slow.send(frame("task:c"))
         await world.until(lambda: len(world.api.futures) == 3)
-        asyncio.get_running_loop().call_later(0.02, world.api.answer, "b")
+        asyncio.get_running_loop().call_later(0.02, world.api.response, "b")
         tasks = [task for peer in (quick, slow) for task in peer.connection.tasks()]
         await world.server.stop()
         assert world.api.futures["a"].cancelled()
@@ -257,8 +258,9 @@ def test_the_stop_ends_waiting_futures_at_once_and_waits_for_coroutines_only_so_
     in_world(body)
 
 
-def test_a_connection_that_pipelines_lets_others_have_their_turn():
-    """Requests of a millisecond each, hundreds in one read: another connection is served between them."""
+def test_a_pipelining_connection_does_not_starve_others():
+    """Requests of a millisecond each, hundreds in one read: another connection is served between
+    them."""
 
     async def body(world: World) -> None:
         def handle(ctx, request):
@@ -271,48 +273,49 @@ def test_a_connection_that_pipelines_lets_others_have_their_turn():
         await greedy.send(*(frame(name) for name in names))
         await world.until(lambda: len(world.api.handled) > 0)
         await other.send(frame("other"))
-        assert await other.answers(1) == ["other"]
+        assert await other.responses(1) == ["other"]
         assert world.api.handled.index("other") < 150
-        assert await greedy.answers(len(names)) == names
+        assert await greedy.responses(len(names)) == names
 
     in_world(body)
 
 
-def test_nothing_is_left_behind_when_a_turn_ends_with_the_last_bytes(monkeypatch):
-    """Every request uses up its turn: the rest is handled although the socket never becomes readable again."""
+def test_carried_requests_are_handled_without_new_input(monkeypatch):
+    """Every request uses up its turn: the rest is handled although the socket never becomes
+    readable again."""
     monkeypatch.setattr("kavka.network.connection.TURN_S", -1.0)
 
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("a"), frame("future:b"), frame("task:c"), frame("d"), frame("fail:e"), frame("f"))
-        assert await peer.answers(1) == ["a"]
+        assert await peer.responses(1) == ["a"]
         await world.until(lambda: "c" in world.api.futures)
-        world.api.answer("b")
-        assert await peer.answers(1) == ["b"]
-        world.api.answer("c")
-        assert await peer.answers(4) == ["c", "d", "error 42", "f"]
+        world.api.response("b")
+        assert await peer.responses(1) == ["b"]
+        world.api.response("c")
+        assert await peer.responses(4) == ["c", "d", "error 42", "f"]
         # Half of a request is received, its turn ends, and the peer sends the rest.
         last = frame("h")
         await peer.send(frame("g"), last[:-1])
-        assert await peer.answers(1) == ["g"]
+        assert await peer.responses(1) == ["g"]
         await peer.send(last[-1:])
-        assert await peer.answers(1) == ["h"]
+        assert await peer.responses(1) == ["h"]
 
     in_world(body)
 
 
-def test_a_connection_may_close_or_end_between_its_turns(monkeypatch):
+def test_a_connection_may_close_between_its_turns(monkeypatch):
     monkeypatch.setattr("kavka.network.connection.TURN_S", -1.0)
 
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("a"), frame("close:b"), frame("c"))
-        assert await peer.answers(1) == ["a"]
+        assert await peer.responses(1) == ["a"]
         await peer.closed()
         other = world.connect()
         await other.send(*(frame(str(n)) for n in range(50)))
         other.sock.shutdown(socket.SHUT_WR)
-        assert await other.answers(50) == [str(n) for n in range(50)]
+        assert await other.responses(50) == [str(n) for n in range(50)]
         await other.closed()
 
     in_world(body)

@@ -1,4 +1,4 @@
-"""One connection: order of answers, who waits for whom, frames in pieces, and how it ends."""
+"""One connection: the order of responses, waits, partial frames, and closing."""
 
 from __future__ import annotations
 
@@ -13,62 +13,62 @@ from kavka.protocol.messages.api_versions import ApiVersionsResponse
 from tests.unit.network.harness import KEY, World, frame, in_world
 
 
-def test_answers_leave_in_the_order_of_the_requests_although_a_later_one_is_ready_first():
+def test_responses_are_sent_in_the_order_of_the_requests():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a", 1), frame("b", 2), frame("future:c", 3), frame("d", 4))
         await peer.nothing()
         assert world.api.handled == ["future:a", "b", "future:c", "d"]
-        world.api.answer("c")
+        world.api.response("c")
         await peer.nothing()
-        world.api.answer("a")
-        assert [await peer.answer() for _ in range(4)] == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+        world.api.response("a")
+        assert [await peer.response() for _ in range(4)] == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
 
     in_world(body)
 
 
-def test_a_coroutine_holds_back_the_requests_behind_it_until_it_is_done():
+def test_a_coroutine_delays_later_requests_until_it_is_done():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("task:a"), frame("b"))
         await peer.send(frame("c"))
         await peer.nothing()
         assert world.api.handled == ["task:a"]
-        world.api.answer("a")
-        assert await peer.answers(3) == ["a", "b", "c"]
+        world.api.response("a")
+        assert await peer.responses(3) == ["a", "b", "c"]
         await peer.send(frame("d"))
-        assert await peer.answers(1) == ["d"]
+        assert await peer.responses(1) == ["d"]
 
     in_world(body)
 
 
-def test_a_future_that_is_done_does_not_let_requests_pass_a_coroutine_that_is_not():
+def test_a_completed_future_does_not_let_requests_pass_a_pending_coroutine():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("task:b"), frame("c"))
         await peer.nothing()
-        world.api.answer("a")
-        assert await peer.answers(1) == ["a"]
+        world.api.response("a")
+        assert await peer.responses(1) == ["a"]
         await peer.nothing()
         assert world.api.handled == ["future:a", "task:b"]
-        world.api.answer("b")
-        assert await peer.answers(2) == ["b", "c"]
+        world.api.response("b")
+        assert await peer.responses(2) == ["b", "c"]
 
     in_world(body)
 
 
-def test_requests_that_come_byte_by_byte_are_answered_as_if_they_had_come_at_once():
+def test_requests_may_arrive_byte_by_byte():
     async def body(world: World) -> None:
         peer = world.connect()
         for byte in frame("abc", 7) + frame("d", 8):
             await peer.send(bytes([byte]))
             await asyncio.sleep(0)
-        assert [await peer.answer() for _ in range(2)] == [(7, b"abc"), (8, b"d")]
+        assert [await peer.response() for _ in range(2)] == [(7, b"abc"), (8, b"d")]
 
     in_world(body)
 
 
-def test_every_request_has_the_client_id_of_its_own_header_also_where_the_last_one_had_another():
+def test_every_request_has_the_client_id_of_its_header():
     def tagged(client: str | None, tags: bytes = b"\0") -> bytes:
         name = b"" if client is None else client.encode()
         head = struct.pack(">hhih", KEY, 9, 0, -1 if client is None else len(name)) + name + tags + b"x"
@@ -90,7 +90,7 @@ def test_every_request_has_the_client_id_of_its_own_header_also_where_the_last_o
         )
         for _ in range(len(clients)):
             assert await peer.exactly(10) == struct.pack(">iix", 6, 0) + b"x"
-        assert await peer.answers(1) == ["x"]
+        assert await peer.responses(1) == ["x"]
         for _ in range(3):
             assert await peer.exactly(10) == struct.pack(">iix", 6, 0) + b"x"
         assert seen == [*clients, "c", "a", "a", "a"]
@@ -99,38 +99,38 @@ def test_every_request_has_the_client_id_of_its_own_header_also_where_the_last_o
 
 
 @pytest.mark.parametrize("size", [100_000, 140_000, 300_000, 5_000_000])
-def test_a_request_of_any_size_arrives_whole_with_others_before_and_behind_it(size):
+def test_a_request_of_any_size_arrives_complete(size):
     async def body(world: World) -> None:
         world.api.handle = lambda ctx, request: request
         peer = world.connect()
         large = bytes(range(256)) * (size // 256)
         sending = peer.start_sending(frame("a"), frame(large), frame("b"))
-        assert await peer.answers(1) == ["a"]
-        assert (await peer.answer())[1] == large
-        assert await peer.answers(1) == ["b"]
+        assert await peer.responses(1) == ["a"]
+        assert (await peer.response())[1] == large
+        assert await peer.responses(1) == ["b"]
         await sending
 
     in_world(body)
 
 
-def test_what_was_asked_before_a_bad_frame_is_answered_and_then_the_connection_is_closed():
+def test_responses_are_sent_before_an_invalid_frame_closes_the_connection():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("a"), frame("b"), struct.pack(">i", 3) + b"bad" + frame("never"))
-        assert await peer.answers(2) == ["a", "b"]
+        assert await peer.responses(2) == ["a", "b"]
         await peer.closed()
         assert world.api.handled == ["a", "b"]
 
     in_world(body)
 
 
-def test_also_what_had_to_wait_is_answered_before_a_bad_frame_closes_the_connection():
+def test_pending_responses_are_sent_before_an_invalid_frame_closes_the_connection():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("b"), frame("x", key=999), frame("never"))
         await peer.nothing()
-        world.api.answer("a")
-        assert await peer.answers(2) == ["a", "b"]
+        world.api.response("a")
+        assert await peer.responses(2) == ["a", "b"]
         await peer.closed()
         assert world.api.handled == ["future:a", "b"]
 
@@ -151,7 +151,7 @@ def test_also_what_had_to_wait_is_answered_before_a_bad_frame_closes_the_connect
         struct.pack(">ihhih", 10, 3, 0, 1, 500),
     ],
 )
-def test_what_cannot_be_served_closes_the_connection(data):
+def test_an_unsupported_request_closes_the_connection(data):
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(data)
@@ -161,45 +161,45 @@ def test_what_cannot_be_served_closes_the_connection(data):
     in_world(body, socket_request_max_bytes=1000)
 
 
-def test_a_version_of_api_versions_that_is_too_new_is_answered_in_version_0_with_what_is_served():
+def test_an_unsupported_api_versions_gets_a_response_of_version_0():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame(b"whatever is in it", 5, key=18, version=99), frame("a", 6))
-        correlation, data = await peer.answer()
-        answer, end = ApiVersionsResponse.decode(memoryview(data), 0, 0)
-        assert (correlation, answer.error_code, end) == (5, 35, len(data))
-        assert 18 in [entry.api_key for entry in answer.api_keys]
-        assert await peer.answer() == (6, b"a")
+        correlation, data = await peer.response()
+        response, end = ApiVersionsResponse.decode(memoryview(data), 0, 0)
+        assert (correlation, response.error_code, end) == (5, 35, len(data))
+        assert 18 in [entry.api_key for entry in response.api_keys]
+        assert await peer.response() == (6, b"a")
 
     in_world(body)
 
 
-def test_a_request_that_would_decode_to_too_much_closes_the_connection_unless_it_is_records(monkeypatch):
+def test_a_request_over_the_decoding_limit_closes_the_connection_unless_it_is_produce(monkeypatch):
     monkeypatch.setattr(connections, "MAX_DECODED_BYTES", 1000)
 
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("x" * 900), frame("x" * 1000))
-        assert len((await peer.answer())[1]) == 900
+        assert len((await peer.response())[1]) == 900
         await peer.closed()
 
     in_world(body)
 
 
-def test_a_request_with_no_answer_leaves_no_gap():
+def test_a_request_without_a_response_leaves_no_gap():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("none:a", 1), frame("b", 2))
-        assert await peer.answer() == (2, b"b")
+        assert await peer.response() == (2, b"b")
 
     in_world(body)
 
 
-def test_a_failed_request_with_no_answer_closes_the_connection_behind_the_answers_before_it():
+def test_a_failed_request_without_a_response_closes_after_earlier_responses():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("a"), frame("close:b"), frame("c"))
-        assert await peer.answers(1) == ["a"]
+        assert await peer.responses(1) == ["a"]
         await peer.closed()
         assert world.api.handled == ["a", "close:b"]
 
@@ -211,38 +211,38 @@ def test_a_coroutine_without_a_response_keeps_its_place():
         peer = world.connect()
         await peer.send(frame("future:a"), frame("later none:b"), frame("c"), frame("later none:d"), frame("e"))
         await world.until(lambda: len(world.api.handled) == 5)
-        world.api.answer("a")
-        assert await peer.answers(3) == ["a", "c", "e"]
+        world.api.response("a")
+        assert await peer.responses(3) == ["a", "c", "e"]
 
     in_world(body)
 
 
-def test_a_coroutine_that_fails_without_a_response_closes_the_connection_behind_the_answers_before_it():
+def test_a_failed_coroutine_without_a_response_closes_after_earlier_responses():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("later close:b"), frame("c"))
         await peer.nothing()
-        world.api.answer("a")
-        assert await peer.answers(1) == ["a"]
+        world.api.response("a")
+        assert await peer.responses(1) == ["a"]
         await peer.closed()
         assert world.api.handled == ["future:a", "later close:b"]
 
     in_world(body)
 
 
-def test_a_coroutine_may_leave_its_response_to_a_future_and_let_requests_pass():
+def test_a_coroutine_may_return_a_future_and_let_requests_pass():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("task of future:a"), frame("b"))
         await world.until(lambda: len(world.api.handled) == 2)
         await peer.nothing()
-        world.api.answer("a")
-        assert await peer.answers(2) == ["a", "b"]
+        world.api.response("a")
+        assert await peer.responses(2) == ["a", "b"]
 
     in_world(body)
 
 
-def test_a_closed_connection_gives_up_the_future_that_a_coroutine_leaves():
+def test_a_closed_connection_cancels_the_future_that_a_coroutine_returns():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("task of future:a"))
@@ -253,34 +253,34 @@ def test_a_closed_connection_gives_up_the_future_that_a_coroutine_leaves():
     in_world(body)
 
 
-def test_an_error_and_a_bug_of_a_handler_are_answers_and_the_connection_goes_on():
+def test_errors_of_a_handler_become_responses_and_the_connection_stays_open():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("fail:a"), frame("crash:b"), frame("future:c"), frame("task:d"))
-        assert await peer.answers(2) == ["error 42", "error -1"]
+        assert await peer.responses(2) == ["error 42", "error -1"]
         world.api.futures["c"].set_exception(ZeroDivisionError())
         world.api.futures["d"].set_exception(ZeroDivisionError())
-        assert await peer.answers(2) == ["error -1", "error -1"]
+        assert await peer.responses(2) == ["error -1", "error -1"]
         await peer.send(frame("e"))
-        assert await peer.answers(1) == ["e"]
+        assert await peer.responses(1) == ["e"]
 
     in_world(body)
 
 
 @pytest.mark.parametrize("text", ["crash:in the error", "broken:a"])
-def test_a_failure_that_cannot_be_answered_closes_the_connection(text):
+def test_a_failure_without_a_response_closes_the_connection(text):
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame(text))
         await peer.closed()
         other = world.connect()
         await other.send(frame("a"))
-        assert await other.answers(1) == ["a"]
+        assert await other.responses(1) == ["a"]
 
     in_world(body)
 
 
-def test_a_future_that_somebody_gives_up_closes_the_connection_instead_of_silencing_it():
+def test_a_cancelled_future_closes_the_connection():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("b"))
@@ -291,21 +291,21 @@ def test_a_future_that_somebody_gives_up_closes_the_connection_instead_of_silenc
     in_world(body)
 
 
-def test_a_peer_that_sends_no_more_is_given_its_answers_and_then_closed():
+def test_after_the_end_of_input_pending_responses_are_sent():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("b"))
         peer.sock.shutdown(1)
         await peer.nothing()
         assert not peer.connection.closed
-        world.api.answer("a")
-        assert await peer.answers(2) == ["a", "b"]
+        world.api.response("a")
+        assert await peer.responses(2) == ["a", "b"]
         await peer.closed()
 
     in_world(body)
 
 
-def test_a_peer_that_is_gone_is_not_waited_for_for_ever(monkeypatch):
+def test_after_the_end_of_input_the_connection_closes_within_the_linger_time(monkeypatch):
     monkeypatch.setattr(connections, "LINGER_S", 0.05)
 
     async def body(world: World) -> None:
@@ -319,7 +319,7 @@ def test_a_peer_that_is_gone_is_not_waited_for_for_ever(monkeypatch):
     in_world(body)
 
 
-def test_closing_gives_up_futures_but_lets_coroutines_come_to_their_end():
+def test_closing_cancels_futures_but_not_coroutines():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("task:b"), frame("never"))
@@ -329,7 +329,7 @@ def test_closing_gives_up_futures_but_lets_coroutines_come_to_their_end():
         await asyncio.sleep(0.01)
         assert world.api.futures["a"].cancelled()
         assert not world.api.futures["b"].done()
-        world.api.answer("b")
+        world.api.response("b")
         await world.until(lambda: not peer.connection.tasks())
         assert world.writes > writes
         assert world.api.handled == ["future:a", "task:b"]
@@ -338,7 +338,7 @@ def test_closing_gives_up_futures_but_lets_coroutines_come_to_their_end():
     in_world(body)
 
 
-def test_what_requests_staged_is_written_before_their_answers_leave_and_once_for_all_of_a_read():
+def test_staged_appends_are_written_once_per_read_before_the_responses():
     async def body(world: World) -> None:
         peer = world.connect()
         api = world.api
@@ -348,19 +348,19 @@ def test_what_requests_staged_is_written_before_their_answers_leave_and_once_for
         await peer.send(frame("a", key=0), frame("b", key=0), frame("c", key=0))
         await world.until(lambda: len(api.handled) == 3)
         assert world.writes == 1
-        assert await peer.answers(3) == ["a", "b", "c"]
+        assert await peer.responses(3) == ["a", "b", "c"]
 
     in_world(body)
 
 
-def test_a_connection_counts_its_requests_and_the_time_they_took():
+def test_a_connection_counts_its_requests_and_their_time():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("a"), frame("future:b"), frame("none:c"))
-        assert await peer.answers(1) == ["a"]
+        assert await peer.responses(1) == ["a"]
         await asyncio.sleep(0.05)
-        world.api.answer("b")
-        assert await peer.answers(1) == ["b"]
+        world.api.response("b")
+        assert await peer.responses(1) == ["b"]
         requests, seconds = world.server._counters[3]
         assert requests.value == 3
         assert 0.04 < seconds.value < 5
@@ -369,13 +369,13 @@ def test_a_connection_counts_its_requests_and_the_time_they_took():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_is_asked_in_whatever_pieces_is_answered_once_and_in_order(seed):
+def test_every_request_gets_one_response_in_order(seed):
     chance = random.Random(seed)
 
     async def body(world: World) -> None:
         peer = world.connect(send_buffer=8192)
         kinds = [chance.choice(("", "", "future:", "future:", "task:", "fail:", "none:")) for _ in range(400)]
-        # Some answers larger than a socket takes, some requests larger than what is carried over.
+        # Some responses exceed the socket buffer, some requests the carry limit.
         texts = [str(n) + "x" * chance.choice((0, 10, 30_000 if kind else 200_000)) for n, kind in enumerate(kinds)]
         data = b"".join(frame(kind + text, n) for n, (kind, text) in enumerate(zip(kinds, texts, strict=True)))
 
@@ -391,13 +391,13 @@ def test_whatever_is_asked_in_whatever_pieces_is_answered_once_and_in_order(seed
             while True:
                 waiting = [what for what, future in world.api.futures.items() if not future.done()]
                 if waiting:
-                    world.api.answer(chance.choice(waiting))
+                    world.api.response(chance.choice(waiting))
                 await asyncio.sleep(0)
 
         asking, deciding = asyncio.ensure_future(ask()), asyncio.ensure_future(decide())
         for n, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
             if kind != "none:":
-                assert await peer.answer() == (n, b"error 42" if kind == "fail:" else text.encode())
+                assert await peer.response() == (n, b"error 42" if kind == "fail:" else text.encode())
         await asking
         deciding.cancel()
         assert len(world.api.handled) == len(kinds)

@@ -59,17 +59,17 @@ def test_a_large_request_is_served_in_its_place() -> None:
         peer = world.connect()
         counts = [1, ELEMENTS_ON_LOOP, ELEMENTS_ON_LOOP + 1, 2, MAX_ELEMENTS, 3]
         peer.start_sending(*(frame(strings(count), n) for n, count in enumerate(counts)))
-        assert await peer.answers(len(counts)) == [str(count) for count in counts]
+        assert await peer.responses(len(counts)) == [str(count) for count in counts]
 
     in_world(body)
 
 
-def test_too_many_elements_close_the_connection_behind_the_responses_before() -> None:
+def test_too_many_elements_close_the_connection_after_earlier_responses() -> None:
     async def body(world: World) -> None:
         counting(world)
         peer = world.connect()
         peer.start_sending(frame(strings(1)), frame(strings(MAX_ELEMENTS + 1)), frame(strings(1)))
-        assert await peer.answers(1) == ["1"]
+        assert await peer.responses(1) == ["1"]
         await peer.closed()
         assert world.api.handled == ["1"]
 
@@ -127,7 +127,8 @@ def test_requests_that_must_not_name_a_resource_twice_are_not_divided() -> None:
 
 
 def test_an_error_of_a_later_part_is_that_of_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The committed offsets of the failed part are missing: a consumer would take them for none, and reset."""
+    """The committed offsets of the failed part are missing: a consumer would take them for none,
+    and reset."""
     monkeypatch.setattr(large_request, "PART", 2)
 
     def handle(context: Any, request: OffsetFetchRequest) -> Any:
@@ -150,7 +151,7 @@ def test_an_error_of_a_later_part_is_that_of_the_response(monkeypatch: pytest.Mo
     assert response.error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_large_request_does_not_wait_longer_than_its_connection_exists() -> None:
+def test_closing_the_connection_cancels_a_large_request() -> None:
     async def body(world: World) -> None:
         counting(world)
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -166,7 +167,7 @@ def test_a_large_request_does_not_wait_longer_than_its_connection_exists() -> No
     in_world(body)
 
 
-def test_a_divisible_request_is_handled_in_parts_and_answered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_divisible_request_is_handled_in_parts_with_one_response(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_request, "PART", 2)
     parts: list[list[int]] = []
 
@@ -192,7 +193,7 @@ def test_a_divisible_request_is_handled_in_parts_and_answered_as_one(monkeypatch
 
 def test_a_long_array_inside_an_element_is_divided_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_request, "PART", 3)
-    asked = {"a": 2, "b": 7, "c": 0, "d": 1, "e": 1, "f": 3}
+    partition_counts = {"a": 2, "b": 7, "c": 0, "d": 1, "e": 1, "f": 3}
     largest = 0
 
     def handle(context: Any, request: Any) -> Any:
@@ -206,12 +207,12 @@ def test_a_long_array_inside_an_element_is_divided_as_well(monkeypatch: pytest.M
         server: Any = SimpleNamespace(write_staged=lambda: None)
         api: Any = SimpleNamespace(handle=handle)
         context: Any = SimpleNamespace(version=0)
-        topics = [SimpleNamespace(name=name, partitions=list(range(count))) for name, count in asked.items()]
+        topics = [SimpleNamespace(name=name, partitions=list(range(count))) for name, count in partition_counts.items()]
         request = SimpleNamespace(topics=topics)
         return await large_request._handle_in_parts(server, api, context, request, None, wait, "topics", "topics")  # type: ignore[arg-type]
 
-    answered = asyncio.run(scenario()).topics
-    assert [(topic.name, topic.partitions) for topic in answered] == [
-        (name, list(range(count))) for name, count in asked.items()
+    sent = asyncio.run(scenario()).topics
+    assert [(topic.name, topic.partitions) for topic in sent] == [
+        (name, list(range(count))) for name, count in partition_counts.items()
     ]
     assert largest == 3

@@ -3,7 +3,7 @@ from __future__ import annotations
 from kavka.network.limits import ConnectionLimits
 
 
-def test_an_address_may_not_have_more_connections_than_its_own_limit_says():
+def test_an_address_has_at_most_its_limit_of_connections():
     limits = ConnectionLimits(100, 2, {"10.0.0.9": 1})
     assert limits.admit("10.0.0.1")
     assert limits.admit("10.0.0.1")
@@ -14,7 +14,7 @@ def test_an_address_may_not_have_more_connections_than_its_own_limit_says():
     assert limits.admit("10.0.0.1")
 
 
-def test_a_full_broker_is_full_until_somebody_leaves():
+def test_a_full_broker_is_full_until_a_connection_closes():
     limits = ConnectionLimits(2, 10, {})
     assert limits.admit("a")
     assert limits.admit("b")
@@ -24,7 +24,7 @@ def test_a_full_broker_is_full_until_somebody_leaves():
     assert limits.count == 1
 
 
-def test_only_so_many_connections_are_made_in_a_second():
+def test_the_rate_limits_new_connections_per_second():
     limits = ConnectionLimits(100, 100, {}, max_rate=2)
     assert limits.pause(10.0) == 0
     limits.admit("a")
@@ -35,7 +35,7 @@ def test_only_so_many_connections_are_made_in_a_second():
     assert limits.pause(11.5) == 0
 
 
-def test_changed_limits_count_for_connections_to_come():
+def test_changed_limits_apply_to_new_connections():
     limits = ConnectionLimits(2, 1, {})
     limits.admit("a")
     limits.change(1, 2, {"b": 0}, 10)
@@ -48,7 +48,7 @@ def test_changed_limits_count_for_connections_to_come():
     assert limits.count == 2
 
 
-def test_an_address_that_is_turned_away_is_not_remembered():
+def test_a_refused_address_leaves_no_count():
     limits = ConnectionLimits(10, 0, {})
     for n in range(100):
         assert not limits.admit(f"10.0.0.{n}")

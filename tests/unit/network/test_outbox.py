@@ -1,4 +1,4 @@
-"""What leaves a connection: order, partial sends, files by sendfile."""
+"""The output of a connection: order, partial sends, files by sendfile."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def make_file(path, content: bytes) -> LogFile:
     return LogFile(str(path), len(content))
 
 
-def test_bytes_and_file_pieces_arrive_in_order_although_the_socket_takes_little_at_a_time(tmp_path):
+def test_bytes_and_file_slices_arrive_in_order_with_partial_sends(tmp_path):
     content = os.urandom(300_000)
     file = make_file(tmp_path / "a.log", content)
 
     async def scenario() -> None:
         ours, theirs = pair()
-        outbox = Outbox(asyncio.get_running_loop(), ours, lambda: outbox.on_room())
+        outbox = Outbox(asyncio.get_running_loop(), ours, lambda: outbox.on_writable())
         outbox.send([b"head", FileSlice(file, 100, 200_000), b"tail" * 50_000])
         outbox.send([b"second", FileSlice(file, 0, 5)])
         expected = b"head" + content[100:200_100] + b"tail" * 50_000 + b"second" + content[:5]
@@ -60,7 +60,7 @@ def test_bytes_and_file_pieces_arrive_in_order_although_the_socket_takes_little_
     run(scenario())
 
 
-def test_a_file_that_was_cut_short_under_a_slice_ends_the_connection_instead_of_hanging(tmp_path):
+def test_a_truncated_file_fails_the_send(tmp_path):
     file = make_file(tmp_path / "a.log", b"x" * 100_000)
 
     async def scenario() -> None:
@@ -70,7 +70,7 @@ def test_a_file_that_was_cut_short_under_a_slice_ends_the_connection_instead_of_
         os.truncate(file.path, 40)
         outbox.send([b"head", piece])
         with pytest.raises(FileShrank):
-            outbox.on_room()
+            outbox.on_writable()
         small = Outbox(asyncio.get_running_loop(), ours, lambda: None)
         with pytest.raises(FileShrank):
             small.send([b"head", FileSlice(file, 0, 100)])
@@ -80,7 +80,7 @@ def test_a_file_that_was_cut_short_under_a_slice_ends_the_connection_instead_of_
     run(scenario())
 
 
-def test_an_answer_with_little_data_leaves_in_one_call(tmp_path, monkeypatch):
+def test_a_small_response_is_sent_in_one_call(tmp_path, monkeypatch):
     file = make_file(tmp_path / "a.log", b"x" * 1000)
     monkeypatch.setattr(os, "sendfile", None)
 
@@ -96,7 +96,7 @@ def test_an_answer_with_little_data_leaves_in_one_call(tmp_path, monkeypatch):
     run(scenario())
 
 
-def test_only_bytes_count_as_queued_since_pieces_of_files_take_no_memory(tmp_path):
+def test_file_slices_do_not_count_as_queued_bytes(tmp_path):
     file = make_file(tmp_path / "a.log", b"x" * 1_000_000)
 
     async def scenario() -> None:

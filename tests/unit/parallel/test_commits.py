@@ -1,4 +1,4 @@
-"""What the two patterns commit, with a consumer in memory."""
+"""Commits of both patterns, with a fake consumer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kavka.parallel.threads import _Loop
 
 
 class FakeConsumer:
-    """Commits fail with what `failures` has, one after the other."""
+    """Commits raise the errors in `failures` in turn."""
 
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)
@@ -39,17 +39,17 @@ def loop_of(consumer: FakeConsumer) -> _Loop:
     return _Loop(owner, consumer)  # type: ignore[arg-type]
 
 
-def test_what_could_not_be_committed_when_a_partition_went_is_not_committed_after_it_went() -> None:
-    consumer = FakeConsumer(KafkaTimeout("the coordinator is away"))
+def test_offsets_of_a_revoked_partition_are_not_committed_later() -> None:
+    consumer = FakeConsumer(KafkaTimeout("no coordinator"))
     loop = loop_of(consumer)
     loop._done = {TP("t", 0): 5, TP("t", 1): 7}
     loop.on_partitions_revoked({TP("t", 0)})
     loop._commit(loop._done)
-    # Whoever has it now may be further than 5.
+    # The new owner may already be past offset 5.
     assert consumer.committed == [{TP("t", 1): 7}]
 
 
-def test_a_thread_commits_however_often_it_is_woken_up_meanwhile() -> None:
+def test_thread_commits_despite_wakeups() -> None:
     consumer = FakeConsumer(*(Wakeup("stop") for _ in range(3)))
     loop = loop_of(consumer)
     loop._done = {TP("t", 0): 5}
@@ -59,14 +59,14 @@ def test_a_thread_commits_however_often_it_is_woken_up_meanwhile() -> None:
 
 @pytest.fixture
 def pool() -> Iterator[HandlerPool]:
-    made = HandlerPool({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}, ["t"], lambda record: None, workers=1)
-    real = made._consumer
-    yield made
-    made._consumer = real
-    made.stop()
+    pool = HandlerPool({"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}, ["t"], lambda record: None, workers=1)
+    consumer = pool._consumer
+    yield pool
+    pool._consumer = consumer
+    pool.stop()
 
 
-def test_a_pool_commits_however_many_of_its_workers_wake_it_up_meanwhile(pool: HandlerPool) -> None:
+def test_pool_commits_despite_wakeups(pool: HandlerPool) -> None:
     consumer = FakeConsumer(*(Wakeup("a worker failed") for _ in range(3)))
     pool._consumer = consumer  # type: ignore[assignment]
     progress = pool._progress[TP("t", 0)] = Progress()

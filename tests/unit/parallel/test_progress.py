@@ -1,4 +1,4 @@
-"""What may be committed while records are finished in any order."""
+"""The offset to commit while records finish in any order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from kavka.parallel.progress import Progress
 
 
-def test_nothing_read_is_nothing_to_commit() -> None:
+def test_no_offset_is_committed_before_a_record_was_read() -> None:
     assert Progress().to_commit() is None
 
 
-def test_the_first_that_is_not_done_is_the_limit() -> None:
+def test_first_unfinished_record_limits_the_offset() -> None:
     progress = Progress()
     tickets = [progress.begin(offset) for offset in (5, 6, 9)]
     tickets[1].done = True
@@ -23,7 +23,7 @@ def test_the_first_that_is_not_done_is_the_limit() -> None:
     assert progress.offset == 10
 
 
-def test_what_follows_the_last_record_is_passed_when_all_are_done() -> None:
+def test_position_after_the_last_record_is_committed_when_all_are_done() -> None:
     progress = Progress()
     ticket = progress.begin(3)
     progress.passed(7)
@@ -32,7 +32,7 @@ def test_what_follows_the_last_record_is_passed_when_all_are_done() -> None:
     assert progress.offset == 7
 
 
-def test_only_news_is_committed() -> None:
+def test_committed_offset_is_not_committed_again() -> None:
     progress = Progress()
     progress.begin(0).done = True
     assert progress.to_commit() == 1
@@ -40,40 +40,40 @@ def test_only_news_is_committed() -> None:
     assert progress.to_commit() is None
 
 
-def test_running_is_begun_and_not_done() -> None:
+def test_record_is_running_from_start_to_done() -> None:
     progress = Progress()
     ticket = progress.begin(0)
-    assert not progress.running
-    ticket.begun = True
-    assert progress.running
+    assert not progress.is_running
+    ticket.started = True
+    assert progress.is_running
     ticket.done = True
-    assert not progress.running
+    assert not progress.is_running
 
 
-def test_closing_lets_gaps_be_filled_and_nothing_more_begin() -> None:
+def test_close_allows_only_records_before_a_started_one() -> None:
     progress = Progress()
     tickets = [progress.begin(offset) for offset in range(5)]
-    tickets[0].begun = tickets[0].done = True
-    tickets[2].begun = True
+    tickets[0].started = tickets[0].done = True
+    tickets[2].started = True
     progress.close()
-    assert progress.limit == 2 and not progress.settled
+    assert progress.limit == 2 and not progress.is_settled
     tickets[2].done = True
-    assert not progress.settled
-    tickets[1].begun = tickets[1].done = True
-    assert progress.settled and progress.offset == 3
+    assert not progress.is_settled
+    tickets[1].started = tickets[1].done = True
+    assert progress.is_settled and progress.offset == 3
     empty = Progress()
     empty.begin(7)
     empty.close()
-    assert empty.settled and empty.limit == -1
+    assert empty.is_settled and empty.limit == -1
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=30), st.data())
-def test_never_beyond_what_is_not_done(gaps, data) -> None:
+def test_offset_never_exceeds_an_unfinished_record(gaps, data) -> None:
     progress = Progress()
     offsets = [sum(gaps[:i]) for i in range(len(gaps))]
     tickets = {offset: progress.begin(offset) for offset in offsets}
-    open_ones = set(offsets)
+    unfinished = set(offsets)
     for offset in data.draw(st.permutations(offsets)):
         tickets[offset].done = True
-        open_ones.discard(offset)
-        assert progress.offset == (min(open_ones) if open_ones else offsets[-1] + 1)
+        unfinished.discard(offset)
+        assert progress.offset == (min(unfinished) if unfinished else offsets[-1] + 1)

@@ -1,4 +1,4 @@
-"""The end of a `with` block reports what went wrong."""
+"""The end of a `with` block reports errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kavka.parallel.handling import Runner
 
 
 class Threaded(Runner):
-    """A thread that runs until the stop, or ends with `error`; with `stuck`, until that is set."""
+    """A thread that runs until the stop (with `stuck`: until that is set), or fails with
+    `error`."""
 
     def __init__(self, error: BaseException | None = None, stuck: threading.Event | None = None) -> None:
         self._stopping = threading.Event()
@@ -43,7 +44,7 @@ class Threaded(Runner):
         return not self._thread.is_alive()
 
 
-def test_a_handler_that_does_not_return_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_that_does_not_return_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handling, "STOP_TIMEOUT_S", 0.05)
     stuck = threading.Event()
     runner = Threaded(stuck=stuck)
@@ -53,17 +54,17 @@ def test_a_handler_that_does_not_return_is_an_error(monkeypatch: pytest.MonkeyPa
     assert runner.join(60)
 
 
-def test_what_ended_the_handling_is_raised_at_the_end() -> None:
+def test_error_of_a_thread_is_raised_at_the_end() -> None:
     with pytest.raises(ValueError, match="broken"), Threaded(ValueError("broken")) as runner:
         runner.start()
 
 
-def test_an_error_that_was_raised_before_is_not_raised_again() -> None:
+def test_reported_error_is_not_raised_again() -> None:
     with Threaded(ValueError("broken")) as runner, pytest.raises(ValueError, match="broken"):
         runner.run()
 
 
-def test_the_error_of_the_block_goes_first_and_the_other_is_logged(
+def test_error_of_the_block_takes_precedence_and_the_other_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(KeyError), Threaded(ValueError("broken")) as runner:
@@ -80,6 +81,6 @@ def test_the_error_of_the_block_goes_first_and_the_other_is_logged(
     assert runner.join(60)
 
 
-def test_a_runner_that_was_never_started_ends_without_an_error() -> None:
+def test_runner_that_was_never_started_ends_without_an_error() -> None:
     with Threaded():
         pass

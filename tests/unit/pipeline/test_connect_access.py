@@ -1,4 +1,4 @@
-"""Who may use Connect's REST interface, and which modules a configuration may name."""
+"""Access to Connect's REST interface, and to the modules that a configuration may name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ask(herder: Herder) -> Asked:
 @pytest.mark.parametrize(
     "method, path, body, content_type, code",
     [
-        # As Apache's worker 3.9.1 responds.
+        # The status codes of Kafka Connect 3.9.1.
         ("POST", "/connectors", CREATE, "text/plain", 415),
         ("POST", "/connectors", CREATE, FORM, 415),
         ("POST", "/connectors", CREATE, None, 415),
@@ -75,7 +75,7 @@ def test_only_json_is_accepted(
 
 
 def test_requests_without_a_body_need_no_content_type(ask: Asked, herder: Herder) -> None:
-    """As the console, curl and kafka-connect-py send them."""
+    """The console, curl and kafka-connect-py send such requests."""
     herder.create("c", SOURCE, None)
     assert ask("PUT", "/connectors/c/pause")[0] == 202
     assert ask("DELETE", "/connectors/c")[0] == 204
@@ -88,7 +88,7 @@ FOREIGN = [
     {"origin": "http://localhost:8083.evil.example"},
     {"sec-fetch-site": "cross-site"},
     {"sec-fetch-site": "same-site"},
-    # A page whose own name points here: DNS rebinding.
+    # A page whose host name resolves to this machine: DNS rebinding.
     {"origin": "http://evil.example:8083", "host": "evil.example:8083", "sec-fetch-site": "same-origin"},
 ]
 
@@ -96,7 +96,7 @@ FOREIGN = [
 @pytest.mark.parametrize("headers", FOREIGN, ids=str)
 @pytest.mark.parametrize("method, path", [("POST", "/connectors"), ("GET", "/connectors"), ("OPTIONS", "/connectors")])
 @pytest.mark.parametrize("is_loopback", [True, False])
-def test_requests_of_other_sites_are_refused(
+def test_requests_of_other_sites_are_rejected(
     herder: Herder, headers: dict[str, str], method: str, path: str, is_loopback: bool
 ) -> None:
     ask = Asked(herder, access=Access(names=frozenset({"localhost"}), is_loopback=is_loopback))
@@ -106,21 +106,21 @@ def test_requests_of_other_sites_are_refused(
 
 
 @pytest.mark.parametrize("host", ["localhost:8083", "LOCALHOST", "127.0.0.1:8083", "[::1]:8083", "10.1.2.3", "", None])
-def test_a_loopback_listener_is_known_by_its_addresses(herder: Herder, host: str | None) -> None:
+def test_a_loopback_listener_accepts_its_addresses(herder: Herder, host: str | None) -> None:
     assert Asked(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example:8083", "localhost.evil.example", "127.0.0.1.evil.example", "x"])
-def test_a_loopback_listener_is_known_by_no_other_name(herder: Herder, host: str) -> None:
+def test_a_loopback_listener_rejects_other_names(herder: Herder, host: str) -> None:
     assert Asked(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 421
 
 
-def test_another_listener_is_known_by_any_name(herder: Herder) -> None:
+def test_a_public_listener_accepts_any_name(herder: Herder) -> None:
     ask = Asked(herder, access=Access(names=frozenset(), is_loopback=False))
     assert ask("GET", "/connectors", headers={"host": "connect.example:8083"})[0] == 200
 
 
-def test_a_page_of_the_worker_itself_may_send_requests(ask: Asked) -> None:
+def test_a_page_of_the_worker_may_send_requests(ask: Asked) -> None:
     headers = {"origin": "http://localhost:8083", "sec-fetch-site": "same-origin"}
     assert ask("POST", "/connectors", CREATE, headers=headers)[0] == 201
     assert ask("GET", "/connectors", headers={"sec-fetch-site": "none"})[0] == 200
@@ -128,7 +128,7 @@ def test_a_page_of_the_worker_itself_may_send_requests(ask: Asked) -> None:
 
 
 def test_origins_are_allowed_as_in_kafka_connect(herder: Herder) -> None:
-    """The headers are those of Apache's worker 3.9.1."""
+    """The headers equal those of Kafka Connect 3.9.1."""
     access = Access(frozenset({"localhost"}), True, ("http://good.example", "https://*.good.example"), ("GET", "PUT"))
     ask = Asked(herder, access=access)
     for origin in ("http://good.example", "https://ui.good.example"):
@@ -166,15 +166,16 @@ def served(herder: Herder) -> Iterator[Server]:
     assert not thread.is_alive()
 
 
-def test_a_request_is_forwarded_to_the_leader_however_that_listens(herder: Herder) -> None:
-    """Over HTTP, to a worker with the default access: its Host is the address that the worker advertises."""
+def test_a_request_is_forwarded_to_the_leader(herder: Herder) -> None:
+    """Over HTTP, to a worker with the default access. The Host header is the address that the
+    worker advertises."""
     leader = idle_herder()
     assert parsed(STANDALONE, {**leader.worker.properties, "offset.storage.file.filename": "unused"})["listeners"] == (
         "http://localhost:8083",
     )
     with served(leader) as server:
         assert server.url.startswith("http://localhost:")
-        herder.lead = lambda: (_ for _ in ()).throw(NotLeader(server.url))  # type: ignore[assignment, method-assign]
+        herder.require_leader = lambda: (_ for _ in ()).throw(NotLeader(server.url))  # type: ignore[assignment, method-assign]
         ask = Asked(herder)
         assert ask("POST", "/connectors", CREATE)[0] == 201
         assert ask("PUT", "/connectors/c/pause")[0] == 202
@@ -184,7 +185,7 @@ def test_a_request_is_forwarded_to_the_leader_however_that_listens(herder: Herde
         assert ask("POST", "/connectors", CREATE, headers={"origin": "http://evil.example"})[0] == 403
 
 
-def test_half_open_requests_keep_nobody_out(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_open_requests_block_no_other_client(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_S", 2.0)
     with served(herder) as server:
         check_half_open(server.socket.getsockname()[1], "/connectors")
@@ -198,7 +199,7 @@ def test_half_open_requests_keep_nobody_out(herder: Herder, monkeypatch: pytest.
     ],
     ids=["slow body", "long headers"],
 )
-def test_a_slow_body_and_long_headers_end_the_connection(
+def test_slow_bodies_and_long_headers_close_the_connection(
     herder: Herder, monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes, status: bytes
 ) -> None:
     monkeypatch.setattr(connections, "BODY_S", 0.5)
@@ -238,12 +239,12 @@ def test_a_slow_body_and_long_headers_end_the_connection(
         ("PUT", "/connector-plugins/FileStreamSource/config/validate"),
     ],
 )
-def test_json_that_cannot_be_used_is_a_bad_request(ask: Asked, method: str, path: str, body: bytes) -> None:
+def test_invalid_json_is_a_bad_request(ask: Asked, method: str, path: str, body: bytes) -> None:
     status, response = ask(method, path, body)
     assert status == 400 and response["error_code"] == 400, response
 
 
-def test_a_body_of_many_small_values_is_refused_before_it_is_parsed(ask: Asked) -> None:
+def test_a_body_of_many_small_values_is_rejected_before_parsing(ask: Asked) -> None:
     before = time.process_time()
     for body in (b"[" + b"[]," * 1_300_000 + b"[]]", b'{"a":' + (b"[" * 63 + b"]" * 63 + b",") * 33_000):
         status, response = ask("PUT", "/connectors/c/config", body)
@@ -251,7 +252,7 @@ def test_a_body_of_many_small_values_is_refused_before_it_is_parsed(ask: Asked) 
     assert time.process_time() - before < 1
 
 
-def test_many_settings_cost_little_time(ask: Asked) -> None:
+def test_many_settings_take_little_time(ask: Asked) -> None:
     before = time.process_time()
     aliases = [f"a{number}" for number in range(10_000)]
     names = {**SOURCE, "name": "c", "transforms": ",".join(aliases)}
@@ -263,16 +264,16 @@ def test_many_settings_cost_little_time(ask: Asked) -> None:
     assert time.process_time() - before < 8
 
 
-def test_a_number_that_json_cannot_show_again_is_refused(ask: Asked, herder: Herder) -> None:
+def test_a_number_that_json_cannot_represent_is_rejected(ask: Asked, herder: Herder) -> None:
     assert ask("POST", "/connectors", {**CREATE, "initial_state": "STOPPED"})[0] == 201
     name = CREATE["name"]
-    herder._step()
+    herder._reconcile()
     body = b'{"offsets": [{"partition": {"filename": "f"}, "offset": {"position": 1, "x": 1e999}}]}'
     assert ask("PATCH", f"/connectors/{name}/offsets", body)[0] == 400
     assert ask("GET", f"/connectors/{name}/offsets") == (200, {"offsets": []})
 
 
-def test_a_body_that_is_too_large_is_refused_by_its_length(ask: Asked) -> None:
+def test_a_body_that_is_too_large_is_rejected_by_its_length(ask: Asked) -> None:
     assert ask("POST", "/connectors", CREATE, headers={"content-length": str(5 << 20)})[0] == 413
 
 
@@ -304,7 +305,7 @@ class Vault(ConfigProvider):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module on Python's path; `.imported` beside it says that its code has run."""
+    """A module on Python's path. Its code creates the file `.imported` when it runs."""
     path = tmp_path / "plugins_of_a_test.py"
     path.write_text(MARK + CLASSES)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -330,7 +331,7 @@ def uses(name: str) -> list[tuple[str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("number", range(len(uses(""))))
-def test_a_module_that_is_not_declared_is_not_imported(ask: Asked, module: Path, number: int) -> None:
+def test_an_undeclared_module_is_not_imported(ask: Asked, module: Path, number: int) -> None:
     setting, config = uses(module.stem)[number]
     status, response = ask("POST", "/connectors", {"name": "c", "config": {**SOURCE, **config}})
     assert status == 400, response
@@ -338,19 +339,19 @@ def test_a_module_that_is_not_declared_is_not_imported(ask: Asked, module: Path,
     assert not module.with_suffix(".imported").exists(), setting
 
 
-def test_reading_about_a_plugin_does_not_import_it(ask: Asked, module: Path) -> None:
+def test_plugin_requests_do_not_import_undeclared_modules(ask: Asked, module: Path) -> None:
     assert ask("GET", f"/connector-plugins/{module.stem}.Ours/config")[0] == 404
     path = f"/connector-plugins/{module.stem}.Ours/config/validate"
     assert ask("PUT", path, {"connector.class": f"{module.stem}.Ours"})[0] == 400
     assert not module.with_suffix(".imported").exists()
 
 
-def test_a_configuration_provider_that_is_not_declared_is_not_imported(module: Path) -> None:
-    given = {"config.providers": "v", "config.providers.v.class": f"{module.stem}.Vault"}
+def test_an_undeclared_configuration_provider_is_not_imported(module: Path) -> None:
+    properties = {"config.providers": "v", "config.providers.v.class": f"{module.stem}.Vault"}
     with pytest.raises(ConfigErrors, match=f"plugin.modules={module.stem}"):
-        Providers.of(given, Declared())
+        Providers.of(properties, Declared())
     assert not module.with_suffix(".imported").exists()
-    Providers.of(given, Declared(frozenset({module.stem})))
+    Providers.of(properties, Declared(frozenset({module.stem})))
     assert module.with_suffix(".imported").exists()
 
 
@@ -359,11 +360,11 @@ def test_declared_modules_are_used(module: Path, way: str) -> None:
     declared = Declared.of({way: module.stem if way == "plugin.modules" else str(module.parent)})
     assert not module.with_suffix(".imported").exists()
     ask = Asked(idle_herder(declared))
-    for number, (setting, given) in enumerate(uses(module.stem)[:4]):
-        config = {"connector.class": f"{module.stem}.Ours", **given}
+    for number, (setting, settings) in enumerate(uses(module.stem)[:4]):
+        config = {"connector.class": f"{module.stem}.Ours", **settings}
         status, response = ask("POST", "/connectors", {"name": str(number), "config": config})
         assert status == 201, (setting, response)
-    # Of a module that was declared, too, only what is of the right kind.
+    # Also in a declared module each setting accepts only classes of its kind.
     for setting, wrong in (("connector.class", "Step"), ("value.converter", "Ours"), ("transforms.a.type", "Text")):
         config = {"connector.class": f"{module.stem}.Ours", "transforms": "a", "transforms.a.type": "Filter"}
         config[setting] = f"{module.stem}.{wrong}"
@@ -371,14 +372,14 @@ def test_declared_modules_are_used(module: Path, way: str) -> None:
         assert status == 400 and f"{module.stem}.{wrong}" in response["message"], response
 
 
-def test_declared_are_packages_with_all_they_have_and_nothing_with_a_similar_name() -> None:
+def test_a_declared_package_includes_its_modules_only() -> None:
     declared = Declared(frozenset({"shop.connectors"}))
     assert declared.allows("shop.connectors") and declared.allows("shop.connectors.orders")
     for name in ("shop", "shop.connectors_old", "shop.other", "os", ""):
         assert not declared.allows(name)
 
 
-def test_installed_packages_declare_plugins_by_entry_points(
+def test_installed_packages_declare_plugins_with_entry_points(
     module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "shop-1.dist-info"
@@ -411,14 +412,14 @@ FILE_CONNECTORS = [
 
 
 @pytest.mark.parametrize("config", FILE_CONNECTORS, ids=lambda config: config["connector.class"])
-def test_connectors_that_open_files_are_enabled_by_the_worker(config: dict[str, str]) -> None:
+def test_the_worker_enables_connectors_that_open_files(config: dict[str, str]) -> None:
     ask = Asked(idle_herder(Declared()))
     status, response = ask("POST", "/connectors", {"name": "c", "config": config})
     assert status == 400 and "file.connectors.enable=true" in response["message"], response
     assert Asked(idle_herder())("POST", "/connectors", {"name": "c", "config": config})[0] == 201
 
 
-def test_connectors_to_servers_need_no_files() -> None:
+def test_connectors_to_servers_need_no_file_access() -> None:
     ask = Asked(idle_herder(Declared()))
     names = {plugin["class"] for plugin in ask("GET", "/connector-plugins")[1]}
     assert not [name for name in names if "File" in name or "Spark" in name or "Folder" in name]
@@ -427,9 +428,9 @@ def test_connectors_to_servers_need_no_files() -> None:
     assert ask("GET", "/connector-plugins/FileStreamSource/config")[0] == 404
 
 
-def test_a_stored_connector_that_opens_files_fails_with_what_to_set() -> None:
+def test_a_stored_connector_that_opens_files_fails_with_the_setting_to_change() -> None:
     herder = idle_herder(Declared())
     herder.configs.put("c", {**SOURCE, "name": "c"}, "STARTED")
-    herder._step()
+    herder._reconcile()
     status = herder.statuses.connector("c")
     assert status is not None and status.state == "FAILED" and "file.connectors.enable=true" in (status.trace or "")

@@ -1,4 +1,4 @@
-"""Options of connectors: parsed, and told as Kafka Connect's config/validate does."""
+"""Options of connectors: parsing, and Kafka Connect's config/validate."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WORKER = {"key.converter": "StringConverter", "value.converter": "StringConverte
 
 
 class Lines(Source):
-    options = (Option("topic"), Option("most", ConfigType.INT, 1))
+    options = (Option("topic"), Option("limit", ConfigType.INT, 1))
 
     @classmethod
-    def check(cls, config: Any, given: Any) -> dict[str, str]:
-        return {"most": "too many"} if (config["most"] or 0) > 10 else {}
+    def check(cls, config: Any, originals: Any) -> dict[str, str]:
+        return {"limit": "too many"} if (config["limit"] or 0) > 10 else {}
 
 
 class Hole(Sink):
     pass
 
 
-def test_values_are_parsed_and_errors_are_told_by_name_in_kafkas_words() -> None:
+def test_values_are_parsed_and_errors_have_kafkas_messages() -> None:
     values, errors = parse(TABLE, {"count": "0"})
     assert values == {"file": None, "count": None, "secret": None}
     assert errors["file"] == ['Missing required configuration "file" which has no default value.']
@@ -42,11 +42,11 @@ def test_values_are_parsed_and_errors_are_told_by_name_in_kafkas_words() -> None
         parsed(TABLE, {"count": "x"})
 
 
-def test_an_answer_to_validate_has_definitions_values_and_errors() -> None:
-    given = {"file": "f", "count": "x", "secret": "s"}
-    answer = config_infos("Lines", TABLE, given, {**parse(TABLE, given)[1], "transforms.a.type": ["missing"]})
-    assert (answer["name"], answer["error_count"], answer["groups"]) == ("Lines", 2, ["Common"])
-    by_name = {one["value"]["name"]: one for one in answer["configs"]}
+def test_a_validate_response_has_definitions_values_and_errors() -> None:
+    originals = {"file": "f", "count": "x", "secret": "s"}
+    response = config_infos("Lines", TABLE, originals, {**parse(TABLE, originals)[1], "transforms.a.type": ["missing"]})
+    assert (response["name"], response["error_count"], response["groups"]) == ("Lines", 2, ["Common"])
+    by_name = {info["value"]["name"]: info for info in response["configs"]}
     assert by_name["file"]["definition"]["order"] == 1
     assert by_name["count"]["definition"]["order"] == 2
     assert by_name["secret"]["definition"]["order"] == -1
@@ -55,9 +55,9 @@ def test_an_answer_to_validate_has_definitions_values_and_errors() -> None:
     assert by_name["transforms.a.type"]["definition"] is None
 
 
-def test_a_definition_says_what_kafkas_does() -> None:
-    (one, *_) = describe(TABLE)
-    assert one == {
+def test_a_definition_has_kafkas_fields() -> None:
+    (definition, *_) = describe(TABLE)
+    assert definition == {
         "name": "file", "type": "STRING", "required": True, "default_value": None, "importance": "MEDIUM",
         "documentation": "A file.", "group": "Common", "width": "NONE", "display_name": "file", "dependents": [],
         "order": 1,
@@ -65,9 +65,9 @@ def test_a_definition_says_what_kafkas_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "given, name, message",
+    "originals, name, message",
     [
-        ({"topic": "t", "most": "11"}, "most", "too many"),
+        ({"topic": "t", "limit": "11"}, "limit", "too many"),
         ({"topic": "t", "value.converter": "NoConverter"}, "value.converter", "Class NoConverter could not be found"),
         ({"topic": "t", "value.converter": "JsonConverter", "value.converter.schemas.enable": "x"},
          "value.converter.schemas.enable", "it must be true or false"),
@@ -83,36 +83,36 @@ def test_a_definition_says_what_kafkas_does() -> None:
         ({"topic": "t", "trigger.interval": "soon"}, "trigger.interval", "500ms"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_source_is_told_at_its_option(given: dict[str, str], name: str, message: str) -> None:
-    full = {"name": "n", "connector.class": "x.Lines", **given}
+def test_source_errors_are_reported_by_option(originals: dict[str, str], name: str, message: str) -> None:
+    full = {"name": "n", "connector.class": "x.Lines", **originals}
     errors = check_connector(Lines, full, WORKER, exactly_once=False)[1]
     assert list(errors) == [name]
     assert message in errors[name][0]
 
 
-def test_a_sink_reads_topics_or_a_pattern_and_not_its_own_dead_letters() -> None:
-    def wrong(**given: str) -> dict[str, list[str]]:
-        full = {name.replace("_", "."): value for name, value in given.items()}
+def test_a_sink_reads_topics_or_a_pattern_except_its_dead_letters() -> None:
+    def errors(**settings: str) -> dict[str, list[str]]:
+        full = {name.replace("_", "."): value for name, value in settings.items()}
         return check_connector(Hole, {"name": "n", "connector.class": "x.Hole", **full}, WORKER, False)[1]
 
-    assert wrong(topics="a") == {}
-    assert set(wrong()) == {"topics", "topics.regex"}
-    assert set(wrong(topics="a", topics_regex="b.*")) == {"topics", "topics.regex"}
-    assert set(wrong(topics_regex="(")) == {"topics.regex"}
-    assert "DLQ topic" in wrong(topics="a,b", errors_deadletterqueue_topic_name="b")["topics"][0]
-    assert set(wrong(topics="a", exactly_once="true")) == {"exactly.once"}
+    assert errors(topics="a") == {}
+    assert set(errors()) == {"topics", "topics.regex"}
+    assert set(errors(topics="a", topics_regex="b.*")) == {"topics", "topics.regex"}
+    assert set(errors(topics_regex="(")) == {"topics.regex"}
+    assert "DLQ topic" in errors(topics="a,b", errors_deadletterqueue_topic_name="b")["topics"][0]
+    assert set(errors(topics="a", exactly_once="true")) == {"exactly.once"}
 
 
-def test_connectors_are_found_by_javas_names_short_names_and_ones_own() -> None:
+def test_connectors_are_found_by_java_short_and_custom_names() -> None:
     java = "org.apache.kafka.connect.file.FileStreamSourceConnector"
     declared = Declared(frozenset({__name__, "json"}), file_connectors=True)
-    found = {plugins.load(name, declared) for name in (java, "FileStreamSource", "FileStreamSourceConnector")}
-    assert len(found) == 1
+    classes = {plugins.load(name, declared) for name in (java, "FileStreamSource", "FileStreamSourceConnector")}
+    assert len(classes) == 1
     assert plugins.load(f"{__name__}.Lines", declared) is Lines
     for name in ("NoSuch", "no.Such", "json.dumps", "json.JSONDecoder", "kavka.connect.Option", ""):
         with pytest.raises(ConfigErrors):
             plugins.load(name, declared)
 
 
-def test_times_have_units() -> None:
+def test_durations_have_units() -> None:
     assert [seconds(text) for text in ("500ms", "10s", "2m", "1h", "250")] == [0.5, 10, 120, 3600, 0.25]

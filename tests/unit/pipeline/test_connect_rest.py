@@ -1,4 +1,4 @@
-"""Connect's REST interface and bad input: an answer with a code and a message, whatever comes."""
+"""Connect's REST interface and bad input: every response has an error code and a message."""
 
 from __future__ import annotations
 
@@ -49,15 +49,13 @@ def ask(herder: Herder) -> Asked:
         ("DELETE", "/connectors", b"", 405),
     ],
 )
-def test_bad_input_is_answered_with_a_code_and_a_message(
-    ask: Asked, method: str, path: str, body: Any, code: int
-) -> None:
-    status, found = ask(method, path, body)
-    assert status == code, found
-    assert found["error_code"] == code and found["message"]
+def test_bad_input_gets_an_error_code_and_a_message(ask: Asked, method: str, path: str, body: Any, code: int) -> None:
+    status, response = ask(method, path, body)
+    assert status == code, response
+    assert response["error_code"] == code and response["message"]
 
 
-def test_a_name_may_have_slashes_and_numbers_are_taken_as_texts(ask: Asked, herder: Herder) -> None:
+def test_names_may_have_slashes_and_numbers_become_strings(ask: Asked, herder: Herder) -> None:
     assert ask("PUT", "/connectors/a/b/config", {**SOURCE, "tasks.max": 2})[0] == 201
     assert herder.config("a/b")["tasks.max"] == "2"
     assert ask("GET", "/connectors/a/b")[1]["name"] == "a/b"
@@ -66,13 +64,13 @@ def test_a_name_may_have_slashes_and_numbers_are_taken_as_texts(ask: Asked, herd
 
 
 def test_without_a_leader_a_change_is_a_conflict(ask: Asked, herder: Herder) -> None:
-    def nobody() -> None:
+    def no_leader() -> None:
         raise NotLeader(None)
 
-    herder.lead = nobody  # type: ignore[method-assign]
-    status, found = ask("POST", "/connectors", {"name": "x", "config": SOURCE})
-    assert status == 409 and "conflicting operation" in found["message"]
-    herder.lead = lambda: (_ for _ in ()).throw(NotLeader("http://127.0.0.1:1"))  # type: ignore[assignment, method-assign]
+    herder.require_leader = no_leader  # type: ignore[method-assign]
+    status, response = ask("POST", "/connectors", {"name": "x", "config": SOURCE})
+    assert status == 409 and "conflicting operation" in response["message"]
+    herder.require_leader = lambda: (_ for _ in ()).throw(NotLeader("http://127.0.0.1:1"))  # type: ignore[assignment, method-assign]
     assert ask("POST", "/connectors", {"name": "x", "config": SOURCE}, "forward=false")[0] == 409
     assert ask("POST", "/connectors", {"name": "x", "config": SOURCE})[0] == 500
 
@@ -81,29 +79,29 @@ NAMES = ["a b", "täglich", "日次", "50%", "what?", "x#y", "a/b"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_connector_of_any_name_is_made_and_found(ask: Asked, herder: Herder, name: str) -> None:
-    status, found = ask("POST", "/connectors", {"name": name, "config": SOURCE})
-    assert (status, found["name"]) == (201, name)
+def test_a_connector_may_have_any_name(ask: Asked, herder: Herder, name: str) -> None:
+    status, response = ask("POST", "/connectors", {"name": name, "config": SOURCE})
+    assert (status, response["name"]) == (201, name)
     assert ask.location == f"/connectors/{quote(name)}"
     assert ask("GET", f"/connectors/{name}")[0] == 200
     assert ask("PUT", f"/connectors/{name}/config", {**SOURCE, "topic": "u"})[0] == 200
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_another_worker_has_to_do_is_sent_on_whatever_the_connectors_name(
+def test_requests_are_forwarded_for_any_connector_name(
     ask: Asked, herder: Herder, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    herder.lead = lambda: (_ for _ in ()).throw(NotLeader("http://other:8083/"))  # type: ignore[assignment, method-assign]
+    herder.require_leader = lambda: (_ for _ in ()).throw(NotLeader("http://other:8083/"))  # type: ignore[assignment, method-assign]
     sent: list[str] = []
 
     def urlopen(request: urllib.request.Request, timeout: float) -> Any:
         sent.append(request.full_url)
-        # As the library does when it connects: what is no proper URL is refused.
+        # As the library does when it connects: it rejects an invalid URL.
         HTTPConnection("other")._validate_path(request.selector)  # type: ignore[attr-defined]
         request.selector.encode("ascii")
-        raise OSError("nobody is there")
+        raise OSError("connection refused")
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    status, found = ask("PUT", f"/connectors/{name}/stop")
-    assert status == 500 and "nobody is there" in found["message"]
+    status, response = ask("PUT", f"/connectors/{name}/stop")
+    assert status == 500 and "connection refused" in response["message"]
     assert sent == [f"http://other:8083/connectors/{quote(name)}/stop?forward=false"]

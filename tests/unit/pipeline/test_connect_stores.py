@@ -1,4 +1,4 @@
-"""What a worker keeps, how connectors are shared out, and how long it tries again."""
+"""The stores of a worker, the assignment of connectors, and retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from kavka.client.consumer.assignors import Subscription
 from kavka.connect import ConnectError, RetriableError
-from kavka.pipeline.connect.distributed import DistributedHerder, WorkerAssignor, shared_out
+from kavka.pipeline.connect.distributed import DistributedHerder, WorkerAssignor, assign_connectors
 from kavka.pipeline.connect.herder import NotLeader
 from kavka.pipeline.connect.retries import Retries, Stopped
 from kavka.pipeline.connect.stores import (
@@ -28,7 +28,7 @@ from kavka.pipeline.connect.stores import (
 from kavka.pipeline.connect.tasks import Worker, checkpoint_of
 
 
-def test_configurations_are_kafka_connects_records() -> None:
+def test_configurations_have_kafka_connects_format() -> None:
     table = MemoryTable()
     store = ConfigStore(table)
     store.put("c", {"name": "c", "topic": "t"}, STARTED)
@@ -44,7 +44,7 @@ def test_configurations_are_kafka_connects_records() -> None:
     assert store.names() == [] and store.config("c") is None and store.target("c") == STARTED
 
 
-def test_states_and_topics_of_connectors_are_kept_apart() -> None:
+def test_states_and_topics_are_stored_per_connector() -> None:
     table = MemoryTable()
     store = StatusStore(table)
     store.put("a", Status("RUNNING", "w:1"), Status("FAILED", "w:1", "why", 3))
@@ -61,7 +61,7 @@ def test_states_and_topics_of_connectors_are_kept_apart() -> None:
     assert store.names() == ["b"]
 
 
-def test_offsets_outlive_a_restart_and_are_kafka_connects_records(tmp_path: Path) -> None:
+def test_offsets_survive_a_restart_and_have_kafka_connects_format(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "offsets"
     store = OffsetStore(FileTable(path))
     store.put("c", "table", {}, {"users": {"incrementing": 7}, "orders": {"incrementing": 1}})
@@ -79,7 +79,7 @@ def test_offsets_outlive_a_restart_and_are_kafka_connects_records(tmp_path: Path
     assert again.identity("c") != store.identity("c")
 
 
-def test_batches_have_another_identity_after_another_worker_has_changed_the_offsets() -> None:
+def test_plans_get_a_new_id_after_another_worker_changed_the_offsets() -> None:
     table = MemoryTable()
     runs, leads = OffsetStore(table), OffsetStore(table)
     runs.put_plan("c", 0, {}, {"f": {"position": 3}}, done=True)
@@ -88,12 +88,10 @@ def test_batches_have_another_identity_after_another_worker_has_changed_the_offs
     leads.reset("c")
     assert runs.plan("c") is None
     runs.put_plan("c", 0, {}, {"f": {"position": 3}}, done=False)
-    assert runs.identity("c") != first, "batch 0 would be taken for the one that is written already"
+    assert runs.identity("c") != first, "batch 0 would be mistaken for the one that is already written"
 
 
-def test_offsets_in_a_file_are_on_disk_with_its_name_when_they_are_put(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_syncs_the_file_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "offsets"
     synced: list[tuple[str, bool]] = []
 
@@ -106,25 +104,25 @@ def test_offsets_in_a_file_are_on_disk_with_its_name_when_they_are_put(
     assert synced == [("file", False), ("folder", True)]
 
 
-def test_a_file_of_offsets_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_offset_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "offsets").write_text("{")
-    with pytest.raises(ConnectError, match="no file of offsets"):
+    with pytest.raises(ConnectError, match="is not an offset file"):
         FileTable(tmp_path / "offsets")
 
 
-def test_connectors_are_shared_out_evenly_and_stay_where_they_run() -> None:
-    assert shared_out("abcd", {"w1": [], "w2": []}) == {"w1": ("a", "c"), "w2": ("b", "d")}
-    assert shared_out("abc", {"w1": ["c"], "w2": ["a", "b"]}) == {"w1": ("c",), "w2": ("a", "b")}
-    # A new worker gets its share, and no more moves than has to.
-    found = shared_out("abcd", {"w1": ["a", "b", "c", "d"], "w2": []})
-    assert found == {"w1": ("a", "b"), "w2": ("c", "d")}
-    assert shared_out("ab", {"w1": ["a"]}) == {"w1": ("a", "b")}
-    assert shared_out("a", {"w1": ["gone"], "w2": ["a"]}) == {"w1": (), "w2": ("a",)}
-    assert shared_out("abcde", {"w1": ["a", "b", "c"], "w2": ["a"]})["w1"] == ("a", "b", "c")
-    assert shared_out("abc", {}) == {}
+def test_connectors_are_balanced_and_stay_in_place() -> None:
+    assert assign_connectors("abcd", {"w1": [], "w2": []}) == {"w1": ("a", "c"), "w2": ("b", "d")}
+    assert assign_connectors("abc", {"w1": ["c"], "w2": ["a", "b"]}) == {"w1": ("c",), "w2": ("a", "b")}
+    # A new worker gets its share, and only the necessary connectors move.
+    assignments = assign_connectors("abcd", {"w1": ["a", "b", "c", "d"], "w2": []})
+    assert assignments == {"w1": ("a", "b"), "w2": ("c", "d")}
+    assert assign_connectors("ab", {"w1": ["a"]}) == {"w1": ("a", "b")}
+    assert assign_connectors("a", {"w1": ["removed"], "w2": ["a"]}) == {"w1": (), "w2": ("a",)}
+    assert assign_connectors("abcde", {"w1": ["a", "b", "c"], "w2": ["a"]})["w1"] == ("a", "b", "c")
+    assert assign_connectors("abc", {}) == {}
 
 
-def test_what_may_pass_is_tried_again_until_the_time_is_over() -> None:
+def test_retriable_errors_are_retried_until_the_timeout() -> None:
     tries = []
 
     def work() -> str:
@@ -148,7 +146,7 @@ def test_what_may_pass_is_tried_again_until_the_time_is_over() -> None:
         Retries(-1, 1, threading.Event()).call("it", lambda: int("x"))
 
 
-def test_a_task_that_is_stopped_waits_no_longer() -> None:
+def test_stopping_a_task_ends_the_retries() -> None:
     stop = threading.Event()
     stop.set()
 
@@ -160,7 +158,7 @@ def test_a_task_that_is_stopped_waits_no_longer() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "7", '{"properties": 3}', "null"])
-def test_what_others_have_written_to_the_topics_counts_as_nothing(text: str) -> None:
+def test_invalid_records_in_the_topics_are_ignored(text: str) -> None:
     table = MemoryTable()
     keys = ("connector-c", "target-state-c", "status-connector-c", "status-task-c-0", "status-topic-t:connector-c")
     table.put(dict.fromkeys((*keys, "no key of ours", "7", '["c",{"kavka.batch":"plan"}]', '["c",3]'), text))
@@ -170,15 +168,15 @@ def test_what_others_have_written_to_the_topics_counts_as_nothing(text: str) -> 
         assert OffsetStore(table).entries("c") == [] and OffsetStore(table).plan("c") is None
 
 
-def test_no_name_of_a_connector_leads_out_of_the_folder_of_checkpoints() -> None:
+def test_checkpoints_stay_in_their_folder_for_any_name() -> None:
     assert checkpoint_of("/points/", "my connector") == "/points/my%20connector"
     for name in ("..", ".", "../other", "a/b", "/etc"):
         assert checkpoint_of("/points", name).startswith("/points/")
         assert Path(checkpoint_of("/points", name)).name not in ("..", ".", "other", "b", "etc")
 
 
-def test_of_two_workers_with_the_same_address_only_one_runs_connectors(caplog: pytest.LogCaptureFixture) -> None:
-    """On two machines, with listeners that only each machine itself reaches."""
+def test_only_one_of_two_workers_with_the_same_address_runs_connectors(caplog: pytest.LogCaptureFixture) -> None:
+    """On two machines, with listeners that are reachable from the same machine only."""
     configs = ConfigStore(MemoryTable())
     for name in ("a", "b", "c"):
         configs.put(name, {"name": name}, STARTED)
@@ -190,16 +188,17 @@ def test_of_two_workers_with_the_same_address_only_one_runs_connectors(caplog: p
 
     herders = {"m1": herder("localhost:8083"), "m2": herder("localhost:8083"), "m3": herder("other:8083")}
     members = {
-        member: Subscription(frozenset(), WorkerAssignor(one).user_data(frozenset())) for member, one in herders.items()
+        member: Subscription(frozenset(), WorkerAssignor(herder_).user_data(frozenset()))
+        for member, herder_ in herders.items()
     }
-    # The second of the two leads, though it is not the first of the members.
+    # The second of the two leads, although it is not the first member.
     assignments = WorkerAssignor(herders["m2"]).assign({}, members)
-    for member, one in herders.items():
-        WorkerAssignor(one).on_assignment(assignments[member], 1)
-    owned = {member: [name for name in "abc" if one.owns(name)] for member, one in herders.items()}
+    for member, herder_ in herders.items():
+        WorkerAssignor(herder_).on_assignment(assignments[member], 1)
+    owned = {member: [name for name in "abc" if herder_.owns(name)] for member, herder_ in herders.items()}
     assert owned["m1"] == [] and sorted(owned["m2"] + owned["m3"]) == ["a", "b", "c"]
-    herders["m2"].lead()
+    herders["m2"].require_leader()
     for member in ("m1", "m3"):
         with pytest.raises(NotLeader):
-            herders[member].lead()
+            herders[member].require_leader()
     assert [record.levelname for record in caplog.records if "rest.advertised.host.name" in record.message] == ["ERROR"]

@@ -9,13 +9,13 @@ from kavka.client.types import PreparedTransaction
 from kavka.pipeline.spark.decisions import Decision, TaskEntry
 from kavka.pipeline.spark.errors import OptionError, PipelineError
 from kavka.pipeline.spark.reading import schema, spark_batch
-from kavka.pipeline.spark.rows import Layout, layout, send, size_of
+from kavka.pipeline.spark.rows import Layout, find_layout, send, size_of
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
 class Sent:
-    """In place of a producer."""
+    """Replaces a producer."""
 
     def __init__(self) -> None:
         self.records: list[tuple[Any, ...]] = []
@@ -27,14 +27,14 @@ class Sent:
 
 def test_columns_are_found_by_name_and_others_are_ignored() -> None:
     columns = [("Key", "string"), ("more", "double"), ("value", "binary"), ("headers", HEADERS), ("partition", "int")]
-    assert layout(columns, "t") == Layout("t", value=2, key=0, partition=4, headers=3)
-    assert layout([("topic", "string"), ("value", "string")], None) == Layout(None, value=1, topic=0)
+    assert find_layout(columns, "t") == Layout("t", value=2, key=0, partition=4, headers=3)
+    assert find_layout([("topic", "string"), ("value", "string")], None) == Layout(None, value=1, topic=0)
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
-        ([("key", "string")], "there is no column value among key"),
+        ([("key", "string")], "there is no column value in key"),
         ([("value", "string")], "neither an option topic nor a column topic"),
         ([("value", "int"), ("topic", "string")], "column value must be string or binary, not int"),
         (
@@ -44,10 +44,10 @@ def test_columns_are_found_by_name_and_others_are_ignored() -> None:
         ([("value", "string"), ("topic", "string"), ("headers", "string")], "column headers must be array<struct"),
     ],
 )
-def test_columns_that_cannot_be_sent_are_refused(columns: list[tuple[str, str]], said: str) -> None:
+def test_invalid_columns_are_rejected(columns: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(OptionError) as caught:
-        layout(columns, None)
-    assert said in str(caught.value)
+        find_layout(columns, None)
+    assert message in str(caught.value)
 
 
 def test_text_and_bytes_are_sent_as_bytes() -> None:
@@ -58,7 +58,7 @@ def test_text_and_bytes_are_sent_as_bytes() -> None:
     assert size_of(rows, Layout("t", value=1, key=0)) == 2
 
 
-def test_rows_name_their_topic_partition_and_headers() -> None:
+def test_rows_determine_topic_partition_and_headers() -> None:
     headers = pa.array(
         [[{"key": "h", "value": b"x"}], None], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
     )
@@ -66,39 +66,39 @@ def test_rows_name_their_topic_partition_and_headers() -> None:
         {"topic": ["a", "b"], "value": ["1", "2"], "partition": pa.array([3, None], pa.int32()), "headers": headers}
     )
     sent = Sent()
-    where = Layout(None, value=1, topic=0, partition=2, headers=3)
-    send(sent, rows, where)  # type: ignore[arg-type]
+    layout = Layout(None, value=1, topic=0, partition=2, headers=3)
+    send(sent, rows, layout)  # type: ignore[arg-type]
     assert sent.records == [("a", b"1", None, 3, None, [("h", b"x")]), ("b", b"2", None, None, None, None)]
     nowhere = pa.RecordBatch.from_pydict({"topic": pa.array([None], pa.string()), "value": ["1"]})
     with pytest.raises(PipelineError, match="a row has no topic"):
         send(sent, nowhere, Layout(None, value=1, topic=0))  # type: ignore[arg-type]
 
 
-def test_a_decision_survives_being_written() -> None:
+def test_a_decision_round_trips_through_json() -> None:
     entry = TaskEntry(0, 5, 500, PreparedTransaction("q-0-0", 7, 2, True), ("t", 1, 42))
     decision = Decision("q", "run", 3, "id", {0: entry, 1: TaskEntry(1, 0, 0)})
     assert Decision.from_json("q", decision.to_json()) == decision
-    with pytest.raises(PipelineError, match="made by a newer Kavka"):
+    with pytest.raises(PipelineError, match="a newer Kavka made the last decision"):
         Decision.from_json("q", decision.to_json().replace(b'"version":1', b'"version":2'))
-    with pytest.raises(PipelineError, match="cannot be read"):
+    with pytest.raises(PipelineError, match="is invalid"):
         Decision.from_json("q", b"{}")
 
 
-def test_what_the_consumer_reads_has_sparks_columns() -> None:
+def test_consumed_records_have_sparks_columns() -> None:
     from kavka.client.consumer._decode import Columns
     from kavka.client.consumer.arrow import record_batch
 
     columns = Columns()
     columns.add(5, 1_700_000_000_123, b"k", None, None)
-    columns.ran("t", 2, 1, 1)
-    found = spark_batch(record_batch(columns), True)
-    assert found.schema == schema(headers=True)
-    (row,) = found.to_pylist()
+    columns.add_run("t", 2, 1, 1)
+    rows = spark_batch(record_batch(columns), True)
+    assert rows.schema == schema(headers=True)
+    (row,) = rows.to_pylist()
     assert (row["key"], row["value"], row["topic"], row["partition"], row["offset"]) == (b"k", None, "t", 2, 5)
     assert (row["timestamp"].timestamp(), row["timestampType"], row["headers"]) == (1_700_000_000.123, 1, None)
 
 
-def test_bytes_are_read_as_text_where_wanted_and_are_mended_where_they_are_no_utf8() -> None:
+def test_text_columns_replace_invalid_utf8() -> None:
     from kavka.client.consumer._decode import Columns
     from kavka.client.consumer.arrow import record_batch
 
@@ -106,7 +106,7 @@ def test_bytes_are_read_as_text_where_wanted_and_are_mended_where_they_are_no_ut
     columns.add(5, 1_700_000_000_123, b"\xff", "grün".encode(), None)
     columns.add(6, 1_700_000_000_123, None, b"gr\xc3", None)
     columns.add(7, 1_700_000_000_123, b"k", None, None)
-    columns.ran("t", 2, 1, 3)
+    columns.add_run("t", 2, 1, 3)
     read = record_batch(columns)
     whole = spark_batch(read, False, {"key", "value"})
     assert whole.schema == schema(headers=False, text={"key", "value"})

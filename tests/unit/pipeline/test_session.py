@@ -1,4 +1,4 @@
-"""How a session of Spark is asked for. Spark itself is not started: what its builder is told is looked at."""
+"""Building a Spark session. Spark is not started: the tests check the calls of its builder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kavka.pipeline.spark.session import build_session
 
 
 class Builder:
-    """Of Spark's builder, what it was told."""
+    """Records the settings that it receives."""
 
     def __init__(self) -> None:
-        self.told: dict[str, str] = {}
+        self.settings: dict[str, str] = {}
         self.level: str | None = None
 
     def appName(self, name: str) -> Builder:
@@ -26,7 +26,7 @@ class Builder:
         return self.config("master", master)
 
     def config(self, name: str, value: str) -> Builder:
-        self.told[name] = value
+        self.settings[name] = value
         return self
 
     def getOrCreate(self) -> Any:
@@ -45,9 +45,9 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     return builder
 
 
-def test_a_session_has_our_defaults_and_what_is_given_goes_before_them(builder: Builder) -> None:
+def test_settings_override_the_defaults(builder: Builder) -> None:
     build_session("words", {"spark.ui.enabled": "true", "spark.x": "1"})
-    assert builder.told == {
+    assert builder.settings == {
         "name": "words",
         "master": "local[*]",
         "spark.ui.enabled": "true",
@@ -57,18 +57,16 @@ def test_a_session_has_our_defaults_and_what_is_given_goes_before_them(builder: 
     assert builder.level is None
 
 
-def test_the_master_and_the_level_of_the_log_come_from_the_environment_if_nothing_else_says(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_master_and_log_level_come_from_the_environment(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
     build_session("words", {}, log_level="OFF")
-    assert (builder.told["master"], builder.level) == ("spark://there:7077", "OFF")
+    assert (builder.settings["master"], builder.level) == ("spark://there:7077", "OFF")
     monkeypatch.setenv("KAVKA_SPARK_LOG_LEVEL", "DEBUG")
     build_session("words", {}, "local[3]", log_level="OFF")
-    assert (builder.told["master"], builder.level) == ("local[3]", "DEBUG")
+    assert (builder.settings["master"], builder.level) == ("local[3]", "DEBUG")
 
 
-def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(PipelineError, match=r"kavka-mirror runs on Spark: pip install 'kavka\[pipeline\]'"):

@@ -1,4 +1,5 @@
-"""A cluster without topic ids (Kafka before 2.8): its leader epochs tell whether a topic was created again."""
+"""Clusters without topic ids (Kafka before 2.8): leader epochs show whether a topic was
+recreated."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ START = {"t": {"0": 5}, "$topicIds": {"t": {"0": 3}}}
 
 
 class OldCluster(SourceCluster):
-    """`epochs`: of the partition, in the metadata of the broker that was asked and at the leader itself."""
+    """`epochs`: of the partition, in the metadata of a broker and at the leader."""
 
     def __init__(self, epochs: tuple[int, int | None]) -> None:
         super().__init__(source_options(OPTIONS, streaming=True))
@@ -43,22 +44,24 @@ class OldCluster(SourceCluster):
     ("epochs", "begin"),
     [
         ((0, 0), 0),
-        # The broker does not know of the last election yet.
+        # The broker has not learned of the last election yet.
         ((2, 3), 5),
         ((2, 4), 5),
-        # A broker that is too old to say.
+        # A broker that is too old to know the epoch.
         ((2, None), 5),
         ((-1, 3), 5),
         ((-1, None), 5),
     ],
 )
-def test_only_the_leader_decides_that_a_topic_was_created_again(epochs: tuple[int, int | None], begin: int) -> None:
+def test_the_leader_confirms_that_a_topic_was_recreated(epochs: tuple[int, int | None], begin: int) -> None:
     reader = KavkaStreamReader(source_options(OPTIONS, streaming=True))
     reader._cluster = OldCluster(epochs)
     end = reader.latestOffset(START, ReadAllAvailable())
-    assert [(one.wanted.start, one.wanted.end) for one in reader.partitions(START, end)] == [(begin, 8)]
+    assert [(partition.offsets.start, partition.offsets.end) for partition in reader.partitions(START, end)] == [
+        (begin, 8)
+    ]
 
 
-def test_metadata_without_an_epoch_says_nothing() -> None:
+def test_metadata_without_an_epoch_is_ignored() -> None:
     assert recreated({"t": {"0": 3}}, {"t": {"0": -1}}) == set()
     assert recreated({"t": {"0": 3}}, {"t": {"0": 2}}) == {"t"}

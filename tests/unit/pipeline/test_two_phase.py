@@ -1,4 +1,4 @@
-"""What the driver of an exactly-once sink refuses to commit."""
+"""Commits that the driver of an exactly-once sink rejects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = sink_options({"kafka.bootstrap.servers": "localhost:1", "topic": "t", 
 
 
 class Cluster:
-    """In place of an admin client and of the writer of decisions: what was asked of them, in order."""
+    """Replaces the admin client and the decision writer, and records their calls in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -37,7 +37,7 @@ class Cluster:
         }
 
     def end_transactions(self, prepared: Any, commit: bool = True) -> None:
-        names = [one.transactional_id for one in prepared]
+        names = [transaction.transactional_id for transaction in prepared]
         self.calls.append(("commit" if commit else "abort", names))
         lost = {name: KafkaError(ErrorCode.PRODUCER_FENCED) for name in names if commit and name in self.aborted}
         if lost:
@@ -62,21 +62,23 @@ def driver_with(last: Decision | None = None) -> tuple[Driver, Cluster]:
     return driver, cluster
 
 
-def report(task: int, batch: int = 5, rows: int = 3, seen: str | None = None, kept: bool = False) -> Report:
+def report(
+    task: int, batch: int = 5, rows: int = 3, decision_id: str | None = None, is_committed: bool = False
+) -> Report:
     prepared = PreparedTransaction(f"q-{task}-0", 1, 0, True) if rows else None
     entry = TaskEntry(task, rows, rows * 10, prepared, ("t", 0, 7) if rows else None)
-    return Report(Attempt("q", "run", batch, task, 0), entry, seen, kept)
+    return Report(Attempt("q", "run", batch, task, 0), entry, decision_id, is_committed)
 
 
 def decided(batch: int, *reports: Report) -> Decision:
-    return Decision("q", "before", batch, f"decision-{batch}", {one.entry.task: one.entry for one in reports})
+    return Decision("q", "before", batch, f"decision-{batch}", {report.entry.task: report.entry for report in reports})
 
 
 def steps(cluster: Cluster) -> list[str]:
     return [name for name, _ in cluster.calls]
 
 
-def test_the_decision_stands_between_the_check_and_the_commit_and_leftovers_are_aborted_last() -> None:
+def test_commit_checks_decides_commits_and_aborts_leftovers() -> None:
     driver, cluster = driver_with(decided(4, report(0)))
     driver.commit(5, [report(0), report(1), report(2, rows=0)])
     assert steps(cluster) == ["describe", "decide", "commit", "fence"]
@@ -88,40 +90,42 @@ def test_the_decision_stands_between_the_check_and_the_commit_and_leftovers_are_
     assert steps(cluster)[4:] == ["describe", "decide", "commit"]
 
 
-def test_what_was_committed_before_is_not_committed_again_but_stays_in_the_decision() -> None:
+def test_a_committed_transaction_stays_in_the_new_decision() -> None:
     driver, cluster = driver_with(decided(5, report(0), report(1)))
-    driver.commit(5, [report(0, seen="decision-5", kept=True), report(1, seen="decision-5")])
+    driver.commit(5, [report(0, decision_id="decision-5", is_committed=True), report(1, decision_id="decision-5")])
     assert cluster.calls[2] == ("commit", ["q-1-0"])
     assert sorted(cluster.calls[1][1].tasks) == [0, 1]
 
 
-def test_a_batch_of_which_everything_is_there_needs_no_decision() -> None:
+def test_a_completely_committed_batch_needs_no_decision() -> None:
     driver, cluster = driver_with(decided(5, report(0)))
-    driver.commit(5, [report(0, seen="decision-5", kept=True)])
+    driver.commit(5, [report(0, decision_id="decision-5", is_committed=True)])
     assert steps(cluster) == ["fence"]
 
 
 @pytest.mark.parametrize(
-    ("last", "reports", "said"),
+    ("last", "reports", "message"),
     [
-        (decided(6, report(0)), [report(0)], "batch 6 of this query was decided by another driver"),
+        (decided(6, report(0)), [report(0)], "another driver has decided on batch 6 of this query"),
         (decided(5, report(0)), [report(0)], "another driver decided on batch 5 while this one ran it"),
-        (None, [report(0, seen="x")], "another driver decided on batch 5"),
+        (None, [report(0, decision_id="x")], "another driver decided on batch 5"),
         (
             decided(5, report(0), report(1)),
-            [report(0, seen="decision-5")],
-            "is not the same now that it is run again: it had 2 tasks, and has 1 now",
+            [report(0, decision_id="decision-5")],
+            "differs now that it runs again: it had 2 tasks, and now has 1",
         ),
     ],
 )
-def test_what_somebody_else_decided_is_not_overruled(last: Decision | None, reports: list[Report], said: str) -> None:
+def test_the_decision_of_another_driver_is_not_overruled(
+    last: Decision | None, reports: list[Report], message: str
+) -> None:
     driver, cluster = driver_with(last)
-    with pytest.raises(PipelineError, match=said):
+    with pytest.raises(PipelineError, match=message):
         driver.commit(5, reports)
     assert cluster.calls == [("abort", ["q-0-0"])]
 
 
-def test_nothing_is_decided_when_a_transaction_was_aborted_meanwhile() -> None:
+def test_no_decision_if_a_transaction_was_aborted() -> None:
     driver, cluster = driver_with()
     cluster.closed = {"q-1-0"}
     with pytest.raises(PipelineError, match="the transaction of task 1 was aborted before it could be committed"):
@@ -129,35 +133,35 @@ def test_nothing_is_decided_when_a_transaction_was_aborted_meanwhile() -> None:
     assert steps(cluster) == ["describe", "abort"]
 
 
-def test_a_transaction_aborted_after_the_decision_is_told_and_those_that_are_there_are_not(
+def test_a_transaction_aborted_after_the_decision_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver, cluster = driver_with()
     cluster.aborted = {"q-0-0", "q-1-0"}
-    monkeypatch.setattr(two_phase, "_is_in_the_log", lambda options, entry: entry.task == 0)
-    with pytest.raises(PipelineError, match=r"the transactions of tasks 1 were aborted .* start the query again"):
+    monkeypatch.setattr(two_phase, "_is_committed_in_log", lambda options, entry: entry.task == 0)
+    with pytest.raises(PipelineError, match=r"the transactions of tasks 1 were aborted .* restart the query"):
         driver.commit(5, [report(0), report(1), report(2)])
 
 
-def test_a_task_finds_the_decision_about_its_batch_and_refuses_one_that_is_newer(
+def test_a_task_finds_the_decision_of_its_batch_and_rejects_a_newer_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    queries: list[str] = []
 
     class Decisions:
         def __init__(self, options: Any) -> None:
             pass
 
         def last(self, query: str) -> Decision:
-            asked.append(query)
+            queries.append(query)
             return decided(5, report(0))
 
     monkeypatch.setattr(two_phase, "Decisions", Decisions)
-    monkeypatch.setattr(two_phase, "_found", {})
+    monkeypatch.setattr(two_phase, "_decisions_by_query", {})
     find = two_phase._decision_for
     assert find(OPTIONS, Attempt("q", "run", 5, 0, 0)) == decided(5, report(0))
     assert find(OPTIONS, Attempt("q", "run", 6, 0, 0)) is None
-    assert asked == ["q"]
-    with pytest.raises(PipelineError, match="the checkpoint is older than what is in the topics"):
+    assert queries == ["q"]
+    with pytest.raises(PipelineError, match="the checkpoint is older than the data in the topics"):
         find(OPTIONS, Attempt("q", "next run", 3, 0, 0))
-    assert asked == ["q", "q"]
+    assert queries == ["q", "q"]

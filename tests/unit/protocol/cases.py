@@ -1,4 +1,5 @@
-"""What the tests of the protocol share: all messages with their schemas, golden frames, objects from Kafka's JSON."""
+"""Shared by the protocol tests: all messages with their schemas, golden frames, and objects from
+Kafka's JSON form."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def golden_of(case: Case) -> list[Golden]:
 
 
 def from_json(case: Case, struct: Struct, values: dict[str, Any], version: int) -> Any:
-    """The object that Kafka's JSON form describes. No key may be left over, and only tagged fields may be missing."""
+    """The object of Kafka's JSON form. Every key must have a field, and only tagged fields may be
+    missing."""
     by_name = {key.lower(): value for key, value in values.items()}
     arguments = {}
     for f in struct.fields:
@@ -100,5 +102,5 @@ def _element(case: Case, f: Field, value: Any, version: int) -> Any:
 
 
 def records_of_size(size: int) -> bytes:
-    """The rule of tests/golden/java/GoldenFrames.java."""
+    """The records that tests/golden/java/GoldenFrames.java writes."""
     return bytes((31 * i + 7) % 256 for i in range(size))

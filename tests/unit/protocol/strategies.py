@@ -1,4 +1,4 @@
-"""Hypothesis strategies for messages, made from their schemas."""
+"""Hypothesis strategies for messages, derived from their schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.protocol.cases import Case, Field, Struct
 
-# Lengths around 127 matter: compact lengths take a second byte from there on.
+# Compact lengths from 127 on take a second byte.
 _strings = st.one_of(
     st.text(st.characters(exclude_categories=("Cs",)), max_size=8),
     st.integers(120, 140).map(lambda n: "s" * n),
@@ -37,7 +37,7 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def messages(case: Case, version: int) -> st.SearchStrategy[Any]:
-    """Objects in which the fields of the version have any value, the others their default."""
+    """Objects with arbitrary values of the fields of the version, and defaults of the others."""
     return _structs(case, case.schema, version, depth=0)
 
 

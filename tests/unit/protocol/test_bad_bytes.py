@@ -1,4 +1,4 @@
-"""Any bytes at all: a ProtocolError or a message, soon, and in memory that the bytes justify."""
+"""Arbitrary bytes decode to a message or raise ProtocolError, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from kavka.protocol.primitives import ProtocolError
 from tests.unit.protocol.cases import BY_NAME, CASES, Case, golden_of
 
-# The most memory for one byte of input: the smallest elements take two or three bytes and become an object with a list.
-MOST_PER_BYTE = 80
+# The maximum memory per byte of input: the smallest elements take two or three bytes and become an
+# object with a list.
+MAX_MEMORY_PER_BYTE = 80
 
 each_message = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def check_any_bytes(case: Case, version: int, data: bytes) -> None:
-    """Refused cleanly, or decoded to a message that can be written and read again."""
+    """Decoding raises ProtocolError, or returns a message that round-trips."""
     try:
         message, end = case.cls.decode(memoryview(data), 0, version)
     except ProtocolError:
@@ -37,14 +38,14 @@ def check_any_bytes(case: Case, version: int, data: bytes) -> None:
 @each_message
 @settings(max_examples=40, deadline=None)
 @given(data=st.binary(max_size=300), choice=st.integers(0, 1000))
-def test_random_bytes_are_refused_or_decoded(case: Case, data: bytes, choice: int) -> None:
+def test_random_bytes_are_rejected_or_decoded(case: Case, data: bytes, choice: int) -> None:
     versions = list(case.schema.versions)
 
     check_any_bytes(case, versions[choice % len(versions)], data)
 
 
 @each_message
-def test_damaged_frames_are_refused_or_decoded(case: Case) -> None:
+def test_damaged_frames_are_rejected_or_decoded(case: Case) -> None:
     rng = random.Random(case.schema.name)
     for frame in golden_of(case):
         for _ in range(12):
@@ -67,7 +68,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return bytes(result)
 
 
-# Big counts and lengths in every encoding, followed by what makes the smallest elements.
+# Large counts and lengths in every encoding; the fill bytes decode to the smallest elements.
 HOSTILE = (
     b"\x7f\xff\xff\xff",
     b"\x00\x00\x7f\xff",
@@ -81,7 +82,7 @@ FILL = (b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff")
 
 
 def hostile_inputs(case: Case, version: int, size: int) -> Iterator[bytes]:
-    """Large counts in every place where a count can be at first: after a prefix of a good frame."""
+    """Large counts after every prefix of a valid frame."""
     frames = [frame.data for frame in golden_of(case) if frame.version == version and frame.variant != "full"]
     for data in frames:
         for cut in range(min(len(data), 24)):
@@ -91,7 +92,7 @@ def hostile_inputs(case: Case, version: int, size: int) -> Iterator[bytes]:
 
 
 @each_message
-def test_time_and_memory_stay_in_proportion_to_the_bytes(case: Case) -> None:
+def test_time_and_memory_are_proportional_to_input(case: Case) -> None:
     size = 4096
     decoders = [case.cls.decoder(version) for version in case.schema.versions]  # imports happen before the measurement
     tracemalloc.start()
@@ -104,14 +105,14 @@ def test_time_and_memory_stay_in_proportion_to_the_bytes(case: Case) -> None:
                 with contextlib.suppress(ProtocolError):
                     decode(data, 0)
                 peak = tracemalloc.get_traced_memory()[1] - before
-                assert peak < size * MOST_PER_BYTE, (version, data[:40].hex(), peak)
+                assert peak < size * MAX_MEMORY_PER_BYTE, (version, data[:40].hex(), peak)
     finally:
         tracemalloc.stop()
     assert time.monotonic() - started < 30
 
 
 @each_message
-def test_the_smallest_elements_stay_within_the_bound_for_memory(case: Case) -> None:
+def test_smallest_elements_stay_within_memory_bound(case: Case) -> None:
     for version in case.schema.versions:
         decode = case.cls.decoder(version)
         for f in case.schema.fields:
@@ -123,11 +124,11 @@ def test_the_smallest_elements_stay_within_the_bound_for_memory(case: Case) -> N
                 _now, peak = tracemalloc.get_traced_memory()
                 tracemalloc.stop()
                 assert len(getattr(message, f.name)) == 1000
-                assert peak < len(data) * MOST_PER_BYTE, (version, f.name)
+                assert peak < len(data) * MAX_MEMORY_PER_BYTE, (version, f.name)
 
 
 @pytest.mark.parametrize("version", [0, 9])
-def test_a_count_of_two_billion_is_refused_before_anything_is_made_of_it(version: int) -> None:
+def test_huge_count_is_rejected_before_allocation(version: int) -> None:
     flexible = version >= 9
     head = b"\x00" if flexible else b""
     count = b"\xff\xff\xff\xff\x07" if flexible else b"\x7f\xff\xff\xff"
@@ -143,7 +144,7 @@ def test_a_count_of_two_billion_is_refused_before_anything_is_made_of_it(version
 
 
 @each_message
-def test_a_version_that_does_not_exist_is_refused(case: Case) -> None:
+def test_unknown_version_is_rejected(case: Case) -> None:
     for version in (case.schema.versions.first - 1, case.schema.versions.last + 1):
         with pytest.raises(ProtocolError, match=f"{case.schema.name} has no version {version}"):
             case.cls.decode(b"\x00" * 64, 0, version)

@@ -1,4 +1,4 @@
-"""The compiler of the schemas: what is checked in is what it makes, and it refuses schemas that make no sense."""
+"""The schema compiler: the generated code is up to date, and invalid schemas are rejected."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_generated_code_is_what_the_schemas_give() -> None:
+def test_generated_code_is_up_to_date() -> None:
     result = run("--check")
 
     assert result.returncode == 0, result.stderr
 
 
-def test_the_check_names_what_is_out_of_date(tmp_path: Path) -> None:
+def test_check_lists_outdated_files(tmp_path: Path) -> None:
     target = tmp_path / "protocol"
     shutil.copytree(ROOT / "src/kavka/protocol", target)
     with open(target / "messages/produce.py", "a") as file:
@@ -37,7 +37,7 @@ def test_the_check_names_what_is_out_of_date(tmp_path: Path) -> None:
     result = run("--check", "--target", target)
 
     assert result.returncode == 1
-    for expected in ("produce.py is not what", "heartbeat.py is missing", "stray.py has no schema"):
+    for expected in ("produce.py is out of date", "heartbeat.py is missing", "stray.py has no schema"):
         assert expected in result.stderr
     assert run("--target", target).returncode == 0
     assert run("--check", "--target", target).returncode == 0
@@ -52,28 +52,28 @@ def test_the_check_names_what_is_out_of_date(tmp_path: Path) -> None:
         ("data D versions 0\n  a integer", "line 2: not a type: integer"),
         ("data D versions 0\n  a int32 nonsense", "unknown word nonsense"),
         ("data D versions 0\n  a int32 0-x", "not a version range"),
-        ("data D versions 0\n  a int32\n    b int32", "below a field that is no struct"),
-        ("data D versions 0\n  a [S]\n    b int32\n   c int32", "line 4: the indent fits no open struct"),
+        ("data D versions 0\n  a int32\n    b int32", "below a field that is not a struct"),
+        ("data D versions 0\n  a [S]\n    b int32\n   c int32", "line 4: the indent matches no open struct"),
         ("data D versions 0\n  a [S]", "S is not defined"),
         ("data D versions 0\n  a [S]\n    b [S]", "S contains itself"),
-        ("data D versions 0\n  a int32\n  a int16", "a is there twice"),
+        ("data D versions 0\n  a int32\n  a int16", "a is defined twice"),
         ("data D versions 0\n  a [S]\n    b int8\n  c S\n    d int8", "S is defined twice"),
         ("  a int32", "a field before any message"),
     ],
 )
-def test_a_schema_that_makes_no_sense_is_refused(text: str, error: str) -> None:
+def test_invalid_schema_is_rejected(text: str, error: str) -> None:
     with pytest.raises(SchemaError, match=error):
         parse("test", text)
 
 
-def test_an_array_of_elements_without_bytes_is_refused() -> None:
+def test_array_of_empty_elements_is_rejected() -> None:
     schema = parse("test", "data D versions 0-1\n  a [S]\n    b int32 1+")
 
-    with pytest.raises(SchemaError, match="version 0: elements of a take no bytes"):
+    with pytest.raises(SchemaError, match="version 0: elements of a have no size"):
         module_source(schema)
 
 
-def test_versions_of_the_same_layout_share_one_function() -> None:
+def test_versions_with_same_layout_share_a_function() -> None:
     source = module_source(parse("test", "data D versions 0-5\n  a int32\n  b int32 3+ ignorable"))
 
     assert source.count("def decode_d_v") == 2

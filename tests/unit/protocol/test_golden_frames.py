@@ -1,4 +1,5 @@
-"""Every message in every version against the bytes of Apache Kafka's serializer (see tools/make_golden_frames.py)."""
+"""Every version of every message against the bytes of Apache Kafka's serializer (see
+tools/make_golden_frames.py)."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ each_message = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 @each_message
-def test_there_are_golden_frames_of_every_version(case: Case) -> None:
+def test_every_version_has_golden_frames(case: Case) -> None:
     full = {frame.version for frame in golden_of(case) if frame.variant == "full"}
 
     assert full == set(case.schema.versions)
 
 
 @each_message
-def test_what_kafka_wrote_decodes_to_the_object_that_kafka_had(case: Case) -> None:
+def test_frames_of_kafka_are_decoded(case: Case) -> None:
     for frame in golden_of(case):
         expected = from_json(case, case.schema, frame.json, frame.version)
         for data in (frame.data, memoryview(bytearray(frame.data))):
@@ -29,7 +30,7 @@ def test_what_kafka_wrote_decodes_to_the_object_that_kafka_had(case: Case) -> No
 
 
 @each_message
-def test_objects_encode_to_the_bytes_that_kafka_wrote(case: Case) -> None:
+def test_objects_encode_to_bytes_of_kafka(case: Case) -> None:
     for frame in golden_of(case):
         message = from_json(case, case.schema, frame.json, frame.version)
 
@@ -37,14 +38,14 @@ def test_objects_encode_to_the_bytes_that_kafka_wrote(case: Case) -> None:
 
 
 @each_message
-def test_a_new_object_has_the_defaults_of_kafka(case: Case) -> None:
+def test_defaults_match_kafka(case: Case) -> None:
     for frame in golden_of(case):
         if frame.variant == "default":
             assert case.cls().to_bytes(frame.version) == frame.data, frame.version
 
 
 @each_message
-def test_decoding_starts_where_it_is_told_to_and_leaves_what_follows(case: Case) -> None:
+def test_decode_starts_at_position_and_ignores_further_bytes(case: Case) -> None:
     for frame in golden_of(case):
         message, end = case.cls.decode(b"before" + frame.data + b"after", 6, frame.version)
 
@@ -53,7 +54,7 @@ def test_decoding_starts_where_it_is_told_to_and_leaves_what_follows(case: Case)
 
 
 @each_message
-def test_every_frame_that_is_cut_short_is_refused(case: Case) -> None:
+def test_truncated_frames_are_rejected(case: Case) -> None:
     for frame in golden_of(case):
         decode = case.cls.decoder(frame.version)
         step = max(1, len(frame.data) // 64)

@@ -1,4 +1,4 @@
-"""What generated messages promise beyond their bytes: versions, defaults, laziness."""
+"""Properties of generated messages: versions, defaults, lazy imports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.protocol.cases import CASES
 
 
 class Slice:
-    """Stands for a part of a file: it has a length, and no bytes in memory."""
+    """A part of a file: it has a length, but no bytes in memory."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -35,14 +35,14 @@ class Slice:
         return self._size
 
 
-def test_a_field_that_the_version_lacks_cannot_be_set() -> None:
+def test_field_of_other_version_cannot_be_set() -> None:
     request = ProduceRequest(transactional_id="me")
 
     with pytest.raises(ProtocolError, match="ProduceRequest v0-v2: transactional_id is set"):
         request.to_bytes(2)
 
 
-def test_a_field_that_the_version_lacks_may_be_set_when_it_is_ignorable() -> None:
+def test_ignorable_field_of_other_version_may_be_set() -> None:
     topic = FetchTopic(topic="a", topic_id=UUID(int=7))
 
     decoded, _ = FetchRequest.decode(FetchRequest(topics=[topic]).to_bytes(12), 0, 12)
@@ -50,7 +50,7 @@ def test_a_field_that_the_version_lacks_may_be_set_when_it_is_ignorable() -> Non
     assert decoded.topics == [FetchTopic(topic="a")]
 
 
-def test_the_check_reaches_nested_structs_and_tagged_fields() -> None:
+def test_fields_of_nested_structs_and_tagged_fields_are_checked() -> None:
     leader = LeaderIdAndEpoch(leader_id=1)
     partition = PartitionProduceResponse(current_leader=leader)
     response = ProduceResponse(responses=[TopicProduceResponse(partition_responses=[partition])])
@@ -61,7 +61,7 @@ def test_the_check_reaches_nested_structs_and_tagged_fields() -> None:
     assert decoded.responses[0].partition_responses[0].current_leader == leader
 
 
-def test_null_is_refused_where_the_version_has_none() -> None:
+def test_null_is_rejected_if_version_is_not_nullable() -> None:
     assert MetadataRequest(topics=None).to_bytes(1) == b"\xff\xff\xff\xff"
     with pytest.raises(ProtocolError, match="cannot encode MetadataRequest v0"):
         MetadataRequest(topics=None).to_bytes(0)
@@ -72,7 +72,7 @@ def test_null_is_refused_where_the_version_has_none() -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_values_that_do_not_fit_are_refused(version: int) -> None:
+def test_invalid_values_are_rejected(version: int) -> None:
     for bad in (
         ProduceRequest(acks=1 << 15),
         ProduceRequest(timeout_ms="soon"),
@@ -84,24 +84,24 @@ def test_values_that_do_not_fit_are_refused(version: int) -> None:
             bad.to_bytes(version)
 
 
-def test_strings_are_utf_8_and_nothing_else() -> None:
+def test_strings_must_be_utf_8() -> None:
     with pytest.raises(ProtocolError, match="utf-8"):
         MetadataRequest.decode(b"\x00\x00\x00\x01\x00\x02\xff\xfe", 0, 0)
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_a_string_takes_at_most_32767_bytes(version: int) -> None:
+def test_string_has_at_most_32767_bytes(version: int) -> None:
     longest = ProduceRequest(transactional_id="x" * 32767)
 
     decoded, _ = ProduceRequest.decode(longest.to_bytes(version), 0, version)
 
     assert decoded == longest
     if version == 9:
-        with pytest.raises(ProtocolError, match="32768 bytes, 32767 is the most"):
+        with pytest.raises(ProtocolError, match="32768 bytes, the maximum is 32767"):
             ProduceRequest.decode(b"\x81\x80\x02" + b"x" * 40_000, 0, 9)
 
 
-def test_records_decode_to_a_view_of_the_same_memory() -> None:
+def test_records_decode_to_view_of_input() -> None:
     request = ProduceRequest(topic_data=[TopicProduceData(partition_data=[PartitionProduceData(records=b"batch")])])
     frame = bytearray(request.to_bytes(9))
 
@@ -116,7 +116,7 @@ def test_records_decode_to_a_view_of_the_same_memory() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 12])
-def test_a_slice_of_a_file_is_passed_on_as_it_is_after_its_length(version: int) -> None:
+def test_file_slice_is_appended_without_copy(version: int) -> None:
     records = Slice(300)
     response = FetchResponse(responses=[FetchableTopicResponse(partitions=[PartitionData(records=records)])])
     out: list[object] = []
@@ -128,7 +128,7 @@ def test_a_slice_of_a_file_is_passed_on_as_it_is_after_its_length(version: int) 
     assert isinstance(before, bytes) and before.endswith(b"\xad\x02" if version >= 12 else b"\x00\x00\x01\x2c")
 
 
-def test_unknown_tagged_fields_are_stepped_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     plain = ProduceRequest(acks=1).to_bytes(9)
     tagged = plain[:-1] + b"\x02\x05\x03abc\x85\x01\x00"
 
@@ -137,7 +137,7 @@ def test_unknown_tagged_fields_are_stepped_over() -> None:
         ProduceRequest.decode(plain[:-1] + b"\x01\x05\x64abc", 0, 9)
 
 
-def test_unknown_tagged_fields_are_stepped_over_next_to_known_ones() -> None:
+def test_unknown_tagged_fields_beside_known_are_skipped() -> None:
     plain = ApiVersionsResponse(finalized_features_epoch=9).to_bytes(3)
     at = plain.index(b"\x01\x01\x08")  # one tagged field, tag 1, eight bytes
 
@@ -146,14 +146,14 @@ def test_unknown_tagged_fields_are_stepped_over_next_to_known_ones() -> None:
     assert ApiVersionsResponse.decode(tagged, 0, 3) == (ApiVersionsResponse(finalized_features_epoch=9), len(tagged))
 
 
-def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
+def test_tagged_field_of_wrong_size_is_rejected() -> None:
     plain = ApiVersionsResponse(finalized_features_epoch=9).to_bytes(3)
 
-    with pytest.raises(ProtocolError, match="tagged field finalized_features_epoch is not as long"):
+    with pytest.raises(ProtocolError, match="tagged field finalized_features_epoch does not have"):
         ApiVersionsResponse.decode(plain.replace(b"\x01\x01\x08", b"\x01\x01\x09") + b"\x00", 0, 3)
 
 
-def test_the_default_of_a_struct_field_is_shared_and_cannot_be_changed_by_accident() -> None:
+def test_default_of_struct_field_is_read_only() -> None:
     partition = PartitionProduceResponse()
 
     with pytest.raises(AttributeError, match="assign a new object"):
@@ -165,14 +165,14 @@ def test_the_default_of_a_struct_field_is_shared_and_cannot_be_changed_by_accide
     assert repr(partition.current_leader) == "LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)"
 
 
-def test_lists_are_never_shared_between_objects() -> None:
+def test_lists_are_not_shared_between_objects() -> None:
     ProduceRequest().topic_data.append(TopicProduceData())
     ProduceRequest.decode(ProduceRequest().to_bytes(9), 0, 9)[0].topic_data.append(TopicProduceData())
 
     assert ProduceRequest().topic_data == []
 
 
-def test_fields_are_given_by_name_and_misspelt_ones_are_refused() -> None:
+def test_fields_are_keyword_only_and_misspelled_names_are_rejected() -> None:
     with pytest.raises(TypeError):
         ProduceRequest("me")
     with pytest.raises(TypeError):
@@ -181,7 +181,7 @@ def test_fields_are_given_by_name_and_misspelt_ones_are_refused() -> None:
         ProduceRequest().ack = 1
 
 
-def test_messages_of_different_kinds_are_not_equal_and_print_their_fields() -> None:
+def test_equality_and_repr() -> None:
     assert ProduceRequest() != FetchRequest()
     assert ProduceRequest() != 5
     text = repr(TopicProduceData(name="a", partition_data=[PartitionProduceData(index=1, records=bytes(100))]))
@@ -189,7 +189,7 @@ def test_messages_of_different_kinds_are_not_equal_and_print_their_fields() -> N
     assert "records=<100 bytes>" in text
 
 
-def test_importing_one_message_does_not_import_the_others() -> None:
+def test_importing_a_message_does_not_import_others() -> None:
     program = (
         "import sys, kavka.protocol.headers, kavka.protocol.messages.produce;"
         "print(*(name for name in sys.modules if name.startswith('kavka.protocol.messages.')))"
@@ -199,7 +199,7 @@ def test_importing_one_message_does_not_import_the_others() -> None:
     assert run.stdout.split() == ["kavka.protocol.messages.produce"]
 
 
-def test_the_table_of_apis_finds_the_classes() -> None:
+def test_table_of_apis_returns_classes() -> None:
     apis = {case.schema.api_key for case in CASES if case.schema.api_key is not None}
 
     assert set(APIS) == apis
@@ -210,8 +210,8 @@ def test_the_table_of_apis_finds_the_classes() -> None:
             assert api[3:] == (cls.MIN_VERSION, cls.MAX_VERSION, cls.FLEXIBLE_FROM)
 
 
-def test_the_apis_have_the_versions_of_kafka_3_9_and_4_3_together() -> None:
-    """A sample, written down by hand: oldest of 3.9, newest stable one of 4.3."""
+def test_apis_have_versions_of_kafka_3_9_and_4_3() -> None:
+    """A sample: the oldest version of 3.9 and the newest stable version of 4.3."""
     expected = {
         ApiKey.PRODUCE: (0, 13, 9),
         ApiKey.FETCH: (0, 18, 12),

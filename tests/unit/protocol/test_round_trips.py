@@ -1,4 +1,4 @@
-"""What is encoded decodes to the same, for any values in every message and version."""
+"""Encoding and decoding round-trips for arbitrary values of every message and version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.protocol.strategies import messages
 @pytest.mark.parametrize("case", CASES, ids=str)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_what_is_encoded_decodes_to_the_same(case: Case, data: st.DataObject) -> None:
+def test_messages_round_trip(case: Case, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(list(case.schema.versions)), label="version")
     message: Any = data.draw(messages(case, version), label="message")
 

@@ -1,4 +1,4 @@
-"""Records and batches that the tests of this layer share."""
+"""Records and batches for the tests of this package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = TIME + 60_000
 FORMATS = [
     (magic, codec) for magic in (0, 1, 2) for codec in (NONE, GZIP, SNAPPY, LZ4, ZSTD) if magic == 2 or codec != ZSTD
 ]
-"""Every magic with every codec that it has."""
+"""Every magic with each of its codecs."""
 
 
 def golden_records(magic: int, count: int, base: int, repeat: int = 1) -> list[Record]:
@@ -55,7 +55,7 @@ def simple(count: int, size: int = 20, *, key: bytes | None = b"k") -> list[Reco
 
 
 def patched(batch: bytes | bytearray, layout: str, position: int, value: int, *, fix_crc: bool = True) -> bytearray:
-    """A copy of a magic 2 batch with one number changed, and the CRC made right again unless asked otherwise."""
+    """A copy of a magic 2 batch with one number changed, by default with a valid CRC."""
     copy = bytearray(batch)
     struct.pack_into(layout, copy, position, value)
     if fix_crc:
@@ -64,7 +64,7 @@ def patched(batch: bytes | bytearray, layout: str, position: int, value: int, *,
 
 
 def with_body(body: bytes, count: int, codec: int = NONE) -> bytearray:
-    """A magic 2 batch with a right header and CRC around any body."""
+    """A magic 2 batch with a valid header and CRC around any body."""
     batch = bytearray(built(simple(1)))[:61] + body
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">h", batch, 21, codec)

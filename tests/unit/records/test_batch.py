@@ -22,7 +22,7 @@ from kavka.records.record import Record
 from tests.unit.records.support import FORMATS, TIME, built, patched, simple
 
 
-def test_a_header_is_read_as_it_stands() -> None:
+def test_a_header_is_parsed() -> None:
     data = built(
         simple(3), base_offset=42, producer_id=9, producer_epoch=2, base_sequence=7, leader_epoch=4, transactional=True
     )
@@ -39,7 +39,7 @@ def test_a_header_is_read_as_it_stands() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_SIZE - 1])
-def test_a_header_that_is_not_there_is_corrupt(size: int) -> None:
+def test_an_incomplete_header_is_corrupt(size: int) -> None:
     with pytest.raises(KafkaError) as caught:
         parse_header(bytes(size))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
@@ -52,7 +52,7 @@ def test_sequences_wrap_after_the_largest_int() -> None:
     assert last_sequence(-1, 5) == -1
 
 
-def test_batches_of_all_formats_are_walked_over_in_one_buffer() -> None:
+def test_batches_of_all_formats_are_iterated_in_one_buffer() -> None:
     data = bytearray()
     expected = []
     for number, (magic, codec) in enumerate(FORMATS):
@@ -62,14 +62,14 @@ def test_batches_of_all_formats_are_walked_over_in_one_buffer() -> None:
             (len(data), len(data) + len(part), magic, codec, base, base, None if magic < 2 and codec else 1)
         )
         data += part
-    found = [(b.start, b.end, b.magic, b.codec, b.base_offset, b.last_offset, b.count) for b in batches(data)]
-    assert found == expected
+    layout = [(b.start, b.end, b.magic, b.codec, b.base_offset, b.last_offset, b.count) for b in batches(data)]
+    assert layout == expected
     assert all(batch.crc_ok() for batch in batches(data))
     assert [batch.size for batch in batches(data)] == [end - start for start, end, *_ in expected]
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
-def test_a_batch_that_is_cut_off_anywhere_ends_the_walk_before_it(magic: int, codec: int) -> None:
+def test_iteration_ends_before_an_incomplete_batch(magic: int, codec: int) -> None:
     first = built(simple(1), magic, codec)
     second = built(simple(1), magic, codec, base_offset=1)
     for cut in range(len(second)):
@@ -79,7 +79,7 @@ def test_a_batch_that_is_cut_off_anywhere_ends_the_walk_before_it(magic: int, co
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("length", [0, -1, 13, -(2**31)])
-def test_a_length_that_cannot_be_is_corrupt(magic: int, length: int) -> None:
+def test_an_invalid_length_is_corrupt(magic: int, length: int) -> None:
     data = built(simple(1), magic)
     struct.pack_into(">i", data, 8, length)
     with pytest.raises(KafkaError) as caught:
@@ -88,7 +88,7 @@ def test_a_length_that_cannot_be_is_corrupt(magic: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [3, -1, 127])
-def test_a_magic_that_does_not_exist_is_corrupt(magic: int) -> None:
+def test_an_unknown_magic_is_corrupt(magic: int) -> None:
     data = patched(built(simple(1)), ">b", 16, magic)
     with pytest.raises(KafkaError) as caught:
         list(batches(data))
@@ -96,7 +96,7 @@ def test_a_magic_that_does_not_exist_is_corrupt(magic: int) -> None:
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
-def test_every_flipped_bit_under_the_checksum_is_seen(magic: int, codec: int) -> None:
+def test_the_checksum_detects_every_flipped_bit(magic: int, codec: int) -> None:
     data = built(simple(2), magic, codec)
     covered = 21 if magic == 2 else 16
     end = next(iter(batches(data))).end
@@ -113,7 +113,7 @@ def _first(data: bytearray) -> Batch:
     return next(iter(batches(data)))
 
 
-def test_offsets_and_epoch_are_assigned_in_place_without_touching_the_checksum() -> None:
+def test_offsets_and_epoch_are_assigned_without_changing_the_checksum() -> None:
     data = built(simple(3), codec=GZIP)
     before = bytes(data)
     assign_offsets(memoryview(data), 1_000_000_007, 12)
@@ -124,7 +124,7 @@ def test_offsets_and_epoch_are_assigned_in_place_without_touching_the_checksum()
     assert len(data) == len(before)
 
 
-def test_log_append_time_changes_type_and_newest_timestamp_and_renews_the_checksum() -> None:
+def test_log_append_time_changes_type_max_timestamp_and_checksum() -> None:
     data = built(simple(3))
     assign_offsets(memoryview(data), 5, 1, TIME + 999)
     (batch,) = batches(data)
@@ -135,7 +135,7 @@ def test_log_append_time_changes_type_and_newest_timestamp_and_renews_the_checks
     assert [record.timestamp for record in read_records(data)] == [TIME + 999] * 3
 
 
-def test_the_cleaner_s_delete_horizon_is_the_base_timestamp_of_a_marked_batch() -> None:
+def test_the_delete_horizon_is_the_base_timestamp() -> None:
     records = simple(2)
     (batch,) = batches(built(records, delete_horizon=TIME + 5_000))
     assert batch.delete_horizon == TIME + 5_000
@@ -145,7 +145,7 @@ def test_the_cleaner_s_delete_horizon_is_the_base_timestamp_of_a_marked_batch() 
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 3]))
-def test_any_bytes_are_walked_to_an_end_or_refused_as_corrupt(junk: bytes, magic: int) -> None:
+def test_iteration_over_any_bytes_ends_or_raises_corrupt_message(junk: bytes, magic: int) -> None:
     data = bytearray(junk)
     if len(data) > 16:
         data[16] = magic

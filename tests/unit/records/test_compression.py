@@ -33,18 +33,18 @@ MIXED = b"a line of a log that says little\n" * 5_000 + NOISE
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"", b"x", MIXED, NOISE], ids=["empty", "one byte", "mixed", "noise"])
-def test_what_is_compressed_unpacks_to_the_same(codec: int, data: bytes) -> None:
+def test_decompression_reverses_compression(codec: int, data: bytes) -> None:
     assert decompress(codec, compress(codec, data), len(data)) == data
     assert decompress(codec, memoryview(compress(codec, memoryview(data))), len(data)) == data
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=2000), st.integers(min_value=1, max_value=60))
-def test_any_bytes_repeated_survive_any_codec(codec: int, data: bytes, times: int) -> None:
+def test_repeated_bytes_survive_any_codec(codec: int, data: bytes, times: int) -> None:
     assert decompress(codec, compress(codec, data * times)) == data * times
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_every_level_gives_what_any_reader_unpacks_and_the_levels_differ(codec: int) -> None:
+def test_every_level_can_be_decompressed_and_levels_differ(codec: int) -> None:
     low, high = LEVEL_RANGES[codec]
     text = b" ".join(str(i * i % 7919 ^ i).encode() for i in range(20_000))
     sizes = set()
@@ -60,7 +60,7 @@ def test_codec_names_are_kafka_s() -> None:
     assert CODEC_IDS["zstd"] == 4
 
 
-def test_a_codec_that_does_not_exist_is_refused() -> None:
+def test_an_unknown_codec_is_rejected() -> None:
     for codec in (5, 7, -1):
         with pytest.raises(KafkaError) as caught:
             decompress(codec, b"abc")
@@ -69,7 +69,7 @@ def test_a_codec_that_does_not_exist_is_refused() -> None:
             compress(codec, b"abc")
 
 
-def test_gzip_of_several_members_is_read_whole_and_bytes_after_it_are_passed_over() -> None:
+def test_all_gzip_members_are_read_and_trailing_bytes_ignored() -> None:
     assert decompress(GZIP, gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
     assert decompress(GZIP, gzip.compress(b"one") + b"\0\0\0") == b"one"
     with pytest.raises(KafkaError):
@@ -80,11 +80,11 @@ def test_raw_snappy_without_a_frame_is_read() -> None:
     assert decompress(SNAPPY, bytes(cramjam.snappy.compress_raw(MIXED))) == MIXED
 
 
-def test_snappy_streams_in_a_row_are_read_as_one() -> None:
+def test_concatenated_snappy_streams_are_read() -> None:
     assert decompress(SNAPPY, compress(SNAPPY, b"one ") + compress(SNAPPY, b"two")) == b"one two"
 
 
-def test_snappy_is_cut_into_blocks_of_32_kb() -> None:
+def test_snappy_is_written_in_blocks_of_32_kb() -> None:
     packed = compress(SNAPPY, NOISE[:70_000])
     assert packed[:16] == b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
     blocks = []
@@ -136,7 +136,7 @@ def test_our_lz4_is_read_by_the_reference_implementation() -> None:
 
 
 @pytest.mark.parametrize("codec", PACKING)
-def test_the_bound_is_exact(codec: int) -> None:
+def test_the_decompression_limit_is_exact(codec: int) -> None:
     packed = compress(codec, MIXED)
     assert len(decompress(codec, packed, len(MIXED))) == len(MIXED)
     with pytest.raises(KafkaError) as caught:
@@ -152,7 +152,7 @@ def bomb(codec: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", PACKING)
-def test_a_bomb_is_refused_before_it_takes_the_memory_it_asks_for(codec: int) -> None:
+def test_a_decompression_bomb_is_rejected_in_bounded_memory(codec: int) -> None:
     packed = bomb(codec)
     limit = 1 << 20
     tracemalloc.start()
@@ -163,7 +163,7 @@ def test_a_bomb_is_refused_before_it_takes_the_memory_it_asks_for(codec: int) ->
     finally:
         tracemalloc.stop()
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    # Not more than a few buffers of the size that is allowed, where 200 MB were asked for.
+    # A few buffers of the allowed size, instead of 200 MB.
     assert peak < 4 * limit
 
 
@@ -175,7 +175,7 @@ def test_a_few_bytes_of_snappy_that_claim_a_gigabyte_are_corrupt() -> None:
 
 @pytest.mark.parametrize("codec", PACKING)
 @pytest.mark.parametrize("keep", [0, 1, 3, 6, 7, 10, 20, -1])
-def test_what_is_cut_off_is_corrupt(codec: int, keep: int) -> None:
+def test_truncated_data_is_corrupt(codec: int, keep: int) -> None:
     packed = compress(codec, b"hello " * 100)[:keep]
     with pytest.raises(KafkaError) as caught:
         decompress(codec, packed)
@@ -183,7 +183,7 @@ def test_what_is_cut_off_is_corrupt(codec: int, keep: int) -> None:
 
 
 @given(st.data())
-def test_mutated_bytes_unpack_or_are_refused_with_a_code(data: st.DataObject) -> None:
+def test_mutated_bytes_are_decompressed_or_rejected_with_a_code(data: st.DataObject) -> None:
     codec = data.draw(st.sampled_from(PACKING))
     source = MIXED[165_000 - 200 : 165_000 + 200]
     packed = bytearray(
@@ -200,7 +200,7 @@ def test_mutated_bytes_unpack_or_are_refused_with_a_code(data: st.DataObject) ->
 
 
 @given(st.sampled_from(PACKING), st.binary(max_size=200))
-def test_any_bytes_at_all_unpack_or_are_refused_with_a_code(codec: int, junk: bytes) -> None:
+def test_any_bytes_are_decompressed_or_rejected_with_a_code(codec: int, junk: bytes) -> None:
     starts = {GZIP: b"\x1f\x8b\x08", SNAPPY: b"\x82SNAPPY\0", LZ4: b"\x04\x22\x4d\x18", ZSTD: b"\x28\xb5\x2f\xfd"}
     for data in (junk, starts[codec] + junk):
         try:

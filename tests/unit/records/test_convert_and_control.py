@@ -23,7 +23,7 @@ OLD_CODECS = [NONE, GZIP, SNAPPY, LZ4]
 @pytest.mark.parametrize("magic", [0, 1])
 @given(data=st.data())
 @settings(max_examples=25)
-def test_down_conversion_keeps_all_but_headers_and_in_magic_0_timestamps(
+def test_down_conversion_drops_only_headers_and_in_magic_0_timestamps(
     magic: int, codec: int, data: st.DataObject
 ) -> None:
     records = data.draw(records_of(2))
@@ -45,7 +45,7 @@ def test_log_append_time_survives_conversion_to_magic_1(codec: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_records_before_the_offset_asked_for_are_left_out_unless_they_are_compressed(magic: int) -> None:
+def test_uncompressed_records_before_the_fetch_offset_are_omitted(magic: int) -> None:
     plain = down_convert(built(simple(5), base_offset=10), magic, 12)
     assert [record.offset for record in read_records(plain)] == [12, 13, 14]
     packed = down_convert(built(simple(5), codec=GZIP, base_offset=10), magic, 12)
@@ -62,7 +62,7 @@ def test_gaps_left_by_compaction_are_kept(codec: int, magic: int) -> None:
     assert [record.offset for record in read_records(old)] == [22, 23, 40]
 
 
-def test_control_batches_and_empty_ones_vanish_and_transactional_ones_stay() -> None:
+def test_control_batches_and_empty_batches_are_omitted() -> None:
     txn = built(simple(2), producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     marker = end_marker(True, 1, 0, 3, TIME, base_offset=2)
     empty = BatchBuilder(base_offset=3).build(last_offset=8, max_timestamp=TIME)
@@ -72,11 +72,11 @@ def test_control_batches_and_empty_ones_vanish_and_transactional_ones_stay() -> 
     assert down_convert(marker, 1, 0) == b""
 
 
-def test_what_is_old_enough_is_copied_and_magic_1_goes_down_to_0() -> None:
-    one = built(simple(2), 1, GZIP)
+def test_old_formats_are_copied_and_magic_1_is_converted_to_0() -> None:
+    original = built(simple(2), 1, GZIP)
     zero = built(simple(2), 0)
-    assert down_convert(one + zero, 1, 0) == bytes(one + zero)
-    old = down_convert(one, 0, 0)
+    assert down_convert(original + zero, 1, 0) == bytes(original + zero)
+    old = down_convert(original, 0, 0)
     assert [(r.offset, r.timestamp, r.value) for r in read_records(old)] == [
         (i, -1, record.value) for i, record in enumerate(simple(2))
     ]
@@ -90,7 +90,7 @@ def test_zstd_cannot_be_converted() -> None:
 
 
 @given(st.data())
-def test_conversion_of_mutated_batches_ends_with_records_or_a_code(data: st.DataObject) -> None:
+def test_conversion_of_mutated_batches_gives_records_or_a_code(data: st.DataObject) -> None:
     batch = built(simple(3), codec=data.draw(st.sampled_from(OLD_CODECS)))
     for _ in range(data.draw(st.integers(min_value=1, max_value=3))):
         batch[data.draw(st.integers(min_value=0, max_value=len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -100,7 +100,7 @@ def test_conversion_of_mutated_batches_ends_with_records_or_a_code(data: st.Data
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_marker_is_read_as_it_was_built(commit: bool) -> None:
+def test_an_end_marker_is_read_back(commit: bool) -> None:
     data = end_marker(commit, 42, 7, 3, TIME, base_offset=11, leader_epoch=2)
     (batch,) = batches(data)
     assert batch.is_control
@@ -131,7 +131,7 @@ def test_a_marker_that_is_too_short_or_has_no_version_is_corrupt(key: bytes | No
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_markers_of_other_kinds_and_emptied_ones_are_passed_over() -> None:
+def test_markers_of_other_types_and_empty_ones_are_ignored() -> None:
     (batch,) = batches(control(b"\0\0\0\2", b"anything"))
     assert parse_end_marker(batch) is None
     assert control_type(b"\0\0\0\2") == 2

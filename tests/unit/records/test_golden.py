@@ -1,4 +1,4 @@
-"""Batches built by the Java client (see tests/golden/records/), read and built again by us."""
+"""Batches of the Java client (tests/golden/records/) are read and rebuilt."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def parts(name: str) -> tuple[int, int, str, int, int]:
 
 
 @pytest.mark.parametrize(("version", "name"), PLAIN)
-def test_what_java_wrote_is_read_as_the_records_it_wrote(version: str, name: str) -> None:
+def test_batches_written_by_java_are_read(version: str, name: str) -> None:
     magic, codec, kind, count, base = parts(name)
     data = golden_batches(version)[name]
     expected = golden_records(magic, count, base, 40 if kind == "large" else 1)
     if kind == "append":
         expected = [record._replace(timestamp=APPEND_TIME) for record in expected]
 
-    found = list(batches(data))
-    assert {(batch.magic, batch.codec) for batch in found} == {(magic, codec)}
-    assert found[-1].last_offset == base + count - 1
-    assert found[-1].end == len(data)
+    stored = list(batches(data))
+    assert {(batch.magic, batch.codec) for batch in stored} == {(magic, codec)}
+    assert stored[-1].last_offset == base + count - 1
+    assert stored[-1].end == len(data)
     assert list(read_records(data)) == expected
 
 
 @pytest.mark.parametrize(("version", "name"), PLAIN)
-def test_building_the_same_records_gives_java_s_bytes_up_to_compression(version: str, name: str) -> None:
+def test_building_the_same_records_gives_the_bytes_of_java_up_to_compression(version: str, name: str) -> None:
     magic, codec, kind, count, base = parts(name)
     data = golden_batches(version)[name]
     ours = built(
@@ -58,7 +58,7 @@ def test_building_the_same_records_gives_java_s_bytes_up_to_compression(version:
     if codec == 0:
         assert bytes(ours) == data
     else:
-        # Compressors differ in their output, and with it lengths and checksums do.
+        # Compressors differ in their output, so lengths and checksums differ.
         assert list(read_records(ours)) == list(read_records(data))
         if magic == 2:
             assert ours[:8] + ours[12:17] + ours[21:61] == data[:8] + data[12:17] + data[21:61]
@@ -68,7 +68,7 @@ def test_building_the_same_records_gives_java_s_bytes_up_to_compression(version:
 
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
 @pytest.mark.parametrize("kind", ["abort", "commit"])
-def test_the_markers_that_end_a_transaction_are_java_s(version: str, kind: str) -> None:
+def test_end_markers_have_the_bytes_of_java(version: str, kind: str) -> None:
     data = golden_batches(version)[f"marker/{kind}"]
     (batch,) = batches(data)
     assert batch.is_control
@@ -81,7 +81,7 @@ def test_the_markers_that_end_a_transaction_are_java_s(version: str, kind: str) 
 
 
 @pytest.mark.parametrize("name", DOWN)
-def test_down_conversion_gives_what_java_s_gives(name: str) -> None:
+def test_down_conversion_gives_the_bytes_of_java(name: str) -> None:
     golden = golden_batches("3.9.1")
     kind, codec = name.split("/")
     ours = down_convert(golden[f"magic2/{codec}/transactional/12/50"], int(kind[-1]), 53)
@@ -92,7 +92,7 @@ def test_down_conversion_gives_what_java_s_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_the_header_of_an_lz4_frame_is_java_s_the_broken_checksum_of_magic_0_included(magic: int) -> None:
+def test_lz4_frame_headers_match_java_with_the_broken_checksum_of_magic_0(magic: int) -> None:
     java = golden_batches("3.9.1")[f"magic{magic}/lz4/create/12/0"]
     ours = built(golden_records(magic, 12, 0), magic, CODEC_IDS["lz4"])
     start = java.index(b"\x04\x22\x4d\x18")

@@ -1,4 +1,4 @@
-"""Limits of what is opened: they bound time and memory, and no honest batch meets them."""
+"""Limits of decompression: they bound time and memory, and regular batches stay below them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def members(sizes: list[int]) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("sizes", [[0], [10, 0, 5], [100_000, 7, 50_000, 4096, 8192, 1], [3] * 500])
-def test_members_of_gzip_follow_one_another(sizes: list[int]) -> None:
+def test_concatenated_gzip_members_are_read(sizes: list[int]) -> None:
     plain, packed = members(sizes)
     assert decompress(GZIP, packed) == plain
     assert decompress(GZIP, packed + b"behind") == plain
@@ -57,7 +57,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_the_number_of_blocks_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_blocks_is_limited(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "MAX_BLOCKS", 1000)
     codec, head, block = BLOCKS[name]
     tail = bytes(4) if codec == LZ4 else b""
@@ -67,7 +67,7 @@ def test_the_number_of_blocks_is_bounded(name: str, monkeypatch: pytest.MonkeyPa
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_what_the_compressors_write_is_far_from_the_limit() -> None:
+def test_compressors_write_far_fewer_blocks_than_the_limit() -> None:
     assert MAX_BLOCKS > 4 * MAX_UNPACKED_BYTES // (32 * 1024)
 
 
@@ -87,7 +87,8 @@ def batch(count: int, codec: int) -> bytearray:
 
 
 def copies(count: int, magic: int) -> bytearray:
-    """The same record so many times: what no builder writes, as offsets rise, and what compresses best."""
+    """The same record `count` times. It compresses best, although no builder writes equal
+    offsets."""
     if magic == 2:
         return bytearray(BatchFields(gzip.compress(record(None, b"") * count), count, attributes=GZIP).encode())
     inner = message(None, b"", magic=magic, timestamp=NOW)
@@ -95,18 +96,18 @@ def copies(count: int, magic: int) -> bytearray:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_a_batch_of_too_many_records_is_refused(magic: int) -> None:
+def test_a_batch_of_too_many_records_is_rejected(magic: int) -> None:
     data = copies(MIN_RECORDS + 1000, magic)
     with pytest.raises(KafkaError, match=f"more than {MIN_RECORDS} records") as caught:
         validate_produce(memoryview(data), COMPACTED, NOW, 2 if magic < 2 else 7)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    found = batch_at(data, 0, len(data))
-    assert found is not None
+    batch = batch_at(data, 0, len(data))
+    assert batch is not None
     with pytest.raises(KafkaError, match="records"):
-        list(batch_records(found, limited=True))
+        list(batch_records(batch, limited=True))
 
 
-def test_only_small_batches_are_opened_on_the_loop() -> None:
+def test_only_small_batches_are_decompressed_on_the_loop() -> None:
     small = memoryview(batch(100, GZIP))
     assert validate_produce(small, COMPACTED, NOW, on_loop=True).count == 100
     for large in (batch(20_000, GZIP), batch(5000, 0)):
@@ -115,5 +116,5 @@ def test_only_small_batches_are_opened_on_the_loop() -> None:
         assert validate_produce(memoryview(large), COMPACTED, NOW).count in (20_000, 5000)
 
 
-def test_a_batch_that_needs_not_be_opened_is_taken_whatever_its_size() -> None:
+def test_a_batch_of_any_size_is_accepted_without_decompression() -> None:
     assert validate_produce(memoryview(batch(20_000, GZIP)), ProduceRules(), NOW, on_loop=True).count == 20_000

@@ -1,4 +1,4 @@
-"""Batches of kafka-python and aiokafka read by us, and ours by them."""
+"""Batches of kafka-python and aiokafka are read by Kavka, and vice versa."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ CLIENTS: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {
     "kafka-python": (kafka_legacy, kafka_default, kafka_memory),
     "aiokafka": (aiokafka_legacy, aiokafka_default, aiokafka_memory),
 }
-# Neither client has lz4 with magic 0 (kafka-python would with xxhash): Java's golden bytes are there for that.
+# Neither client has lz4 with magic 0 (kafka-python needs xxhash). The golden files of Java cover
+# it.
 CASES = [(client, magic, codec) for client in CLIENTS for magic, codec in FORMATS if (magic, codec) != (0, LZ4)]
 
 
@@ -42,7 +43,7 @@ def theirs(client: str, magic: int, codec: int, records: list[Record]) -> bytes:
 
 @pytest.mark.parametrize(("client", "magic", "codec"), CASES)
 @pytest.mark.parametrize("repeat", [1, 60])
-def test_what_they_build_we_read_and_take(client: str, magic: int, codec: int, repeat: int) -> None:
+def test_batches_of_other_clients_are_read_and_accepted(client: str, magic: int, codec: int, repeat: int) -> None:
     records = golden_records(magic, 12, 0, repeat)
     data = theirs(client, magic, codec, records)
     assert list(read_records(data)) == records
@@ -53,14 +54,14 @@ def test_what_they_build_we_read_and_take(client: str, magic: int, codec: int, r
 
 @pytest.mark.parametrize(("client", "magic", "codec"), CASES)
 @pytest.mark.parametrize("repeat", [1, 60])
-def test_what_we_build_they_read(client: str, magic: int, codec: int, repeat: int) -> None:
+def test_other_clients_read_our_batches(client: str, magic: int, codec: int, repeat: int) -> None:
     records = golden_records(magic, 12, 1000, repeat)
     memory = CLIENTS[client][2].MemoryRecords(bytes(built(records, magic, codec, base_offset=1000)))
-    found = []
+    decoded = []
     while memory.has_next():
         batch = memory.next_batch()
         assert batch.validate_crc()
         for record in batch:
             time = -1 if record.timestamp is None else record.timestamp
-            found.append(Record(record.offset, time, record.key, record.value, tuple(record.headers or ())))
-    assert found == records
+            decoded.append(Record(record.offset, time, record.key, record.value, tuple(record.headers or ())))
+    assert decoded == records

@@ -21,7 +21,7 @@ from tests.unit.records.support import FORMATS, TIME, built, patched, records_of
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
 @given(data=st.data(), base=st.integers(min_value=0, max_value=1 << 40))
 @settings(max_examples=40)
-def test_what_is_built_is_read_as_it_was(magic: int, codec: int, data: st.DataObject, base: int) -> None:
+def test_built_records_are_read_back(magic: int, codec: int, data: st.DataObject, base: int) -> None:
     records = data.draw(records_of(magic))
     batch = built(records, magic, codec, base_offset=base)
     expected = [record._replace(offset=base + i) for i, record in enumerate(records)]
@@ -36,9 +36,7 @@ def test_what_is_built_is_read_as_it_was(magic: int, codec: int, data: st.DataOb
     )
 )
 @settings(max_examples=40)
-def test_a_plain_batch_is_what_a_builder_makes_of_the_same_records(
-    codec: int, records: list[tuple[bytes | None, bytes | None]]
-) -> None:
+def test_a_plain_batch_equals_that_of_a_builder(codec: int, records: list[tuple[bytes | None, bytes | None]]) -> None:
     builder = BatchBuilder(codec=codec)
     for key, value in records:
         builder.append(Record(-1, TIME, key, value, ()))
@@ -59,7 +57,7 @@ def test_log_append_time_is_the_time_of_all_records(magic: int, codec: int) -> N
     assert [record.timestamp for record in read_records(batch)] == [TIME + 99] * 3
 
 
-def test_a_wrapper_of_log_append_time_overrides_inner_times_of_their_own() -> None:
+def test_a_wrapper_with_log_append_time_overrides_inner_timestamps() -> None:
     inner = built(simple(2), 1, NONE)
     wrapper = legacy_message(1, 11, GZIP | 8, TIME + 77, None, compress(GZIP, inner))
     assert [(r.offset, r.timestamp) for r in read_records(wrapper)] == [(10, TIME + 77), (11, TIME + 77)]
@@ -74,7 +72,7 @@ def test_inner_offsets_are_absolute_in_magic_0_and_relative_to_the_last_in_magic
         assert [record.offset for record in read_records(wrapper)] == [3, 4]
 
 
-def test_header_keys_that_are_not_utf_8_are_written_back_as_they_were() -> None:
+def test_header_keys_that_are_not_utf_8_are_written_back_unchanged() -> None:
     body = b"\x00\x00\x00\x01\x01" + b"\x02" + b"\x04\xff\xfe" + b"\x01"
     batch = with_body(encode_varint(len(body)) + body, 1)
     (record,) = read_records(batch)
@@ -97,7 +95,7 @@ def test_a_compacted_batch_keeps_its_last_offset_and_may_be_empty() -> None:
     assert list(batch_records(batch)) == []
 
 
-def test_what_a_format_cannot_hold_is_refused_when_building() -> None:
+def test_a_builder_rejects_features_that_the_format_lacks() -> None:
     with pytest.raises(KafkaError) as caught:
         BatchBuilder(1, producer_id=5)
     assert caught.value.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
@@ -116,7 +114,7 @@ def test_what_a_format_cannot_hold_is_refused_when_building() -> None:
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
-def test_a_wrong_checksum_is_seen_unless_it_is_not_asked_for(magic: int, codec: int) -> None:
+def test_a_wrong_checksum_is_detected_unless_verification_is_off(magic: int, codec: int) -> None:
     batch = built(simple(2), magic, codec)
     crc = 17 if magic == 2 else 12
     batch[crc] ^= 1
@@ -126,7 +124,7 @@ def test_a_wrong_checksum_is_seen_unless_it_is_not_asked_for(magic: int, codec: 
     assert len(list(read_records(batch, verify_crc=False))) == 2
 
 
-def test_a_wrong_checksum_inside_a_wrapper_is_seen() -> None:
+def test_a_wrong_checksum_inside_a_wrapper_is_detected() -> None:
     inner = built(simple(2), 1, NONE)
     inner[12] ^= 1
     with pytest.raises(KafkaError) as caught:
@@ -163,14 +161,14 @@ RECORD = encode_varint(8) + b"\x00\x00\x00\x02k\x02v\x00"
         (encode_varint(17) + b"\x00" + b"\xff" * 9 + b"\x7f" + b"\x00\x02k\x02v\x00", 1),
     ],
 )
-def test_a_batch_whose_bytes_lie_is_corrupt(body: bytes, count: int, codec: int) -> None:
+def test_a_malformed_body_is_corrupt(body: bytes, count: int, codec: int) -> None:
     batch = with_body(compress(codec, body), count, codec)
     with pytest.raises(KafkaError) as caught:
         list(read_records(batch))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_the_body_that_the_lies_are_made_of_is_itself_good() -> None:
+def test_the_base_of_the_malformed_bodies_is_valid() -> None:
     assert list(read_records(with_body(RECORD, 1))) == [Record(0, TIME, b"k", b"v")]
 
 
@@ -190,16 +188,14 @@ def test_the_body_that_the_lies_are_made_of_is_itself_good() -> None:
         b"not gzip",
     ],
 )
-def test_a_wrapper_that_does_not_hold_whole_plain_messages_of_its_magic_is_corrupt(
-    magic: int, value: bytes | None
-) -> None:
+def test_a_wrapper_without_complete_plain_messages_of_its_magic_is_corrupt(magic: int, value: bytes | None) -> None:
     with pytest.raises(KafkaError) as caught:
         list(read_records(legacy_message(magic, 0, GZIP, TIME, None, value)))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_zstd_in_an_old_format_is_refused(magic: int) -> None:
+def test_zstd_in_an_old_format_is_rejected(magic: int) -> None:
     with pytest.raises(KafkaError) as caught:
         list(read_records(legacy_message(magic, 0, ZSTD, TIME, None, compress(ZSTD, built(simple(1), magic)))))
     assert caught.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -209,7 +205,7 @@ def test_zstd_in_an_old_format_is_refused(magic: int) -> None:
 @pytest.mark.parametrize(
     ("field", "length"), [("key", -2), ("key", 1000), ("value", -5), ("value", 0), ("value", 9999)]
 )
-def test_lengths_in_a_message_that_lie_are_corrupt(magic: int, field: str, length: int) -> None:
+def test_wrong_lengths_in_a_message_are_corrupt(magic: int, field: str, length: int) -> None:
     message = legacy_message(magic, 0, 0, TIME, b"key", b"value")
     position = (26 if magic else 18) + (0 if field == "key" else 7)
     struct.pack_into(">i", message, position, length)
@@ -221,7 +217,7 @@ def test_lengths_in_a_message_that_lie_are_corrupt(magic: int, field: str, lengt
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 @pytest.mark.parametrize("magic", [1, 2])
-def test_a_bomb_in_a_batch_is_refused_in_bounded_memory(codec: int, magic: int) -> None:
+def test_a_decompression_bomb_in_a_batch_is_rejected_in_bounded_memory(codec: int, magic: int) -> None:
     packed = compress(codec, RECORD * (8 << 20), 1)
     if magic == 2:
         batch = with_body(packed, 8 << 20, codec)
@@ -239,12 +235,12 @@ def test_a_bomb_in_a_batch_is_refused_in_bounded_memory(codec: int, magic: int) 
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_reading_many_small_records_does_not_hold_them_all() -> None:
+def test_many_small_records_are_not_all_held_in_memory() -> None:
     batch = with_body(compress(GZIP, RECORD * 40_000), 40_000, GZIP)
     tracemalloc.start()
     try:
         assert sum(1 for _ in read_records(batch)) == 40_000
-        # As objects the records would take over 5 MB.
+        # All records as objects would take over 5 MB.
         assert tracemalloc.get_traced_memory()[1] < 3_000_000
     finally:
         tracemalloc.stop()
@@ -253,7 +249,7 @@ def test_reading_many_small_records_does_not_hold_them_all() -> None:
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
 @given(data=st.data())
 @settings(max_examples=60)
-def test_mutated_batches_are_read_or_refused_with_a_code(magic: int, codec: int, data: st.DataObject) -> None:
+def test_mutated_batches_are_read_or_rejected_with_a_code(magic: int, codec: int, data: st.DataObject) -> None:
     batch = built(simple(3), magic, codec)
     for _ in range(data.draw(st.integers(min_value=1, max_value=3))):
         batch[data.draw(st.integers(min_value=0, max_value=len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -268,7 +264,7 @@ def test_mutated_batches_are_read_or_refused_with_a_code(magic: int, codec: int,
 
 
 @given(st.binary(max_size=120), st.integers(min_value=-3, max_value=5))
-def test_any_body_at_all_is_read_or_refused_as_corrupt(body: bytes, count: int) -> None:
+def test_any_body_is_read_or_rejected_as_corrupt(body: bytes, count: int) -> None:
     batch = with_body(body, 1)
     batch = patched(batch, ">i", 57, count)
     try:
@@ -298,7 +294,7 @@ def test_overlong_varints_are_corrupt(data: bytes, width: int) -> None:
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_batch_cut_off_at_the_end_is_left_out_and_control_batches_are_passed_over() -> None:
+def test_an_incomplete_last_batch_and_control_batches_are_skipped() -> None:
     plain = built(simple(2))
     control = built([Record(key=b"\0\0\0\1", value=b"\0\0\0\0\0\0")], control=True, producer_id=1, producer_epoch=0)
     data = plain + control + plain[:-1]
@@ -306,7 +302,7 @@ def test_a_batch_cut_off_at_the_end_is_left_out_and_control_batches_are_passed_o
     assert len(list(read_records(data, include_control=True))) == 3
 
 
-def test_rewriting_the_checksum_makes_a_changed_batch_good_again() -> None:
+def test_rewriting_the_checksum_makes_a_changed_batch_valid() -> None:
     batch = built(simple(2))
     batch[40] ^= 1
     assert not next(iter(batches(batch))).crc_ok()

@@ -30,7 +30,7 @@ CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
 
 
 def check(data: bytes | bytearray, rules: ProduceRules = PLAIN, version: int = 9, **options: bool) -> ValidatedBatch:
-    """Validate a copy; whatever happens, the buffer that was given must not have changed."""
+    """Validate a copy, and check that an error leaves the buffer unchanged."""
     buffer = bytearray(b"##" + data)
     before = bytes(buffer)
     try:
@@ -59,7 +59,7 @@ def refused(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_plain_batch_is_taken_as_it_is_without_a_copy(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_batch_is_accepted_without_a_copy(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validate, "normalise_produce", None)
     data = memoryview(
         built(simple(3), codec=codec, producer_id=7, producer_epoch=1, base_sequence=5, transactional=True)
@@ -75,7 +75,9 @@ def test_a_plain_batch_is_taken_as_it_is_without_a_copy(codec: int, monkeypatch:
     assert result.append_time is None
 
 
-def test_log_append_time_needs_no_opening_and_is_put_in_with_the_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_append_time_needs_no_decompression_and_is_assigned_with_the_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(validate, "normalise_produce", None)
     data = memoryview(built(simple(3), codec=ZSTD))
     result = validate_produce(data, ProduceRules(timestamp_type=LOG_APPEND_TIME, before_max_ms=5), NOW, 9)
@@ -86,7 +88,7 @@ def test_log_append_time_needs_no_opening_and_is_put_in_with_the_offsets(monkeyp
 
 @given(st.data())
 @settings(max_examples=60)
-def test_the_fast_path_and_the_careful_one_agree(data: st.DataObject) -> None:
+def test_the_fast_path_and_the_slow_path_agree(data: st.DataObject) -> None:
     batch = built(data.draw(records_of(2)), codec=data.draw(st.sampled_from(CODECS)))
     if data.draw(st.booleans()):
         position = data.draw(st.integers(min_value=0, max_value=HEADER_SIZE + 20))
@@ -102,8 +104,8 @@ def test_the_fast_path_and_the_careful_one_agree(data: st.DataObject) -> None:
         except KafkaError as error:
             outcomes.append(error.code)
     if outcomes[0] != outcomes[1]:
-        # Only the careful one looks into the records: it sees lies that the header does not show, and corrects the
-        # newest timestamp of the header.
+        # Only the slow path reads the records: it detects more errors, and corrects the max
+        # timestamp of the header.
         assert isinstance(outcomes[0], ValidatedBatch)
         if isinstance(outcomes[1], ValidatedBatch):
             assert outcomes[0]._replace(buffer=bytearray(), max_timestamp=0) == outcomes[1]._replace(
@@ -123,7 +125,7 @@ def test_a_wrong_checksum_is_corrupt() -> None:
         refused(data, ErrorCode.CORRUPT_MESSAGE)
 
 
-def test_a_length_below_that_of_a_header_is_corrupt_and_one_beyond_the_bytes_is_no_batch() -> None:
+def test_a_length_below_a_header_is_corrupt_and_one_past_the_end_is_no_batch() -> None:
     data = built(simple(3))
     for length in (0, -1, 48):
         refused(patched(data, ">i", 8, length), ErrorCode.CORRUPT_MESSAGE)
@@ -132,16 +134,16 @@ def test_a_length_below_that_of_a_header_is_corrupt_and_one_beyond_the_bytes_is_
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 16, 17, 60, 61])
-def test_a_batch_that_is_cut_off_is_no_batch(size: int) -> None:
+def test_an_incomplete_batch_is_no_batch(size: int) -> None:
     refused(built(simple(3))[:size], ErrorCode.INVALID_RECORD)
 
 
-def test_bytes_after_the_batch_that_are_no_whole_batch_are_dropped() -> None:
+def test_an_incomplete_batch_after_the_first_is_ignored() -> None:
     data = built(simple(3))
     assert check(data + b"\0" * 10).size == len(data)
 
 
-def test_more_than_one_batch_is_refused() -> None:
+def test_more_than_one_batch_is_rejected() -> None:
     data = built(simple(3))
     refused(data + data, ErrorCode.INVALID_RECORD)
     refused(data + data, ErrorCode.INVALID_RECORD, version=2)
@@ -164,12 +166,12 @@ def test_an_unknown_magic_is_corrupt(magic: int) -> None:
     refused(patched(built(simple(1)), ">b", 16, magic), ErrorCode.CORRUPT_MESSAGE)
 
 
-# --- what a batch claims
+# --- counts
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(("count", "delta"), [(4, 2), (2, 2), (3, 3), (0, -1), (0, 0), (-1, -2), (2**31 - 1, 2)])
-def test_a_count_that_does_not_match_the_offsets_is_refused(codec: int, count: int, delta: int) -> None:
+def test_a_count_that_does_not_match_the_offsets_is_rejected(codec: int, count: int, delta: int) -> None:
     data = patched(patched(built(simple(3), codec=codec), ">i", 57, count), ">i", 23, delta)
     refused(data, ErrorCode.INVALID_RECORD)
 
@@ -177,7 +179,7 @@ def test_a_count_that_does_not_match_the_offsets_is_refused(codec: int, count: i
 @pytest.mark.parametrize("held", [1, 3, 64, 65, 70, 200, 3000])
 @pytest.mark.parametrize("size", [0, 20, 200, 1500])
 @pytest.mark.parametrize("claimed", [-1, +1, +2, +70])
-def test_a_count_that_lies_about_an_uncompressed_body_is_refused(held: int, size: int, claimed: int) -> None:
+def test_a_wrong_count_for_an_uncompressed_body_is_rejected(held: int, size: int, claimed: int) -> None:
     if held > 200 and size > 20:
         return
     data = built(simple(held, size))
@@ -189,7 +191,7 @@ def test_a_count_that_lies_about_an_uncompressed_body_is_refused(held: int, size
     refused(data, ErrorCode.INVALID_RECORD, rules)
 
 
-def test_a_count_that_lies_about_a_compressed_body_is_seen_where_the_batch_has_to_be_opened() -> None:
+def test_a_wrong_count_for_a_compressed_body_is_rejected_on_decompression() -> None:
     for codec in CODECS[1:]:
         data = built(simple(3), codec=codec)
         data = patched(patched(data, ">i", 57, 5), ">i", 23, 4)
@@ -206,7 +208,7 @@ def test_the_search_for_the_last_record_finds_it_with_headers_late_times_and_any
     assert body_holds(data, len(data), 300)
     assert validate._ends_with_record(data, len(data), 299)
     assert not validate._ends_with_record(data, len(data), 298)
-    # Where the needle is all over the payload the walk over all records decides.
+    # Where the payload is full of the searched bytes, the scan of all records decides.
     needle = bytes((299 << 1 & 127 | 128, 299 >> 6)) * 40
     data = built([Record(timestamp=TIME, value=needle) for _ in range(300)])
     assert not validate._ends_with_record(data, len(data), 299)
@@ -216,7 +218,7 @@ def test_the_search_for_the_last_record_finds_it_with_headers_late_times_and_any
 
 @given(st.lists(st.integers(min_value=0, max_value=20_000), min_size=1, max_size=90))
 @settings(max_examples=50)
-def test_honest_batches_of_any_record_sizes_are_never_refused(sizes: list[int]) -> None:
+def test_valid_batches_of_any_record_sizes_are_accepted(sizes: list[int]) -> None:
     data = built([Record(timestamp=TIME, value=bytes(size)) for size in sizes])
     assert body_holds(data, len(data), len(sizes))
     assert not body_holds(data, len(data), len(sizes) + 1)
@@ -225,7 +227,7 @@ def test_honest_batches_of_any_record_sizes_are_never_refused(sizes: list[int]) 
 @pytest.mark.parametrize(
     "body", [b"\x0f" * 20, b"\xff\xff\xff\xff\xff\xff\xff\xff", b"\xfe\xff\xff\xff\x0f\0\0\0", b"\x80\x80", b"\x80" * 9]
 )
-def test_a_body_of_impossible_lengths_is_refused(body: bytes) -> None:
+def test_a_body_with_invalid_lengths_is_rejected(body: bytes) -> None:
     for count in (1, 2):
         refused(with_body(body, count), ErrorCode.INVALID_RECORD)
 
@@ -235,7 +237,7 @@ def test_the_base_offset_of_a_client_s_batch_is_zero() -> None:
     assert check(built(simple(3), base_offset=5), from_client=False).count == 3
 
 
-def test_a_producer_id_without_a_sequence_is_refused() -> None:
+def test_a_producer_id_without_a_sequence_is_rejected() -> None:
     refused(built(simple(3), producer_id=5, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD)
 
 
@@ -252,7 +254,7 @@ def test_a_coordinator_s_records_need_no_keys() -> None:
     assert check(built(simple(2, key=None)), COMPACTED, from_client=False).count == 2
 
 
-def test_a_coordinator_s_batch_takes_the_fast_path_also_on_a_compacted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_a_coordinator_uses_the_fast_path_on_a_compacted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     data = built(simple(3))
     damaged = bytearray(data)
     damaged[-1] ^= 1
@@ -272,7 +274,7 @@ def test_zstd_needs_produce_v7() -> None:
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_a_codec_that_does_not_exist_is_refused(codec: int) -> None:
+def test_an_unknown_codec_is_rejected(codec: int) -> None:
     refused(with_body(b"abcdefg" * 5, 1, codec), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
@@ -295,13 +297,13 @@ def test_the_topic_s_compression_level_is_used() -> None:
     assert thorough.size < quick.size
 
 
-def test_compressed_bytes_that_cannot_be_unpacked_are_refused_where_they_must_be() -> None:
+def test_malformed_compressed_data_is_rejected_on_decompression() -> None:
     for codec in CODECS[1:]:
         data = with_body(b"this is not compressed", 1, codec)
         refused(data, ErrorCode.INVALID_RECORD, COMPACTED)
 
 
-def test_a_bomb_is_refused_where_the_batch_has_to_be_opened() -> None:
+def test_a_decompression_bomb_is_rejected_on_decompression() -> None:
     for codec in (GZIP, LZ4, ZSTD):
         data = with_body(compress(codec, bytes(20 << 20)), 1, codec)
         refused(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(compacted=True, max_decompressed=1 << 20))
@@ -325,7 +327,7 @@ def test_an_empty_key_is_a_key() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_timestamps_too_far_ahead_are_refused_by_record(codec: int) -> None:
+def test_records_with_timestamps_too_far_ahead_are_rejected(codec: int) -> None:
     records = [record._replace(timestamp=NOW + 3_600_000 + i) for i, record in enumerate(simple(3))]
     error = refused(built(records, codec=codec), ErrorCode.INVALID_TIMESTAMP)
     assert isinstance(error, InvalidRecordError)
@@ -335,7 +337,7 @@ def test_timestamps_too_far_ahead_are_refused_by_record(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_timestamps_too_long_ago_are_refused_where_there_is_a_bound(codec: int) -> None:
+def test_records_with_timestamps_before_the_bound_are_rejected(codec: int) -> None:
     records = [record._replace(timestamp=NOW - 1000 + i) for i, record in enumerate(simple(3))]
     error = refused(built(records, codec=codec), ErrorCode.INVALID_TIMESTAMP, ProduceRules(before_max_ms=999))
     assert isinstance(error, InvalidRecordError)
@@ -343,14 +345,14 @@ def test_timestamps_too_long_ago_are_refused_where_there_is_a_bound(codec: int) 
     assert check(built(records, codec=codec), ProduceRules(before_max_ms=1000)).count == 3
 
 
-def test_records_without_a_timestamp_pass_any_bound() -> None:
+def test_records_without_a_timestamp_are_within_any_bound() -> None:
     data = built([Record(value=b"v")])
     assert check(data, ProduceRules(before_max_ms=0, after_max_ms=0)).max_timestamp == -1
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_timestamp_that_is_2_63_ms_ago_is_refused_with_any_bound(codec: int) -> None:
-    """As in Kafka 4, whose subtraction overflows there."""
+def test_a_timestamp_that_is_2_63_ms_ago_is_rejected_with_any_bound(codec: int) -> None:
+    """Like Kafka 4, whose subtraction overflows."""
     for timestamp in (-(2**63), NOW - 2**63):
         data = built([Record(timestamp=timestamp, value=b"v")], codec=codec)
         refused(data, ErrorCode.INVALID_TIMESTAMP)
@@ -358,7 +360,7 @@ def test_a_timestamp_that_is_2_63_ms_ago_is_refused_with_any_bound(codec: int) -
     assert check(built([Record(timestamp=NOW - 2**63 + 1, value=b"v")], codec=codec)).max_timestamp == -1
 
 
-def test_records_that_are_rewritten_have_no_negative_timestamps_but_the_missing_one() -> None:
+def test_rewritten_records_have_no_negative_timestamp_except_minus_one() -> None:
     message = legacy_message(1, 0, 0, -2, b"k", b"v")
     refused(message, ErrorCode.INVALID_TIMESTAMP, version=2)
     assert check(legacy_message(1, 0, 0, -1, b"k", b"v"), version=2).max_timestamp == -1
@@ -367,14 +369,14 @@ def test_records_that_are_rewritten_have_no_negative_timestamps_but_the_missing_
     assert check(data).count == 1
 
 
-def test_a_newest_timestamp_in_the_header_that_lies_is_put_right_where_the_batch_is_opened() -> None:
+def test_a_wrong_max_timestamp_is_corrected_on_decompression() -> None:
     data = patched(built(simple(3)), ">q", 35, NOW + 10**10)
     result = check(data)
     assert result.rewritten
     assert result.max_timestamp == TIME + 2
 
 
-def test_a_producer_may_not_say_log_append_time_to_a_topic_that_sets_it() -> None:
+def test_a_producer_may_not_set_log_append_time_on_a_log_append_time_topic() -> None:
     data = built(simple(3), timestamp_type=LOG_APPEND_TIME, append_time=TIME)
     refused(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(timestamp_type=LOG_APPEND_TIME))
     result = check(data, ProduceRules(timestamp_type=CREATE_TIME))
@@ -382,7 +384,7 @@ def test_a_producer_may_not_say_log_append_time_to_a_topic_that_sets_it() -> Non
     assert batch.timestamp_type == CREATE_TIME
 
 
-def test_offsets_inside_a_batch_that_do_not_rise_by_one_are_refused_when_it_is_opened() -> None:
+def test_offset_deltas_that_do_not_increase_by_one_are_rejected() -> None:
     data = built([Record(0, TIME, b"k", b"a"), Record(2, TIME, b"k", b"b")])
     data = patched(data, ">i", 23, 1)
     error = refused(data, ErrorCode.INVALID_RECORD, COMPACTED)
@@ -390,7 +392,7 @@ def test_offsets_inside_a_batch_that_do_not_rise_by_one_are_refused_when_it_is_o
     assert error.record_errors[0][0] == 1
 
 
-def test_the_list_of_refused_records_is_bounded() -> None:
+def test_the_list_of_rejected_records_is_limited() -> None:
     error = refused(built(simple(5000, 5, key=None)), ErrorCode.INVALID_RECORD, COMPACTED)
     assert isinstance(error, InvalidRecordError)
     assert len(error.record_errors) == 10
@@ -402,7 +404,7 @@ def test_the_list_of_refused_records_is_bounded() -> None:
 
 @pytest.mark.parametrize(("magic", "codec"), [f for f in FORMATS if f[0] < 2])
 @pytest.mark.parametrize("target", [None, NONE, LZ4, ZSTD])
-def test_old_messages_become_one_batch_of_magic_2(magic: int, codec: int, target: int | None) -> None:
+def test_old_messages_are_converted_to_one_batch_of_magic_2(magic: int, codec: int, target: int | None) -> None:
     records = simple(5)
     data = built(records, magic, codec)
     result = check(data, ProduceRules(codec=target), version=magic)
@@ -422,11 +424,11 @@ def test_old_messages_get_log_append_time() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_messages_are_refused_from_produce_v3_on(magic: int) -> None:
+def test_old_messages_are_rejected_from_produce_v3_on(magic: int) -> None:
     refused(built(simple(1), magic), ErrorCode.INVALID_RECORD, version=3)
 
 
-def test_a_batch_of_magic_2_in_an_old_produce_is_taken() -> None:
+def test_a_batch_of_magic_2_in_an_old_produce_is_accepted() -> None:
     assert check(built(simple(3)), version=2).count == 3
 
 
@@ -445,12 +447,12 @@ def test_faults_in_old_messages_get_their_codes(magic: int, codec: int) -> None:
         refused(data + data, ErrorCode.INVALID_RECORD, version=1)
 
 
-def test_a_message_that_says_log_append_time_is_refused_by_a_topic_that_sets_it() -> None:
+def test_a_message_with_log_append_time_is_rejected_by_a_log_append_time_topic() -> None:
     data = legacy_message(1, 0, 8, TIME, None, b"v")
     refused(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(timestamp_type=LOG_APPEND_TIME), version=2)
 
 
-# --- anything
+# --- arbitrary input
 
 
 RULES = [
@@ -464,7 +466,7 @@ RULES = [
 
 @given(st.data())
 @settings(max_examples=300)
-def test_mutated_requests_are_taken_or_refused_with_a_code(data: st.DataObject) -> None:
+def test_mutated_requests_are_accepted_or_rejected_with_a_code(data: st.DataObject) -> None:
     magic, codec = data.draw(st.sampled_from(FORMATS))
     batch = built(simple(3), magic, codec)
     for _ in range(data.draw(st.integers(min_value=1, max_value=3))):
@@ -485,7 +487,7 @@ def test_mutated_requests_are_taken_or_refused_with_a_code(data: st.DataObject) 
 
 
 @given(st.binary(max_size=150), st.sampled_from([0, 1, 2]))
-def test_any_bytes_at_all_are_refused_with_a_code(junk: bytes, magic: int) -> None:
+def test_any_bytes_are_rejected_with_a_code(junk: bytes, magic: int) -> None:
     data = bytearray(junk)
     if len(data) > 16:
         data[16] = magic

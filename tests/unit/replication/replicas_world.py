@@ -1,5 +1,5 @@
-"""Several brokers' replicas in one process: real logs and the real handlers, joined by peers that carry the encoded
-requests over without a network, and told what to do as a controller would."""
+"""Several brokers' replicas in one process: real logs and the real handlers, joined by peers that
+carry the encoded requests over without a network, and told what to do as a controller would."""
 
 from __future__ import annotations
 
@@ -31,16 +31,12 @@ from kavka.protocol.messages.alter_partition import (
 )
 from kavka.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from kavka.protocol.messages.leader_and_isr import (
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopicState,
-)
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kavka.replication.isr_changes import IsrChanges
 from kavka.replication.metadata_cache import BrokerInfo, MetadataCache
 from kavka.replication.partition import Partition
+from kavka.replication.partition_state import LeaderAndIsr, PartitionOrder
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.settings import ReplicationSettings
 from kavka.replication.topic_metrics import TopicMetrics
@@ -71,7 +67,7 @@ class World:
         self.isr: list[int] = []
         self.replicas = list(brokers)
         self.is_new = True
-        # What the controller answers to a change of the ISR; None takes it.
+        # The controller's response to an ISR change; None accepts it.
         self.refuse: Callable[[list[int]], ErrorCode | None] = lambda isr: None
         self.isr_requests: list[tuple[int, list[int]]] = []
         for broker_id in self.replicas:
@@ -92,12 +88,12 @@ class World:
 
     def _tell_who_is_alive(self) -> None:
         for node in self.nodes.values():
-            node.cache.brokers = {one: BrokerInfo(one, node.rack_of(one), {}) for one in self.nodes}
+            node.cache.brokers = {id_: BrokerInfo(id_, node.rack_of(id_), {}) for id_ in self.nodes}
 
     # ---- orders
 
     async def elect(self, leader: int, isr: Iterable[int] | None = None, to: Iterable[int] | None = None) -> None:
-        """A new epoch with this leader; `to` are those who hear of it (else all that live)."""
+        """Start an epoch with this leader. The order goes to the brokers `to` (default: all)."""
         self.leader = leader
         self.leader_epoch += 1
         self.partition_epoch += 1
@@ -106,37 +102,32 @@ class World:
         await self.tell(self.nodes if to is None else to)
 
     async def tell(self, to: Iterable[int]) -> None:
-        state = LeaderAndIsrPartitionState(
-            partition_index=0,
+        state = LeaderAndIsr(
             leader=self.leader,
             leader_epoch=self.leader_epoch,
-            isr=list(self.isr),
-            replicas=list(self.replicas),
+            isr=frozenset(self.isr),
+            replicas=tuple(self.replicas),
             partition_epoch=self.partition_epoch,
             is_new=self.is_new,
         )
-        request = LeaderAndIsrRequest(
-            controller_epoch=1,
-            topic_states=[LeaderAndIsrTopicState(topic_name=TOPIC, topic_id=self.topic_id, partition_states=[state])],
-        )
+        order = PartitionOrder(TopicPartition(TOPIC, 0), self.topic_id, state)
         for broker_id in list(to):
             node = self.nodes[broker_id]
             node.cache.names_by_id[self.topic_id] = TOPIC
-            answer = await node.replicas.become_leader_or_follower(request)
-            assert [e.error_code for t in answer.topics for e in t.partition_errors] == [0]
+            assert await node.replicas.become_leader_or_follower(1, [order]) == [0]
         self.is_new = False
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """The controller's side of a change of the ISR."""
         await asyncio.sleep(0)
         [topic] = request.topics
-        [asked] = topic.partitions
-        isr = [member.broker_id for member in asked.new_isr_with_epochs]
+        [partition] = topic.partitions
+        isr = [member.broker_id for member in partition.new_isr_with_epochs]
         self.isr_requests.append((request.broker_id, isr))
         code = self.refuse(isr)
-        if code is None and asked.leader_epoch != self.leader_epoch:
+        if code is None and partition.leader_epoch != self.leader_epoch:
             code = ErrorCode.FENCED_LEADER_EPOCH
-        if code is None and asked.partition_epoch != self.partition_epoch:
+        if code is None and partition.partition_epoch != self.partition_epoch:
             code = ErrorCode.INVALID_UPDATE_VERSION
         answer = AlterPartitionResponsePartitionData(partition_index=0, error_code=int(code or 0))
         if code is None:
@@ -156,9 +147,9 @@ class World:
         return self.nodes[broker_id].replicas.partitions[TP]
 
     def log(self, broker_id: int) -> Any:
-        found = self.partition(broker_id).log
-        assert found is not None
-        return found
+        log = self.partition(broker_id).log
+        assert log is not None
+        return log
 
     def produce(self, data: bytes | bytearray, acks: int = -1, timeout_ms: int = 10_000) -> Any:
         """To the leader; the response or a future of it."""
@@ -172,7 +163,7 @@ class World:
         )
 
     async def committed(self, count: int = 1, **options: Any) -> Any:
-        """One batch with acks=all; the partition's part of the answer."""
+        """Append one batch with acks=all; returns the partition's part of the response."""
         result = self.produce(batch(count, **options))
         response = await result if isinstance(result, asyncio.Future) else result
         return response.responses[0].partition_responses[0]
@@ -184,33 +175,36 @@ class World:
         return response.topics[0].partitions[0]
 
     def list_offsets(self, timestamp: int, version: int = 7, replica_id: int = -1) -> Any:
-        asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-        request = ListOffsetsRequest(replica_id=replica_id, topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
+        partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(
+            replica_id=replica_id, topics=[ListOffsetsTopic(name=TOPIC, partitions=[partition])]
+        )
         return self.nodes[self.leader].ask(request, version).topics[0].partitions[0]
 
     def fetch_as(self, replica_id: int, offset: int, *, epoch: int = -1, broker_epoch: int = -1) -> Any:
-        """A follower's fetch, asked of the leader, answered at once."""
-        asked = FetchPartition(
+        """A follower's fetch from the leader that does not wait."""
+        partition = FetchPartition(
             partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1_000_000
         )
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=replica_id, replica_epoch=broker_epoch),
             max_bytes=10_000_000,
             session_epoch=-1,
-            topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[asked])],
+            topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[partition])],
         )
         return self.nodes[self.leader].ask(request, 17).responses[0].partitions[0]
 
     def fetch_in(self, rack: str, offset: int, *, at: int | None = None, max_wait_ms: int = 0) -> Any:
-        """A consumer's fetch, in that rack, asked of the leader or of `at`; a future of the response where it waits."""
-        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1_000_000)
+        """A consumer's fetch, in that rack, from the leader or from `at`; a future of the
+        response where it waits."""
+        partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1_000_000)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=10_000_000,
             session_epoch=-1,
             rack_id=rack,
-            topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[asked])],
+            topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[partition])],
         )
         result = self.nodes[self.leader if at is None else at].ask(request, 13)
         return result if isinstance(result, asyncio.Future) else result.responses[0].partitions[0]
@@ -282,21 +276,21 @@ class Node:
     def rack_of(self, broker_id: int) -> str:
         return f"rack-{broker_id}"
 
-    def _dir_failed(self, directory: Any, gone: Any) -> None:
+    def _dir_failed(self, directory: Any, offline: Any) -> None:
         self.failed.append(directory)
-        self.replicas.on_dir_failure(directory, gone)
+        self.replicas.on_dir_failure(directory, offline)
 
     def ask(self, request: Any, version: int) -> Any:
-        """The answer, or a future of it, of this broker's handler; what is staged is written as at a turn's end."""
+        """The response of this broker's handler, or a future of it. Staged appends are written."""
         result = ask_handler(self.broker, request, version)
-        self.replicas.write_staged()
+        self.replicas.staged_appends.write()
         return result
 
     def digest(self) -> str:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for path in sorted((self.folder / "t-0").glob("*.log")):
-            found.update(path.name.encode() + path.read_bytes())
-        return found.hexdigest()
+            digest.update(path.name.encode() + path.read_bytes())
+        return digest.hexdigest()
 
     async def abandon(self) -> None:
         await self._stop()
@@ -323,10 +317,10 @@ class FakePeers:
         world = self.node.world
         if broker_id not in world.nodes or frozenset((broker_id, self.node.broker_id)) in world.cut:
             raise Disconnected(f"broker {broker_id} is not there")
-        found = self._open.get((broker_id, channel))
-        if found is None or found.closed:
-            found = self._open[broker_id, channel] = FakeConnection(self.node, world.nodes[broker_id])
-        return found
+        connection = self._open.get((broker_id, channel))
+        if connection is None or connection.closed:
+            connection = self._open[broker_id, channel] = FakeConnection(self.node, world.nodes[broker_id])
+        return connection
 
     async def ask(self, broker_id: int, request: Any, *, channel: str = "", timeout: float = 30.0, **_: Any) -> Any:
         connection = await self.connection(broker_id, channel)
@@ -335,9 +329,9 @@ class FakePeers:
         return await answer
 
     def close_channel(self, broker_id: int, channel: str = "") -> None:
-        found = self._open.pop((broker_id, channel), None)
-        if found is not None:
-            found.close()
+        connection = self._open.pop((broker_id, channel), None)
+        if connection is not None:
+            connection.close()
 
     def lost(self, broker_id: int) -> None:
         for (source, _), connection in list(self._open.items()):
@@ -346,7 +340,7 @@ class FakePeers:
 
 
 class FakeConnection:
-    """Carries requests as bytes; answers arrive in a later turn of the loop, in their order."""
+    """Carries requests as bytes. Responses arrive in a later turn of the loop, in order."""
 
     def __init__(self, origin: Node, target: Node) -> None:
         self.origin = origin
@@ -392,7 +386,7 @@ class FakeConnection:
         try:
             data = b"".join(p.read() if isinstance(p, FileSlice) else bytes(p) for p in pieces)
         except OSError:
-            self.close()  # the file was cut meanwhile
+            self.close()  # the file was truncated
             return
         self.bytes_in += len(data)
         decoded, _ = APIS[api_key].response_class().decode(memoryview(data), 0, version)

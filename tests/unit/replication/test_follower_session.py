@@ -6,15 +6,11 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from kavka.api import fetch as fetch_module
+from kavka.api.fetch_reads import FollowerReader
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from kavka.protocol.messages.leader_and_isr import (
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopicState,
-)
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kavka.replication.partition_state import CommittedIsr, LeaderAndIsr, PartitionOrder
 from tests.unit.replication.replicas_world import QUICK, TOPIC, World, batch, in_world
 
 MANY = 200
@@ -22,20 +18,12 @@ MANY = 200
 
 async def lead_many(world: World) -> None:
     """Broker 0 leads 200 partitions, broker 1 follows."""
-    states = [
-        LeaderAndIsrPartitionState(
-            partition_index=n, leader=0, leader_epoch=0, isr=[0, 1], replicas=[0, 1], partition_epoch=1, is_new=True
-        )
-        for n in range(MANY)
-    ]
-    request = LeaderAndIsrRequest(
-        controller_epoch=1,
-        topic_states=[LeaderAndIsrTopicState(topic_name=TOPIC, topic_id=world.topic_id, partition_states=states)],
-    )
+    state = LeaderAndIsr(0, leader_epoch=0, isr=frozenset((0, 1)), replicas=(0, 1), partition_epoch=1, is_new=True)
+    orders = [PartitionOrder(TopicPartition(TOPIC, index), world.topic_id, state) for index in range(MANY)]
     world.leader = 0
     for node in world.nodes.values():
         node.cache.names_by_id[world.topic_id] = TOPIC
-        await node.replicas.become_leader_or_follower(request)
+        await node.replicas.become_leader_or_follower(1, orders)
 
 
 def produce(world: World, partition: int) -> Any:
@@ -47,53 +35,54 @@ def log_of(world: World, broker_id: int, partition: int) -> Any:
     return world.nodes[broker_id].replicas.partitions[TopicPartition(TOPIC, partition)].log
 
 
-def test_one_busy_partition_of_many_is_the_only_one_looked_at(tmp_path, monkeypatch):
-    looked: list[int] = []
-    real = fetch_module._Fetch._read_one
+def test_only_the_busy_partition_of_many_is_read(tmp_path, monkeypatch):
+    reads: list[int] = []
+    real = FollowerReader.read
 
-    def read_one(self, asked, *more):
-        looked.append(asked.index)
-        return real(self, asked, *more)
+    def read(self, entry, *limits):
+        reads.append(entry.index)
+        return real(self, entry, *limits)
 
-    monkeypatch.setattr(fetch_module._Fetch, "_read_one", read_one)
+    monkeypatch.setattr(FollowerReader, "read", read)
 
     async def body(world: World) -> None:
         await lead_many(world)
         await produce(world, 0)
         await world.until(lambda: log_of(world, 1, 0).high_watermark == 1)
-        # What the first, full fetches had to look at is over.
+        # The first, full fetches have completed.
         await asyncio.sleep(0.5)
-        looked.clear()
+        reads.clear()
         for n in range(20):
             answer = await produce(world, 7)
             assert answer.responses[0].partition_responses[0].base_offset == n
-        assert set(looked) == {7}
-        assert len(looked) < 200
-        looked.clear()
+        assert set(reads) == {7}
+        assert len(reads) < 200
+        reads.clear()
         await asyncio.sleep(0.7)
-        assert len(looked) < 20  # idle: the marks of the last one, and nothing in a hurry
+        assert len(reads) < 20  # idle: the marks of the last one, and nothing in a hurry
         assert (await produce(world, 150)).responses[0].partition_responses[0].error_code == 0
 
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_partition_that_was_idle_for_long_does_not_make_its_follower_late(tmp_path):
+def test_an_idle_partition_does_not_make_its_follower_lag(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed()
         await asyncio.sleep(0.6)  # longer than the lag allowed
         partition = world.partition(0)
         world.produce(batch())
-        partition.shrink_isr(partition._shared.monotonic())
-        assert partition.pending_isr is None
+        partition.leader_role.shrink_isr(partition._shared.monotonic())
+        assert isinstance(partition.isr_state, CommittedIsr)
         await world.until(lambda: world.log(0).high_watermark == 2)
         assert world.isr == [0, 1]
 
     in_world(tmp_path, body, brokers=(0, 1), settings=replace(QUICK, lag_time_max_s=0.4, fetch_wait_max_ms=100))
 
 
-def test_a_follower_comes_into_the_isr_although_nothing_is_written(tmp_path):
-    """It was level when another change was under way, and names the partition in no further fetch."""
+def test_a_follower_joins_the_isr_without_an_append(tmp_path):
+    """It had caught up while another ISR change was in flight, so its later fetches do not name the
+    partition."""
 
     async def body(world: World) -> None:
         await world.elect(0, isr=[0])
@@ -103,7 +92,7 @@ def test_a_follower_comes_into_the_isr_although_nothing_is_written(tmp_path):
     in_world(tmp_path, body)
 
 
-def test_a_full_answer_names_every_partition_and_one_that_goes_on_only_what_is_new(tmp_path):
+def test_a_full_response_has_every_partition_and_an_incremental_one_only_changes(tmp_path):
     async def body(world: World) -> None:
         await lead_many(world)
         await world.nodes[1].replicas.stop()
@@ -125,26 +114,27 @@ def test_a_full_answer_names_every_partition_and_one_that_goes_on_only_what_is_n
                 17,
             )
 
-        def told(response: Any) -> list[int]:
+        def partitions_of(response: Any) -> list[int]:
             return [data.partition_index for topic in response.responses for data in topic.partitions]
 
         first = ask(0, 0, list(range(MANY)))
-        assert told(first) == list(range(MANY))
-        assert told(ask(first.session_id, 1, [])) == []
+        assert partitions_of(first) == list(range(MANY))
+        assert partitions_of(ask(first.session_id, 1, [])) == []
         produce(world, 3)
         produce(world, 5)
-        assert told(ask(first.session_id, 2, [])) == [3, 5]
-        # It has the one, and says nothing of the other: the records are not sent again by themselves.
-        assert told(ask(first.session_id, 3, [3], offset=1)) == [3]  # which is committed now
-        assert told(ask(first.session_id, 4, [])) == []
-        # A session of another broker is nobody else's.
+        assert partitions_of(ask(first.session_id, 2, [])) == [3, 5]
+        # It has the one, and says nothing of the other: the records are not sent again by
+        # themselves.
+        assert partitions_of(ask(first.session_id, 3, [3], offset=1)) == [3]  # which is committed now
+        assert partitions_of(ask(first.session_id, 4, [])) == []
+        # A broker cannot use the session of another.
         stolen = world.nodes[0].ask(FetchRequest(session_id=first.session_id, session_epoch=5, topics=[]), 17)
         assert stolen.error_code == 70
 
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_the_session_that_a_restarted_follower_left_behind_is_told_nothing(tmp_path):
+def test_an_old_session_of_a_restarted_follower_is_not_notified(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed()

@@ -31,8 +31,8 @@ def follower(broker_id: int, end: int, caught_up_at: float = NOW) -> FollowerSta
         (0, 10, [(1, 7, NOW - LAG - 1)], {0, 1}, {0}, 7),  # a member counts however late or dead it is
     ],
 )
-def test_the_high_watermark_is_the_least_that_all_of_the_isr_have(current, leader_end, followers, isr, alive, expected):
-    states = [follower(*one) for one in followers]
+def test_the_high_watermark_is_the_lowest_end_offset_of_the_isr(current, leader_end, followers, isr, alive, expected):
+    states = [follower(*arguments) for arguments in followers]
     assert high_watermark(current, leader_end, states, isr, NOW, LAG, alive) == expected
 
 
@@ -40,42 +40,44 @@ def test_the_high_watermark_is_the_least_that_all_of_the_isr_have(current, leade
     ("end", "high", "epoch_start", "joins"),
     [(10, 10, 0, True), (9, 10, 0, False), (10, 5, 12, False), (12, 5, 12, True), (-1, 0, 0, False)],
 )
-def test_a_follower_joins_with_all_that_is_committed_and_all_from_before_the_epoch(end, high, epoch_start, joins):
+def test_a_follower_joins_with_all_committed_records_and_all_before_the_epoch(end, high, epoch_start, joins):
     assert may_join(follower(1, end), high, epoch_start) is joins
 
 
-def test_a_follower_that_reaches_where_the_log_ended_at_its_last_fetch_is_not_late():
+def test_a_follower_that_reaches_the_end_of_its_last_fetch_does_not_lag():
     state = FollowerState(1)
     state.begin_epoch(0.0, 100, in_sync=True, is_new_leader=True)
     for n in range(1, 30):
-        # At every fetch the log has already grown again, and the follower has what there was at the fetch before.
-        state.fetched(100 * (n - 1), 0, float(n), 100 * n, 1)
+        # At every fetch the log has already grown again, and the follower has what there was at the
+        # fetch before.
+        state.record_fetch(100 * (n - 1), 0, float(n), 100 * n, 1)
         assert out_of_sync([state], 100 * n, n + 0.5, 2.0) == []
     # Now it reads half of what comes.
     for n in range(30, 33):
-        state.fetched(2850 + n, 0, float(n), 100 * n, 1)
+        state.record_fetch(2850 + n, 0, float(n), 100 * n, 1)
     assert out_of_sync([state], 3300, 32.5, 2.0) == [1]
 
 
-def test_a_follower_that_was_refused_holds_the_high_watermark_again_when_its_broker_has_started_anew():
-    """Or it could not join for as long as others are faster: each time it fetches, more is committed."""
+def test_a_refused_follower_holds_the_high_watermark_after_its_broker_restarts():
+    """Or it could not join for as long as others are faster: each time it fetches, more is
+    committed."""
     state = FollowerState(1)
-    state.fetched(10, 0, NOW, 10, 7)
-    state.refused = True
-    state.fetched(10, 0, NOW, 10, 7)
+    state.record_fetch(10, 0, NOW, 10, 7)
+    state.is_ineligible = True
+    state.record_fetch(10, 0, NOW, 10, 7)
     assert high_watermark(10, 12, [state], {0}, NOW, LAG, {0, 1}) == 12
-    state.fetched(10, 0, NOW, 10, 8)
+    state.record_fetch(10, 0, NOW, 10, 8)
     assert high_watermark(10, 12, [state], {0}, NOW, LAG, {0, 1}) == 10
 
 
-def test_a_follower_at_the_end_is_in_sync_however_long_ago_it_fetched():
+def test_a_follower_at_the_log_end_is_in_sync_without_recent_fetches():
     assert out_of_sync([follower(1, 10, NOW - 100 * LAG)], 10, NOW, LAG) == []
     assert out_of_sync([follower(1, 9, NOW - 100 * LAG)], 10, NOW, LAG) == [1]
 
 
-def test_a_leader_that_goes_on_leading_keeps_what_it_knows_of_its_followers():
+def test_a_reelected_leader_keeps_the_state_of_its_followers():
     state = FollowerState(1)
-    state.fetched(50, 3, 1.0, 60, 7)
+    state.record_fetch(50, 3, 1.0, 60, 7)
     state.begin_epoch(5.0, 60, in_sync=True, is_new_leader=False)
     assert (state.end_offset, state.start_offset, state.caught_up_at) == (50, 3, 5.0)
     state.begin_epoch(6.0, 60, in_sync=False, is_new_leader=True)
@@ -84,15 +86,15 @@ def test_a_leader_that_goes_on_leading_keeps_what_it_knows_of_its_followers():
 
 
 def epochs(*entries: tuple[int, int], end: int):
-    """As a log answers: (largest epoch up to the one asked for, where it ends)."""
+    """A fake of `Log.end_offset_for_epoch`."""
 
     def end_offset_for(epoch: int) -> tuple[int, int]:
         if not entries or epoch > entries[-1][0]:
             return -1, -1
         if epoch == entries[-1][0]:
             return epoch, end
-        known = [e for e, _ in entries if e <= epoch]
-        return (known[-1] if known else epoch), next(start for e, start in entries if e > epoch)
+        smaller = [e for e, _ in entries if e <= epoch]
+        return (smaller[-1] if smaller else epoch), next(start for e, start in entries if e > epoch)
 
     return end_offset_for
 
@@ -105,15 +107,16 @@ def epochs(*entries: tuple[int, int], end: int):
         (((0, 0), (1, 10)), 20, (0, 10), 10),
         (((0, 0), (1, 10)), 20, (0, 5), 5),
         (((0, 0), (1, 10)), 20, (0, 12), 10),
-        # The follower never saw the epoch that the leader names: to the end of the one before it, then again.
+        # The follower never saw the epoch that the leader names: to the end of the one before it,
+        # then again.
         (((0, 0), (3, 10)), 20, (2, 15), 10),
         # It knows no epoch as small as that.
         (((3, 5), (4, 10)), 20, (2, 7), 5),
-        # No epochs at all, or an answer without them.
+        # No epochs, or a response without them.
         ((), 20, (2, 15), 15),
         (((0, 0),), 20, (-1, 12), 12),
         (((0, 0),), 20, (-1, -1), 8),
     ],
 )
-def test_where_a_follower_cuts_its_log(own, own_end, said, expected):
+def test_the_truncation_offset_of_a_follower(own, own_end, said, expected):
     assert truncation_offset(epochs(*own, end=own_end), own_end, 8, *said) == expected

@@ -22,17 +22,23 @@ from kavka.protocol.messages.alter_partition import (
 from kavka.replication import isr_changes
 from kavka.replication.in_sync import FollowerState, may_join
 from kavka.replication.isr_changes import IsrChanges
-from kavka.replication.shared import IsrChange
+from kavka.replication.partition_state import PendingIsr, PendingShrinkIsr
 
 TOPIC_ID = UUID(int=7)
 
 
 class Partition(SimpleNamespace):
-    def isr_refused(self, change: IsrChange, code: ErrorCode) -> bool:
+    """A partition that plays its own leader role."""
+
+    @property
+    def leader_role(self) -> Any:
+        return self
+
+    def on_isr_refused(self, pending: PendingIsr, code: ErrorCode) -> bool:
         return True
 
-    def isr_accepted(self, *change: Any) -> None:
-        self.pending_isr = None
+    def on_isr_accepted(self, *outcome: Any) -> None:
+        self.isr_state = None
 
 
 def accepted(request: AlterPartitionRequest) -> AlterPartitionResponse:
@@ -55,8 +61,8 @@ def unwritten(request: AlterPartitionRequest) -> AlterPartitionResponse:
     return response
 
 
-def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> list[float]:
-    """Sends one change until it is answered; the delays between the requests."""
+def run(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any]) -> list[float]:
+    """Send one change until it is accepted; returns the delays between the requests."""
     delays: list[float] = []
     real = asyncio.sleep
 
@@ -66,19 +72,17 @@ def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> list[float]:
         await real(0)
 
     async def send(request: AlterPartitionRequest) -> AlterPartitionResponse:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer(request) if callable(answer) else answer
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome(request) if callable(outcome) else outcome
 
     async def body() -> None:
-        partition = Partition(
-            topic_partition=TopicPartition("t", 0), topic_id=TOPIC_ID, leader_epoch=1, partition_epoch=1, followers={}
-        )
+        partition: Any = Partition(topic_partition=TopicPartition("t", 0), topic_id=TOPIC_ID, followers={})
         changes = IsrChanges(0, lambda: 5, send)
-        change = partition.pending_isr = IsrChange(partition, frozenset((0,)), False)  # type: ignore[arg-type]
-        changes.submit(change)
-        while partition.pending_isr is not None:
+        partition.isr_state = PendingShrinkIsr(frozenset((0, 1)), frozenset((0,)), 1, 1)
+        changes.submit(partition, partition.isr_state)
+        while partition.isr_state is not None:
             await real(0)
         await changes.close()
 
@@ -87,38 +91,38 @@ def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> list[float]:
     return delays
 
 
-def test_requests_that_fail_are_sent_again_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_requests_are_retried_with_a_growing_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     delays = run(monkeypatch, [refused(ErrorCode.STALE_BROKER_EPOCH)] * 3000 + [accepted])
     assert delays[:6] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
     assert sum(delays) > 2900, "about one a second"
 
 
-def test_a_reason_that_stays_the_same_is_logged_once_a_minute(
+def test_a_repeated_failure_is_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kavka.replication.isr_changes")
-    answers = [refused(ErrorCode.STALE_BROKER_EPOCH)] * 500 + [Disconnected("gone")] * 500 + [unwritten] * 500
-    run(monkeypatch, [*answers, accepted])
+    outcomes = [refused(ErrorCode.STALE_BROKER_EPOCH)] * 500 + [Disconnected("gone")] * 500 + [unwritten] * 500
+    run(monkeypatch, [*outcomes, accepted])
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 4, lines
     assert "STALE_BROKER_EPOCH" in lines[0]
     assert "gone" in lines[1]
     assert "UNKNOWN_SERVER_ERROR for t-0" in lines[2]
-    assert "answered again, after 1500 failed requests" in lines[3]
+    assert "again, after 1500 failed requests" in lines[3]
 
 
-def test_a_follower_that_was_refused_is_proposed_again_after_a_growing_delay() -> None:
+def test_a_refused_follower_is_proposed_again_after_a_growing_delay() -> None:
     follower = FollowerState(1)
     now, proposals = 0.0, []
     while now < 10:
-        follower.fetched(5, 0, now, 5, 100)
+        follower.record_fetch(5, 0, now, 5, 100)
         if may_join(follower, 5, 0):
             proposals.append(now)
             follower.refuse(now, ineligible=True)
         now += 0.01
     assert 10 < len(proposals) < 20
-    follower.fetched(5, 0, now, 5, 101)
-    assert may_join(follower, 5, 0), "its next life is proposed at once"
+    follower.record_fetch(5, 0, now, 5, 101)
+    assert may_join(follower, 5, 0), "it is proposed at once after a restart"
     for _ in range(5000):
         follower.refuse(now, ineligible=False)
     assert follower.propose_at == now + 1.0

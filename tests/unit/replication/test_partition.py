@@ -1,4 +1,4 @@
-"""A partition with a real log: what an append moves, who is woken, what a shared flush holds back."""
+"""A partition with a real log: appends, pending requests, and the shared flush."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kavka.common.clock import SystemClock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.metrics import Registry
 from kavka.common.types import TopicPartition
-from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
 from kavka.records.builder import BatchBuilder
 from kavka.records.record import Record
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition
+from kavka.replication.partition_state import LeaderAndIsr
+from kavka.replication.purgatory import DelayedFetch, DelayedProduce
 from kavka.replication.replica_manager import ReplicaManager
 from kavka.replication.topic_metrics import TopicMetrics
-from kavka.replication.waiting import FetchWaiter, ProduceWaiter
 from kavka.storage.file_slice import FileClosed
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
@@ -58,17 +58,24 @@ def make(tmp_path, workers: Workers | None = None, isr=(0,), replicas=(0,), **co
     log = Log.open(tmp_path / "t-0", TP, replace(LogConfig(), **config), SystemClock())
     partition = Partition(TP, uuid4(), 0, workers or Workers(), TopicMetrics(Registry()).of_topic("t"))
     partition.make_leader(
-        LeaderAndIsrPartitionState(leader=0, leader_epoch=3, isr=list(isr), replicas=list(replicas), partition_epoch=1),
-        log,
+        LeaderAndIsr(leader=0, leader_epoch=3, isr=frozenset(isr), replicas=tuple(replicas), partition_epoch=1), log
     )
     return partition
 
 
-def answer() -> SimpleNamespace:
+def set_code(result: SimpleNamespace, code: ErrorCode) -> None:
+    result.error_code = int(code)
+
+
+def set_error(result: SimpleNamespace, error: KafkaError) -> None:
+    result.error_code, result.error_message = int(error.code), error.message
+
+
+def new_result() -> SimpleNamespace:
     return SimpleNamespace(error_code=0, base_offset=0, log_append_time_ms=-1, log_start_offset=0, error_message=None)
 
 
-def test_an_append_is_visible_only_after_it_was_written(tmp_path):
+def test_an_append_is_visible_only_after_the_write(tmp_path):
     partition = make(tmp_path)
     partition.stage(batch(3), 1, LATEST)
     assert partition.read(0, 1000, 0, True) is None
@@ -78,15 +85,15 @@ def test_an_append_is_visible_only_after_it_was_written(tmp_path):
     assert len(partition.read(0, 1000, 0, True).slice) > 0
 
 
-def test_too_few_replicas_in_sync_refuse_only_those_who_ask_for_all(tmp_path):
+def test_too_few_in_sync_replicas_refuse_only_acks_all(tmp_path):
     partition = make(tmp_path, replicas=(0, 1), min_insync_replicas=2)
-    with pytest.raises(KafkaError) as refused:
+    with pytest.raises(KafkaError) as raised:
         partition.stage(batch(), -1, LATEST)
-    assert refused.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert raised.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
     partition.stage(batch(), 1, LATEST)
 
 
-def test_min_insync_replicas_asks_for_no_more_than_there_are(tmp_path):
+def test_min_insync_replicas_is_bounded_by_the_number_of_replicas(tmp_path):
     partition = make(tmp_path, min_insync_replicas=2)
     partition.stage(batch(), -1, LATEST)
     partition.write_staged()
@@ -97,44 +104,44 @@ def test_min_insync_replicas_asks_for_no_more_than_there_are(tmp_path):
 @pytest.mark.parametrize(
     ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH), (3, None), (-1, None)]
 )
-def test_a_client_with_another_leader_epoch_is_told_so(tmp_path, epoch, code):
+def test_a_client_with_another_leader_epoch_gets_an_error(tmp_path, epoch, code):
     partition = make(tmp_path)
     if code is None:
         partition.check_epoch(epoch)
         return
-    with pytest.raises(KafkaError) as refused:
+    with pytest.raises(KafkaError) as raised:
         partition.check_epoch(epoch)
-    assert refused.value.code == code
+    assert raised.value.code == code
 
 
-def test_with_flush_messages_1_all_who_wait_share_one_flush_and_nothing_is_visible_before_it(tmp_path):
+def test_with_flush_messages_1_pending_produces_share_one_flush_that_limits_reads(tmp_path):
     async def scenario() -> None:
         workers = Workers()
         partition = make(tmp_path, workers, flush_messages=1)
-        waiters = []
+        futures = []
         for _ in range(3):
             info = partition.stage(batch(), 1, LATEST)
             partition.write_staged()
             partition.advance()
             assert partition.must_wait(info.last_offset + 1, 1)
-            waiter = ProduceWaiter("done")
-            waiter.add(partition, info.last_offset + 1, False, answer())
-            waiters.append(waiter.start(10_000))
+            delayed = DelayedProduce("done", set_code)
+            delayed.add(partition, info.last_offset + 1, False, new_result())
+            futures.append(delayed.start(10_000))
         assert partition.log.high_watermark == 0
         assert len(workers.posted) == 1
         workers.run_one()
-        assert waiters[0].done()
-        assert not waiters[1].done()
+        assert futures[0].done()
+        assert not futures[1].done()
         assert partition.log.high_watermark == 1
         workers.run_one()
-        assert [w.result() for w in waiters] == ["done"] * 3
+        assert [w.result() for w in futures] == ["done"] * 3
         assert partition.log.high_watermark == 3
         assert not workers.posted
 
     asyncio.run(scenario())
 
 
-def test_a_flush_that_fails_is_an_error_for_who_waits_and_is_reported(tmp_path):
+def test_a_failed_flush_fails_pending_produces_and_is_reported(tmp_path):
     async def scenario() -> None:
         workers = Workers()
         partition = make(tmp_path, workers, flush_messages=1)
@@ -143,14 +150,13 @@ def test_a_flush_that_fails_is_an_error_for_who_waits_and_is_reported(tmp_path):
         info = partition.stage(batch(), 1, LATEST)
         partition.write_staged()
         partition.advance()
-        waiter, told = ProduceWaiter("done"), answer()
-        waiter.add(partition, info.last_offset + 1, False, told)
-        future = waiter.start(10_000)
+        delayed, result = DelayedProduce("done", set_code), new_result()
+        delayed.add(partition, info.last_offset + 1, False, result)
+        future = delayed.start(10_000)
         broken = OSError(5, "broken disk")
         workers.run_one(broken)
         assert future.done()
-        assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert told.base_offset == -1
+        assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert failures == [broken]
         assert partition.log.high_watermark == 0
 
@@ -168,7 +174,7 @@ def test_a_flush_of_a_closed_file_is_a_failed_flush(tmp_path):
     assert [type(error) for error in failures] == [FileClosed]
 
 
-def test_flush_before_visible_holds_the_high_watermark_at_what_was_flushed(tmp_path):
+def test_flush_before_visible_holds_the_high_watermark_at_the_flushed_offset(tmp_path):
     partition = make(tmp_path, flush_before_visible=True)
     partition.stage(batch(2), 1, LATEST)
     partition.write_staged()
@@ -181,55 +187,57 @@ def test_flush_before_visible_holds_the_high_watermark_at_what_was_flushed(tmp_p
     assert partition.log.high_watermark == 2
 
 
-def test_a_produce_that_waits_too_long_is_told_that_the_time_is_up(tmp_path):
+def test_a_produce_that_waits_too_long_times_out(tmp_path):
     async def scenario() -> None:
         partition = make(tmp_path, flush_before_visible=True)
-        waiter, told = ProduceWaiter("done"), answer()
-        waiter.add(partition, 1, True, told)
-        assert await asyncio.wait_for(waiter.start(10), 5) == "done"
-        assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert not partition.produce_waiters
+        delayed, result = DelayedProduce("done", set_code), new_result()
+        delayed.add(partition, 1, True, result)
+        assert await asyncio.wait_for(delayed.start(10), 5) == "done"
+        assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert not partition.pending_appends
 
     asyncio.run(scenario())
 
 
-def test_a_waiting_fetch_is_answered_when_there_is_enough_and_leaves_nothing_behind(tmp_path):
+def test_a_pending_fetch_completes_with_enough_bytes_and_is_removed(tmp_path):
     async def scenario() -> None:
         partition = make(tmp_path)
         size = len(batch())
-        waiter = FetchWaiter([partition], lambda: partition.readable_bytes(0, 0) >= 2 * size, lambda: "answer", 60_000)
+        delayed = DelayedFetch(
+            [partition], lambda: partition.readable_bytes(0, 0) >= 2 * size, lambda: "response", 60_000
+        )
         for n in range(2):
-            assert not waiter.future.done(), n
+            assert not delayed.future.done(), n
             partition.stage(batch(), 1, LATEST)
             partition.write_staged()
             partition.advance()
-        assert waiter.future.result() == "answer"
-        assert not partition.fetch_waiters
+        assert delayed.future.result() == "response"
+        assert not partition.pending_fetches
 
     asyncio.run(scenario())
 
 
-def test_a_waiting_fetch_whose_connection_went_away_is_forgotten(tmp_path):
+def test_a_pending_fetch_of_a_closed_connection_is_removed(tmp_path):
     async def scenario() -> None:
         partition = make(tmp_path)
-        waiter = FetchWaiter([partition], lambda: True, lambda: "answer", 60_000)
-        waiter.future.cancel()
+        delayed = DelayedFetch([partition], lambda: True, lambda: "response", 60_000)
+        delayed.future.cancel()
         await asyncio.sleep(0)
-        assert not partition.fetch_waiters
+        assert not partition.pending_fetches
 
     asyncio.run(scenario())
 
 
-def test_a_write_that_fails_gives_its_error_to_every_answer_of_that_partition_and_to_no_other(tmp_path, monkeypatch):
+def test_a_failed_write_fails_all_results_of_its_partition_and_no_others(tmp_path, monkeypatch):
     good, bad = make(tmp_path / "a"), make(tmp_path / "b")
     noted = []
-    manager = SimpleNamespace(note_failure=lambda log, error: noted.append((log, error)))
+    manager = SimpleNamespace(report_failure=lambda log, error: noted.append((log, error)))
     replicas = ReplicaManager(0, manager, MetadataCache(), Workers(), TopicMetrics(Registry()))
-    answers = [answer() for _ in range(3)]
-    for partition, told in ((good, answers[0]), (bad, answers[1]), (bad, answers[2])):
+    results = [new_result() for _ in range(3)]
+    for partition, result in ((good, results[0]), (bad, results[1]), (bad, results[2])):
         partition.on_storage_failure = replicas._on_storage_failure
         partition.stage(batch(), 1, LATEST)
-        replicas.note_staged(partition, told)
+        replicas.staged_appends.add(partition, result, set_error)
     full = bad.log.active_segment.file.fd
     real = os.pwritev
 
@@ -239,15 +247,14 @@ def test_a_write_that_fails_gives_its_error_to_every_answer_of_that_partition_an
         return real(fd, buffers, offset, *flags)
 
     monkeypatch.setattr(os, "pwritev", pwritev)
-    replicas.write_staged()
-    assert [told.error_code for told in answers] == [0, 56, 56]
-    assert answers[1].base_offset == -1
-    assert "No space left" in answers[1].error_message
+    replicas.staged_appends.write()
+    assert [result.error_code for result in results] == [0, 56, 56]
+    assert "No space left" in results[1].error_message
     assert good.log.high_watermark == 1
     assert bad.log.end_offset == 0
     assert noted[0][0] is bad.log
     monkeypatch.undo()
     bad.stage(batch(), 1, LATEST)
-    replicas.note_staged(bad, answer())
-    replicas.write_staged()
+    replicas.staged_appends.add(bad, new_result(), set_error)
+    replicas.staged_appends.write()
     assert bad.log.high_watermark == 1

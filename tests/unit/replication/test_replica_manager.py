@@ -1,4 +1,4 @@
-"""The controller's orders on disks that do not obey."""
+"""The controller's orders on failing disks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import errno
 import os
 import threading
 
-from kavka.protocol.messages.leader_and_isr import (
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopicState,
-)
-from kavka.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from kavka.common.errors import ErrorCode
+from kavka.common.types import TopicPartition
+from kavka.replication.partition_state import LeaderAndIsr, PartitionOrder, ReplicaStop
 from kavka.storage import log_manager
 from kavka.storage.log import Log
 from kavka.storage.partition_metadata import read_topic_id
@@ -20,31 +17,28 @@ from tests.unit.api.records_world import RecordsWorld, batch, codes, in_records_
 STORAGE_ERROR = 56
 
 
-async def lead(world: RecordsWorld, epoch: int) -> int:
-    """Lead partition 0 of "t" in that epoch; the order's error code."""
-    state = LeaderAndIsrPartitionState(partition_index=0, leader=0, leader_epoch=epoch, isr=[0], replicas=[0])
-    topic = LeaderAndIsrTopicState(topic_name="t", topic_id=world.partition("t").topic_id, partition_states=[state])
-    answer = await world.replicas.become_leader_or_follower(
-        LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
-    )
-    return answer.topics[0].partition_errors[0].error_code
+TP = TopicPartition("t", 0)
 
 
-async def stop(world: RecordsWorld, delete: bool) -> int:
-    state = StopReplicaPartitionState(partition_index=0, delete_partition=delete)
-    topic = StopReplicaTopicState(topic_name="t", partition_states=[state])
-    answer = await world.replicas.stop_replicas(StopReplicaRequest(controller_epoch=1, topic_states=[topic]))
-    return answer.partition_errors[0].error_code
+async def lead(world: RecordsWorld, epoch: int) -> ErrorCode:
+    """Make the broker leader of partition 0 of "t" in that epoch."""
+    state = LeaderAndIsr(leader=0, leader_epoch=epoch, isr=frozenset((0,)), replicas=(0,))
+    order = PartitionOrder(TP, world.partition("t").topic_id, state)
+    return (await world.replicas.become_leader_or_follower(1, [order]))[0]
 
 
-def test_a_log_that_cannot_begin_an_epoch_is_an_error_until_it_can(tmp_path, monkeypatch):
+async def stop(world: RecordsWorld, delete: bool) -> ErrorCode:
+    return (await world.replicas.stop_replicas(1, [ReplicaStop(TP, -1, delete)]))[0]
+
+
+def test_a_log_that_cannot_start_an_epoch_is_offline_until_it_can(tmp_path, monkeypatch):
     def full(self, epoch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     async def body(world: RecordsWorld) -> None:
-        told = []
+        notifications = []
         partition = await world.create("t")
-        world.replicas.on_leadership.append(lambda _, leads: told.append(leads))
+        world.replicas.on_leadership.append(lambda _, leads: notifications.append(leads))
         waiting = world.fetch(("t", 0, 0), max_wait_ms=60_000)
         with monkeypatch.context() as patched:
             patched.setattr(Log, "start_epoch", full)
@@ -55,15 +49,15 @@ def test_a_log_that_cannot_begin_an_epoch_is_an_error_until_it_can(tmp_path, mon
         assert await lead(world, 1) == 0
         assert codes(world.produce(("t", 0, bytes(batch())))) == [0]
         assert partition.log.latest_epoch == 1
-        assert told == [False, True]
+        assert notifications == [False, True]
 
     in_records_world(tmp_path, body)
 
 
-def test_a_partition_in_a_directory_that_failed_can_neither_be_led_nor_stopped_nor_deleted(tmp_path):
+def test_a_partition_in_a_failed_directory_cannot_be_led_stopped_or_deleted(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
-        world.log_manager.note_failure(partition.log, OSError(errno.EIO, "Input/output error"))
+        world.log_manager.report_failure(partition.log, OSError(errno.EIO, "Input/output error"))
         assert await lead(world, 1) == STORAGE_ERROR
         assert await stop(world, delete=False) == STORAGE_ERROR
         assert await stop(world, delete=True) == STORAGE_ERROR
@@ -72,7 +66,7 @@ def test_a_partition_in_a_directory_that_failed_can_neither_be_led_nor_stopped_n
     in_records_world(tmp_path, body, dirs=("one", "two"))
 
 
-def test_a_partition_that_is_well_is_stopped_and_deleted(tmp_path):
+def test_an_online_partition_is_stopped_and_deleted(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         folder = partition.log.dir
@@ -83,7 +77,7 @@ def test_a_partition_that_is_well_is_stopped_and_deleted(tmp_path):
     in_records_world(tmp_path, body)
 
 
-def test_new_partitions_are_put_on_disk_while_requests_are_served(tmp_path, monkeypatch):
+def test_new_partitions_are_created_while_requests_are_served(tmp_path, monkeypatch):
     on_the_loop = []
     fsync = os.fsync
 
@@ -99,17 +93,17 @@ def test_new_partitions_are_put_on_disk_while_requests_are_served(tmp_path, monk
         topic_ids = {read_topic_id(str(world.partition("t", number).log.dir)) for number in range(20)}
         assert topic_ids == {partition.topic_id}
         assert codes(world.produce(("t", 7, bytes(batch())))) == [0]
-        assert partition.log.files_created, "the names of its files are made to last with its first flush"
+        assert partition.log.segments.has_unsynced_names, "the names of its files are made to last with its first flush"
 
     in_records_world(tmp_path, body)
 
 
-def test_partitions_are_made_where_their_folders_could_not_be_made_beforehand(tmp_path, monkeypatch):
-    def refuse(wanted):
+def test_partitions_are_created_after_creating_their_folders_early_failed(tmp_path, monkeypatch):
+    def refuse(places):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     async def body(world: RecordsWorld) -> None:
-        monkeypatch.setattr(log_manager, "make_folders", refuse)
+        monkeypatch.setattr(log_manager, "create_folders", refuse)
         partition = await world.create("t", 3)
         assert read_topic_id(str(partition.log.dir)) == partition.topic_id
         assert codes(world.produce(("t", 2, bytes(batch())))) == [0]

@@ -13,8 +13,10 @@ from kavka.client.errors import Disconnected
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.alter_partition import AlterPartitionResponse
-from kavka.replication import follower as follower_module
-from kavka.replication import waiting as waiting_module
+from kavka.replication import purgatory
+from kavka.replication.fetcher_states import FetcherState
+from kavka.replication.follower import FollowerRole
+from kavka.replication.partition_state import CommittedIsr, PendingExpandIsr
 from tests.unit.replication.replicas_world import QUICK, World, batch, in_world
 
 
@@ -31,7 +33,7 @@ def test_followers_copy_byte_for_byte_and_acks_all_waits_for_them(tmp_path):
     in_world(tmp_path, body)
 
 
-def test_a_record_is_not_committed_before_every_member_of_the_isr_has_it(tmp_path):
+def test_a_record_is_committed_when_the_whole_isr_has_it(tmp_path):
     async def body(world: World) -> None:
         world.cut.add(frozenset((0, 2)))
         await world.elect(0, isr=[0, 1, 2])
@@ -47,13 +49,13 @@ def test_a_record_is_not_committed_before_every_member_of_the_isr_has_it(tmp_pat
     in_world(tmp_path, body)
 
 
-def test_a_new_leader_has_all_that_was_acknowledged_and_the_old_one_drops_what_was_not(tmp_path):
+def test_a_new_leader_has_all_acknowledged_records_and_the_old_one_truncates_the_rest(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1, 2])
         for _ in range(5):
             await world.committed()
         world.cut |= {frozenset((0, 1)), frozenset((0, 2))}
-        lost = world.produce(batch(4))  # nobody fetches it
+        lost = world.produce(batch(4))  # no follower fetches it
         await world.elect(1, isr=[1, 2], to=[1, 2])
         assert (await world.committed(2)).error_code == 0
         assert world.log(0).end_offset == 9
@@ -68,7 +70,7 @@ def test_a_new_leader_has_all_that_was_acknowledged_and_the_old_one_drops_what_w
     in_world(tmp_path, body)
 
 
-def test_what_the_old_leader_had_passed_on_is_acknowledged_when_its_successor_commits_it(tmp_path):
+def test_records_copied_from_the_old_leader_are_acknowledged_when_the_new_one_commits_them(tmp_path):
     async def body(world: World) -> None:
         world.cut.add(frozenset((0, 2)))
         await world.elect(0, isr=[0, 1, 2])
@@ -78,30 +80,30 @@ def test_what_the_old_leader_had_passed_on_is_acknowledged_when_its_successor_co
         await world.elect(1)
         answer = (await waiting).responses[0].partition_responses[0]
         assert (answer.error_code, answer.base_offset) == (0, 0)
-        assert not world.partition(0).produce_waiters
+        assert not world.partition(0).pending_appends
         await world.caught_up()
-        assert {world.log(one).end_offset for one in (0, 1, 2)} == {3}
+        assert {world.log(broker_id).end_offset for broker_id in (0, 1, 2)} == {3}
 
     in_world(tmp_path, body)
 
 
-def test_what_became_of_a_batch_is_not_waited_for_longer_than_its_bound_nor_where_nobody_leads(tmp_path, monkeypatch):
+def test_a_produce_fails_after_the_leader_change_timeout_or_without_a_leader(tmp_path, monkeypatch):
     async def body(world: World) -> None:
         for leader in (1, -1):
-            monkeypatch.setattr(waiting_module, "LONGEST_DOUBT_S", 0.05 if leader == 1 else 3600)
+            monkeypatch.setattr(purgatory, "LEADER_CHANGE_TIMEOUT_S", 0.05 if leader == 1 else 3600)
             await world.elect(0, isr=[0, 1, 2])
             world.cut |= {frozenset((0, 1)), frozenset((0, 2))}
             waiting = world.produce(batch(), timeout_ms=3_600_000)
             await world.elect(leader, to=[0])
             answer = (await waiting).responses[0].partition_responses[0]
             assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-            assert not world.partition(0).produce_waiters
+            assert not world.partition(0).pending_appends
             world.cut.clear()
 
     in_world(tmp_path, body)
 
 
-def test_a_killed_broker_comes_back_and_catches_up(tmp_path):
+def test_a_killed_broker_restarts_and_catches_up(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1, 2])
         await world.committed(5)
@@ -118,7 +120,7 @@ def test_a_killed_broker_comes_back_and_catches_up(tmp_path):
     in_world(tmp_path, body)
 
 
-def test_a_follower_that_lags_leaves_the_isr_and_comes_back(tmp_path):
+def test_a_lagging_follower_leaves_and_rejoins_the_isr(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1, 2])
         await world.committed()
@@ -136,7 +138,7 @@ def test_a_follower_that_lags_leaves_the_isr_and_comes_back(tmp_path):
     in_world(tmp_path, body, settings=replace(QUICK, lag_time_max_s=0.3))
 
 
-def test_with_too_few_in_sync_acks_all_is_refused_and_nothing_more_is_committed(tmp_path):
+def test_below_min_isr_acks_all_is_refused_and_the_high_watermark_stays(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0])
         answer = await world.committed()
@@ -155,7 +157,7 @@ def test_with_too_few_in_sync_acks_all_is_refused_and_nothing_more_is_committed(
     in_world(tmp_path, nobody_joins, min_insync_replicas=2)
 
 
-def test_what_was_appended_while_too_few_were_left_in_sync_is_told_so(tmp_path):
+def test_records_appended_below_min_isr_get_an_error_after_the_append(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         world.cut.add(frozenset((0, 1)))
@@ -163,10 +165,10 @@ def test_what_was_appended_while_too_few_were_left_in_sync_is_told_so(tmp_path):
         await asyncio.sleep(0.01)
         # The follower has it, and the ISR is about to lose it, at the same time.
         partition = world.partition(0)
-        follower = partition.followers[1]
-        partition.isr = partition.maximal_isr = frozenset((0,))
+        follower = partition.leader_role.followers[1]
+        partition.isr_state = CommittedIsr(frozenset((0,)))
         partition.log.set_high_watermark(1)
-        partition.wake()
+        partition.check_pending()
         assert follower.broker_id == 1
         code = (await waiting).responses[0].partition_responses[0].error_code
         assert code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -174,7 +176,7 @@ def test_what_was_appended_while_too_few_were_left_in_sync_is_told_so(tmp_path):
     in_world(tmp_path, body, brokers=(0, 1), min_insync_replicas=2)
 
 
-def test_what_was_cut_on_a_full_disk_is_not_acknowledged_by_what_came_in_its_place(tmp_path, monkeypatch):
+def test_truncation_on_a_full_disk_fails_the_produce_whose_records_it_removed(tmp_path, monkeypatch):
     def no_room(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -207,7 +209,7 @@ def test_what_was_cut_on_a_full_disk_is_not_acknowledged_by_what_came_in_its_pla
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
-def test_a_change_of_the_isr_that_was_refused_is_proposed_again_by_the_next_fetch(tmp_path, code):
+def test_a_refused_isr_change_is_proposed_again_by_the_next_fetch(tmp_path, code):
     async def body(world: World) -> None:
         world.refuse = lambda isr: code if len(world.isr_requests) < 3 else None
         await world.elect(0, isr=[0])
@@ -218,25 +220,26 @@ def test_a_change_of_the_isr_that_was_refused_is_proposed_again_by_the_next_fetc
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_follower_that_may_not_join_since_it_is_about_to_stop_holds_nothing_back(tmp_path):
+def test_an_ineligible_follower_does_not_hold_the_high_watermark_back(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1, 2])
         await world.committed()
-        # As for a broker that stops in good order: it is out of the ISR, fetches still, and may not come back.
+        # As for a broker that stops in good order: it is out of the ISR, fetches still, and may not
+        # come back.
         world.refuse = lambda isr: ErrorCode.INELIGIBLE_REPLICA if 2 in isr else None
         await world.elect(0, isr=[0, 1])
-        await world.until(lambda: world.partition(0).followers[2].refused)
+        await world.until(lambda: world.partition(0).leader_role.followers[2].is_ineligible)
         world.cut |= {frozenset((0, 2)), frozenset((1, 2))}
         assert (await world.committed()).error_code == 0
         world.cut.clear()
         world.refuse = lambda isr: None
         await world.until(lambda: world.isr == [0, 1, 2])
-        assert not world.partition(0).followers[2].refused
+        assert not world.partition(0).leader_role.followers[2].is_ineligible
 
     in_world(tmp_path, body)
 
 
-def test_a_follower_outside_of_the_isr_that_dies_holds_nothing_back_even_if_nobody_fetches_or_appends(tmp_path):
+def test_a_dead_follower_outside_the_isr_does_not_hold_the_high_watermark_back(tmp_path):
     async def body(world: World) -> None:
         world.refuse = lambda isr: ErrorCode.OPERATION_NOT_ATTEMPTED if 2 in isr else None
         await world.elect(0, isr=[0, 1])
@@ -244,11 +247,11 @@ def test_a_follower_outside_of_the_isr_that_dies_holds_nothing_back_even_if_nobo
         partition = world.partition(0)
         world.cut |= {frozenset((0, 2)), frozenset((1, 2))}
         waiting = world.produce(batch())
-        await world.until(lambda: partition.followers[1].end_offset == 1)
+        await world.until(lambda: partition.leader_role.followers[1].end_offset == 1)
         assert not waiting.done()
         node = world.nodes[0]
         node.cache.brokers = {number: info for number, info in node.cache.brokers.items() if number != 2}
-        node.replicas.brokers_gone()
+        node.replicas.on_brokers_removed()
         assert (await waiting).responses[0].partition_responses[0].error_code == 0
 
     in_world(tmp_path, body)
@@ -257,7 +260,7 @@ def test_a_follower_outside_of_the_isr_that_dies_holds_nothing_back_even_if_nobo
 @pytest.mark.parametrize(
     "code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.NEW_LEADER_ELECTED]
 )
-def test_after_a_refusal_that_says_we_know_too_little_the_larger_isr_counts_until_the_next_order(tmp_path, code):
+def test_after_a_refusal_for_stale_state_the_maximal_isr_counts_until_the_next_order(tmp_path, code):
     async def body(world: World) -> None:
         world.refuse = lambda isr: code
         await world.elect(0, isr=[0])
@@ -274,7 +277,7 @@ def test_after_a_refusal_that_says_we_know_too_little_the_larger_isr_counts_unti
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_while_the_controller_has_not_answered_the_high_watermark_waits_for_the_new_member_too(tmp_path):
+def test_a_pending_expand_makes_the_high_watermark_wait_for_the_new_member(tmp_path):
     async def body(world: World) -> None:
         answer = asyncio.Event()
         ask = world.alter_partition
@@ -286,7 +289,7 @@ def test_while_the_controller_has_not_answered_the_high_watermark_waits_for_the_
         world.nodes[0].isr_changes._send = later
         await world.elect(0, isr=[0])
         partition = world.partition(0)
-        await world.until(lambda: partition.pending_isr is not None)
+        await world.until(lambda: isinstance(partition.isr_state, PendingExpandIsr))
         world.cut.add(frozenset((0, 1)))
         await asyncio.sleep(0.3)
         waiting = world.produce(batch())
@@ -302,7 +305,7 @@ def test_while_the_controller_has_not_answered_the_high_watermark_waits_for_the_
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_controller_that_cannot_be_reached_is_asked_again(tmp_path):
+def test_an_isr_change_is_retried_while_the_controller_is_unreachable(tmp_path):
     async def body(world: World) -> None:
         ask = world.alter_partition
         failures = [Disconnected("gone"), KafkaError(ErrorCode.NOT_CONTROLLER), 77, ErrorCode.STALE_BROKER_EPOCH]
@@ -323,7 +326,7 @@ def test_a_controller_that_cannot_be_reached_is_asked_again(tmp_path):
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_deleting_records_waits_for_the_replicas_that_live(tmp_path):
+def test_delete_records_waits_for_the_live_replicas(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1, 2])
         for _ in range(5):
@@ -342,7 +345,7 @@ def test_deleting_records_waits_for_the_replicas_that_live(tmp_path):
     in_world(tmp_path, body)
 
 
-def test_a_follower_begins_in_the_middle_of_a_batch_when_the_leader_does(tmp_path):
+def test_a_follower_starts_in_the_middle_of_a_batch_like_its_leader(tmp_path):
     async def body(world: World) -> None:
         world.cut.add(frozenset((0, 1)))
         await world.elect(0, isr=[0])
@@ -358,7 +361,7 @@ def test_a_follower_begins_in_the_middle_of_a_batch_when_the_leader_does(tmp_pat
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_follower_whose_records_the_leader_has_all_deleted_begins_anew(tmp_path):
+def test_a_follower_behind_the_leaders_start_offset_restarts_its_log(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed(5)
@@ -380,7 +383,7 @@ def test_a_follower_whose_records_the_leader_has_all_deleted_begins_anew(tmp_pat
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_after_an_unclean_election_a_longer_follower_loses_what_the_leader_lacks(tmp_path):
+def test_after_an_unclean_election_a_longer_follower_truncates(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed(5)
@@ -399,7 +402,7 @@ def test_after_an_unclean_election_a_longer_follower_loses_what_the_leader_lacks
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_follower_with_another_log_altogether_is_brought_to_the_leaders(tmp_path):
+def test_a_follower_with_a_different_log_converges_to_the_leaders(tmp_path):
     """Longer, with epochs that the leader never had."""
 
     async def body(world: World) -> None:
@@ -413,7 +416,7 @@ def test_a_follower_with_another_log_altogether_is_brought_to_the_leaders(tmp_pa
             await world.committed(2)
         world.cut.clear()
         await world.tell([0])
-        # Also the high watermark, which was told together with where the logs part, and had to be ignored then.
+        # The high watermark came with the diverging epoch, where the follower ignores it.
         await world.until(lambda: world.isr == [0, 1])
         await world.caught_up()
         assert world.log(0).end_offset == 10
@@ -423,7 +426,7 @@ def test_a_follower_with_another_log_altogether_is_brought_to_the_leaders(tmp_pa
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_full_disk_of_a_follower_is_that_partitions_trouble_and_is_tried_again(tmp_path, monkeypatch):
+def test_a_full_disk_of_a_follower_delays_only_its_partition(tmp_path, monkeypatch):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed()
@@ -450,22 +453,22 @@ def test_a_full_disk_of_a_follower_is_that_partitions_trouble_and_is_tried_again
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_what_arrives_corrupt_is_asked_for_again(tmp_path, monkeypatch):
+def test_a_corrupt_batch_is_fetched_again(tmp_path, monkeypatch):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed()
         broken = []
-        real = follower_module.append
+        real = FollowerRole.append
 
-        def append(partition, log_manager, records):
+        def append(role, log_manager, records):
             if len(broken) < 3:
                 bad = bytearray(records)
                 bad[-1] ^= 1
                 broken.append(bad)
                 records = memoryview(bad)
-            real(partition, log_manager, records)
+            real(role, log_manager, records)
 
-        monkeypatch.setattr(follower_module, "append", append)
+        monkeypatch.setattr(FollowerRole, "append", append)
         assert (await world.committed(3)).error_code == 0
         assert len(broken) == 3
         await world.caught_up()
@@ -474,7 +477,7 @@ def test_what_arrives_corrupt_is_asked_for_again(tmp_path, monkeypatch):
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_follower_that_flushes_every_message_says_only_what_is_on_disk(tmp_path):
+def test_a_follower_with_flush_messages_1_acknowledges_only_flushed_records(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         for n in range(5):
@@ -485,7 +488,7 @@ def test_a_follower_that_flushes_every_message_says_only_what_is_on_disk(tmp_pat
     in_world(tmp_path, body, brokers=(0, 1), flush_messages=1)
 
 
-def test_a_session_that_the_leader_has_forgotten_is_begun_anew(tmp_path):
+def test_a_session_that_the_leader_has_lost_is_restarted(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed()
@@ -496,7 +499,7 @@ def test_a_session_that_the_leader_has_forgotten_is_begun_anew(tmp_path):
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_new_leader_asks_clients_to_come_back_for_the_end_until_it_knows_it(tmp_path):
+def test_a_new_leader_has_no_latest_offset_before_its_high_watermark_is_current(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed(5)
@@ -515,7 +518,7 @@ def test_a_new_leader_asks_clients_to_come_back_for_the_end_until_it_knows_it(tm
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_fetch_of_a_broker_that_has_no_replica_or_another_epoch_counts_for_nothing(tmp_path):
+def test_a_fetch_without_a_replica_or_with_another_epoch_is_not_recorded(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0])
         await world.elect(0)
@@ -523,18 +526,18 @@ def test_a_fetch_of_a_broker_that_has_no_replica_or_another_epoch_counts_for_not
         assert world.fetch_as(1, 0, epoch=0).error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert world.fetch_as(1, 0, epoch=2).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert world.fetch_as(1, 5, epoch=1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert world.partition(0).followers[1].end_offset == -1
+        assert world.partition(0).leader_role.followers[1].end_offset == -1
         assert world.fetch_as(1, 0, epoch=1, broker_epoch=9).error_code == 0
-        assert world.partition(0).followers[1].end_offset == 0
+        assert world.partition(0).leader_role.followers[1].end_offset == 0
         world.produce(batch(), acks=1)
         # One that was sent before that broker started again comes late.
         assert world.fetch_as(1, 1, epoch=1, broker_epoch=8).error_code == 0
-        assert world.partition(0).followers[1].end_offset == 0
+        assert world.partition(0).leader_role.followers[1].end_offset == 0
 
     in_world(tmp_path, body, brokers=(0,), replicas=(0, 1))
 
 
-def test_an_order_that_is_older_than_the_answer_about_the_isr_changes_nothing(tmp_path):
+def test_an_order_older_than_an_accepted_isr_change_has_no_effect(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0])
         await world.until(lambda: world.partition(0).isr == {0, 1})
@@ -545,7 +548,7 @@ def test_an_order_that_is_older_than_the_answer_about_the_isr_changes_nothing(tm
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_an_order_that_says_nothing_new_does_not_end_a_change_of_the_isr_that_is_under_way(tmp_path):
+def test_an_order_that_repeats_the_state_keeps_a_pending_isr_change(tmp_path):
     async def body(world: World) -> None:
         answer = asyncio.Event()
         ask = world.alter_partition
@@ -559,7 +562,8 @@ def test_an_order_that_says_nothing_new_does_not_end_a_change_of_the_isr_that_is
         await world.elect(0, isr=[0])
         partition = world.partition(0)
         await world.until(lambda: world.isr == [0, 1])
-        # The controller has taken it. What it, or its successor, wrote before that arrives only now.
+        # The controller has taken it. What it, or its successor, wrote before that arrives only
+        # now.
         world.isr, world.partition_epoch = [0], world.partition_epoch - 1
         await world.tell([0])
         assert partition.maximal_isr == {0, 1}
@@ -571,21 +575,21 @@ def test_an_order_that_says_nothing_new_does_not_end_a_change_of_the_isr_that_is
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_new_partition_does_not_wait_for_the_fetch_that_is_held_for_the_others(tmp_path):
+def test_a_new_partition_does_not_wait_for_a_held_fetch(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
         await world.committed()
         fetcher = world.nodes[1].replicas.fetchers[0]
-        await world.until(lambda: world.log(1).end_offset == 1 and fetcher._asked is not None)
+        await world.until(lambda: world.log(1).end_offset == 1 and fetcher.state is FetcherState.FETCHING)
         begun = asyncio.get_running_loop().time()
-        await world.elect(0)  # a new epoch, for which the follower has to begin anew
+        await world.elect(0)  # a new epoch, for which the follower restarts its session
         assert (await world.committed()).error_code == 0
         assert asyncio.get_running_loop().time() - begun < 20
 
     in_world(tmp_path, body, brokers=(0, 1), settings=replace(QUICK, fetch_wait_max_ms=30_000))
 
 
-def test_a_partition_that_is_flushed_holds_up_only_the_next_request(tmp_path):
+def test_a_flush_delays_only_the_next_request(tmp_path):
     """Not for as long as the leader may hold a request for the others."""
 
     async def body(world: World) -> None:

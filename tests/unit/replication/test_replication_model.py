@@ -1,6 +1,7 @@
-"""Random histories of one partition on three brokers: leaders change, networks are cut, brokers die and lose the ends
-of their files. Whatever happens, what was acknowledged by all of the ISR is there at its offset, nobody who reads below
-a high watermark ever sees two different records at one offset, and in the end all logs are the same bytes."""
+"""Random histories of one partition on three brokers: leaders change, connections break, brokers
+die and lose the ends of their files. Always, records that the whole ISR has acknowledged keep their
+offset, no reader below a high watermark sees two different records at one offset, and in the end
+all logs have the same bytes."""
 
 from __future__ import annotations
 
@@ -46,13 +47,14 @@ operations = st.lists(
 
 
 class History:
-    """Carries operations out on a world, as a controller that makes no mistakes would; checks what may be checked."""
+    """Carries operations out on a world, as a controller that makes no mistakes would; checks what
+    may be checked."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.numbers = itertools.count()
         self.waiting: list[tuple[Any, list[bytes]]] = []
-        self.asked: dict[Any, int] = {}
+        self.leader_of: dict[Any, int] = {}
         self.acknowledged: dict[int, bytes] = {}
         self.seen: dict[int, bytes] = {}
 
@@ -68,7 +70,7 @@ class History:
             result = world.produce(data, acks)
             if isinstance(result, asyncio.Future):
                 self.waiting.append((result, values))
-                self.asked[result] = world.leader
+                self.leader_of[result] = world.leader
             elif acks == -1:
                 self._acknowledge(result, values)
 
@@ -86,7 +88,7 @@ class History:
         await asyncio.sleep(milliseconds / 1000)
 
     async def do_elect(self, broker_id: int, all_hear: bool) -> None:
-        """Another leader out of the ISR. Not all need hear of it at once."""
+        """Elect another leader of the ISR. Some brokers get the order later."""
         world = self.world
         live = [b for b in world.isr if b in world.nodes]
         if live:
@@ -97,25 +99,26 @@ class History:
     async def do_shrink(self) -> None:
         world = self.world
         if world.leader in world.nodes:
-            world.partition(world.leader).shrink_isr(time.monotonic() + 10_000)
+            world.partition(world.leader).leader_role.shrink_isr(time.monotonic() + 10_000)
             await self.do_turns(10)
 
-    async def do_cut(self, one: int, other: int) -> None:
-        if one != other:
-            self.world.cut.add(frozenset((one, other)))
+    async def do_cut(self, broker_id: int, other: int) -> None:
+        if broker_id != other:
+            self.world.cut.add(frozenset((broker_id, other)))
 
     async def do_heal(self) -> None:
         self.world.cut.clear()
 
     async def do_kill(self, broker_id: int, lost: int, epochs_lost: bool) -> None:
-        """It dies, and the end of its last file with it; the controller takes it out of the ISR and finds another
-        leader. One that is alone in the ISR is all there is, so it must not lose anything."""
+        """It dies, and the end of its last file with it; the controller takes it out of the ISR and
+        finds another leader. One that is alone in the ISR is all there is, so it must not lose
+        anything."""
         world = self.world
         if broker_id not in world.nodes:
             return
         alone = world.isr == [broker_id]
         await world.kill(broker_id)
-        self.waiting = [(waiting, values) for waiting, values in self.waiting if self.asked[waiting] != broker_id]
+        self.waiting = [(waiting, values) for waiting, values in self.waiting if self.leader_of[waiting] != broker_id]
         if not alone:
             lose(world.folder / str(broker_id) / "t-0", lost, epochs_lost)
             world.isr = [b for b in world.isr if b != broker_id]
@@ -140,7 +143,7 @@ class History:
                 await world.tell([broker_id])
 
     def look(self) -> None:
-        """What can be read on any broker, and who has been answered."""
+        """Check the readable records of every broker, and collect the acknowledged produces."""
         for waiting, values in list(self.waiting):
             if waiting.done():
                 self.waiting.remove((waiting, values))
@@ -170,7 +173,7 @@ class History:
 
 
 def lose(folder: Path, size: int, epochs_lost: bool) -> None:
-    """What a machine that loses power may do to files that were not flushed."""
+    """Damage files that were not flushed, as a power loss does."""
     last = max(folder.glob("*.log"), default=None)
     if last is not None:
         os.truncate(last, max(0, last.stat().st_size - size))
@@ -189,7 +192,7 @@ def contents(world: World, broker_id: int) -> bytes:
 
 def epochs_with_records(world: World, broker_id: int) -> list[tuple[int, int]]:
     """A leader remembers its epoch from the start on, followers when they have a record of it."""
-    written = {one.leader_epoch for one in batches(contents(world, broker_id))}
+    written = {batch.leader_epoch for batch in batches(contents(world, broker_id))}
     return [entry for entry in world.log(broker_id).epochs.entries if entry[0] in written]
 
 
@@ -198,13 +201,13 @@ def records(world: World, broker_id: int) -> dict[int, bytes]:
     if ("t", 0) not in world.nodes[broker_id].replicas.partitions:
         return {}
     log = world.log(broker_id)
-    found: dict[int, bytes] = {}
+    values: dict[int, bytes] = {}
     for segment in log.segments:
-        for one in batches(segment.file.read(0, segment.size)):
-            for record in batch_records(one):
+        for data in batches(segment.file.read(0, segment.size)):
+            for record in batch_records(data):
                 if record.offset < log.high_watermark:
-                    found[record.offset] = bytes(record.value)
-    return found
+                    values[record.offset] = bytes(record.value)
+    return values
 
 
 async def play(folder: Path, history: list[tuple[Any, ...]]) -> None:
@@ -229,7 +232,7 @@ async def play(folder: Path, history: list[tuple[Any, ...]]) -> None:
 )
 @given(operations)
 @example(
-    # A follower is told of the high watermark only together with where its log parts from the leader's.
+    # The high watermark reaches a follower only with a diverging epoch.
     [
         ("elect", 2, False),
         ("wait", 7),
@@ -245,6 +248,6 @@ async def play(folder: Path, history: list[tuple[Any, ...]]) -> None:
         ("heal",),
     ]
 )
-def test_what_was_acknowledged_survives_every_history(history):
+def test_acknowledged_records_survive_every_history(history):
     with tempfile.TemporaryDirectory(prefix="replication-model-") as folder:
         asyncio.run(asyncio.wait_for(play(Path(folder), history), 60))

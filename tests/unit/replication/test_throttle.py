@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from kavka.replication.partition_state import CommittedIsr
 from kavka.replication.read_replica import Candidate, choose
 from kavka.replication.throttle import Throttle, is_throttled
 from tests.unit.replication.replicas_world import QUICK, World, in_world
 
 
-def test_a_quiet_time_allows_a_burst_and_a_window_later_it_is_forgotten():
+def test_a_quiet_time_allows_a_burst_that_expires_with_its_window():
     throttle = Throttle(100, count=11, window_s=1.0)
     assert not throttle.is_exceeded(0.0)
     throttle.record(1000, 0.0)
@@ -41,7 +42,7 @@ def test_which_replicas_are_throttled(replicas, partition, broker, expected):
     assert is_throttled(replicas, partition, broker) is expected
 
 
-def test_a_consumer_reads_in_its_rack_where_that_is_possible():
+def test_a_consumer_reads_in_its_rack_if_possible():
     leader = Candidate(100, 50.0, 0, "a")
     followers = [Candidate(90, 40.0, 1, "b"), Candidate(95, 30.0, 2, "b"), Candidate(95, 45.0, 3, "b")]
     assert choose("b", leader, followers) == 3
@@ -51,7 +52,7 @@ def test_a_consumer_reads_in_its_rack_where_that_is_possible():
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_a_throttled_replica_that_catches_up_is_no_faster_than_its_rate(tmp_path, side):
+def test_a_throttled_replica_catches_up_at_its_rate(tmp_path, side):
     rate = 20_000
 
     async def body(world: World) -> None:
@@ -65,7 +66,7 @@ def test_a_throttled_replica_that_catches_up_is_no_faster_than_its_rate(tmp_path
         took = time.monotonic() - begun
         # A sample of a tenth of a second, ten of them: one second's worth at once, then the rate.
         assert took > 40_000 / rate - 1.0
-        # Who is in sync is not held back.
+        # A follower in sync is not throttled.
         begun = time.monotonic()
         for _ in range(40):
             await world.committed(1, size=1000)
@@ -89,22 +90,22 @@ def test_consumers_are_sent_to_a_follower_in_their_rack_and_can_read_there(tmp_p
         await world.committed(3)
         await world.caught_up()
         # The leader learns of what the follower has with its fetches.
-        await world.until(lambda: world.partition(0).followers[1].end_offset == 3)
-        told = world.fetch_in("rack-1", 0)
-        assert told.preferred_read_replica == 1
-        assert not told.records
+        await world.until(lambda: world.partition(0).leader_role.followers[1].end_offset == 3)
+        read = world.fetch_in("rack-1", 0)
+        assert read.preferred_read_replica == 1
+        assert not read.records
         assert world.fetch_in("rack-0", 0).preferred_read_replica == -1
         assert world.fetch_in("rack-9", 0).preferred_read_replica == -1
         assert world.fetch_in("", 0).records
-        found = world.fetch_in("rack-1", 0, at=1)
-        assert found.preferred_read_replica == -1
-        assert len(found.records) == len(world.fetch_in("rack-0", 0).records)
+        follower_read = world.fetch_in("rack-1", 0, at=1)
+        assert follower_read.preferred_read_replica == -1
+        assert len(follower_read.records) == len(world.fetch_in("rack-0", 0).records)
         waiting = world.fetch_in("rack-1", 3, at=1, max_wait_ms=10_000)
         await world.committed(1)
         response = await asyncio.wait_for(waiting, 10)
         assert len(response.responses[0].partitions[0].records)
-        # One that is not in sync is nobody's choice.
-        world.partition(0).isr = frozenset((0,))
+        # A follower out of sync is not chosen.
+        world.partition(0).isr_state = CommittedIsr(frozenset((0,)))
         assert world.fetch_in("rack-1", 0).preferred_read_replica == -1
 
     in_world(tmp_path, body, brokers=(0, 1), settings=replace(QUICK, rack_aware=True))

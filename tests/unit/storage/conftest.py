@@ -15,8 +15,7 @@ Opener = Callable[..., Log]
 
 @pytest.fixture
 def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of many logs in which only a process dies, never the machine: waiting for the disk proves nothing
-    there."""
+    """For tests of many logs in which only the process crashes, never the machine."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 
@@ -28,7 +27,8 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def open_log(tmp_path: Path, clock: FakeClock) -> Iterator[Opener]:
-    """Opens the log in one and the same folder, with topic settings as keyword arguments; closes what is left open."""
+    """Opens the log in the same folder, with topic settings as keyword arguments. All logs are
+    closed after the test."""
     logs: list[Log] = []
 
     def opener(*, clean: bool = True, recovery_point: int = 0, start_offset: int = 0, **config: object) -> Log:

@@ -19,7 +19,7 @@ def test_the_file_is_kafkas_text_format(tmp_path):
     assert file.path.read_bytes() == b"0\n2\norders 0 1234\na.b-c_d 11 0\n"
 
 
-def test_what_is_written_is_read_and_a_later_write_replaces_all_of_it(tmp_path):
+def test_a_write_replaces_the_whole_file(tmp_path):
     file = OffsetCheckpoint(tmp_path, "x")
     file.write({ORDERS: 5, TopicPartition("t", 1): 6})
     file.write({ORDERS: 7})
@@ -48,7 +48,7 @@ def test_a_missing_file_and_an_empty_one_have_no_entries(tmp_path):
         b"\xff\xfe\x00",
     ],
 )
-def test_a_corrupt_file_is_an_error_that_names_it(tmp_path, text):
+def test_an_error_of_a_corrupt_file_names_it(tmp_path, text):
     file = OffsetCheckpoint(tmp_path, "recovery-point-offset-checkpoint")
     file.path.write_bytes(text)
     with pytest.raises(CheckpointError, match="recovery-point-offset-checkpoint"):
@@ -72,7 +72,7 @@ def test_any_bytes_give_offsets_or_a_checkpoint_error(data):
 
 
 @pytest.mark.parametrize("step", ["pwrite", "fsync", "replace"])
-def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path, monkeypatch, step):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, step):
     file = OffsetCheckpoint(tmp_path, "x")
     file.write({ORDERS: 1})
 

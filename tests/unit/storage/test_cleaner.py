@@ -60,7 +60,7 @@ def log(tmp_path):
     log.abandon()
 
 
-def test_only_the_last_record_of_a_key_stays_at_its_offset(log):
+def test_only_the_last_record_of_a_key_is_retained_at_its_offset(log):
     append(log, keyed("a=1", "b=1", "a=2"))
     append(log, keyed("c=1", "b=2"))
     log.roll()
@@ -71,7 +71,7 @@ def test_only_the_last_record_of_a_key_stays_at_its_offset(log):
     assert result.stats.records_read == 5 and result.stats.records_written == 3
 
 
-def test_the_active_segment_is_not_touched(log):
+def test_the_active_segment_is_not_cleaned(log):
     append(log, keyed("a=1", "a=2"))
     assert measure(log, None, START_MS).cleanable_bytes == 0
     log.roll()
@@ -92,23 +92,23 @@ def test_batches_keep_their_offsets_and_producer_fields(log):
     assert first.crc_ok()
 
 
-def test_an_empty_batch_is_kept_for_the_last_sequence_of_a_producer(log):
+def test_an_empty_batch_is_retained_for_the_last_sequence_of_a_producer(log):
     append(log, keyed("a=1"), producer_id=7, producer_epoch=0, base_sequence=0)
     append(log, keyed("a=2"), producer_id=8, producer_epoch=0, base_sequence=0)
     append(log, keyed("a=3"))
     log.roll()
     append(log, keyed("x=1"))
     clean(log)
-    kept = stored_batches(log)
-    assert [(b.base_offset, b.last_offset, b.count, b.producer_id, b.last_sequence) for b in kept[:2]] == [
+    retained = stored_batches(log)
+    assert [(b.base_offset, b.last_offset, b.count, b.producer_id, b.last_sequence) for b in retained[:2]] == [
         (0, 0, 0, 7, 0),
         (1, 1, 0, 8, 0),
     ]
-    assert kept[0].size == 61 and kept[0].crc_ok() and kept[0].max_timestamp == START_MS
+    assert retained[0].size == 61 and retained[0].crc_ok() and retained[0].max_timestamp == START_MS
     assert shown(log) == ["2:a=3", "3:x=1"]
 
 
-def test_empty_batches_go_when_their_producers_are_forgotten(log):
+def test_empty_batches_are_removed_when_their_producers_expire(log):
     append(log, keyed("a=1"), producer_id=7, producer_epoch=0, base_sequence=0)
     append(log, keyed("a=3"))
     log.roll()
@@ -129,18 +129,19 @@ def test_the_sequence_of_a_producer_survives_compaction_and_a_crash(log, tmp_pat
     for snapshot in (tmp_path / "orders-0").glob("*.snapshot"):
         snapshot.unlink()
     again = open_log(tmp_path / "orders-0", CONFIG, log.clock, clean_shutdown=False)
-    assert again.last_producer_entry(7).last_sequence == 0
+    assert again.producer_states.entries.get(7).last_sequence == 0
     again.abandon()
 
 
-def test_the_last_batch_of_the_cleaned_range_keeps_its_offsets_even_empty(log):
+def test_the_last_batch_of_the_cleaned_range_is_retained_without_records(log):
     append(log, keyed("a=1"))
     log.roll()
     append(log, keyed("a=2"))
     log.roll()
     append(log, keyed("a=3"))
     clean(log, 0)
-    # Offset 1 is the newest of the cleaned part; cleaning again with the third one must not lose where it ended.
+    # Offset 1 is the last of the cleaned range. The next cleaning, with the third segment, must not
+    # lose the end of that range.
     log.roll()
     append(log, keyed("x=1"))
     log.roll()
@@ -152,7 +153,7 @@ def test_the_last_batch_of_the_cleaned_range_keeps_its_offsets_even_empty(log):
 # --- tombstones
 
 
-def test_a_tombstone_stays_until_its_time_and_goes_then(log):
+def test_a_tombstone_is_removed_after_its_delete_horizon(log):
     append(log, keyed("a=1", "b=1"))
     append(log, keyed("a"))
     log.roll()
@@ -179,7 +180,7 @@ def test_a_tombstone_stays_until_its_time_and_goes_then(log):
     assert shown(log) == ["1:b=1", "3:x=1", "4:y=1", "5:z=1"]
 
 
-def test_records_beside_a_tombstone_keep_their_timestamps_when_it_gets_its_time(log):
+def test_records_keep_their_timestamps_when_a_batch_gets_a_delete_horizon(log):
     builder = BatchBuilder()
     for n, (key, value) in enumerate([(b"a", b"1"), (b"b", None), (b"c", b"3")]):
         builder.append(Record(timestamp=START_MS - 5_000_000 + n * 1000, key=key, value=value))
@@ -199,7 +200,7 @@ def test_records_beside_a_tombstone_keep_their_timestamps_when_it_gets_its_time(
     ]
 
 
-def test_a_tombstone_past_what_the_map_covers_gets_no_time_yet(log):
+def test_a_tombstone_past_the_range_of_the_map_gets_no_delete_horizon(log):
     append(log, [(b"k%d" % n, b"v") for n in range(57)])
     append(log, keyed("new-key-1=1", "new-key-2=1", "k1"))
     log.roll()
@@ -212,7 +213,7 @@ def test_a_tombstone_past_what_the_map_covers_gets_no_time_yet(log):
 # --- transactions
 
 
-def test_aborted_data_goes_and_its_marker_stays_while_a_producer_needs_it(log):
+def test_aborted_data_is_removed_and_its_marker_retained_for_its_producer(log):
     append(log, keyed("a=1"))
     append(log, keyed("a=bad", "b=bad"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     append_marker(log, 5, commit=False)
@@ -222,7 +223,7 @@ def test_aborted_data_goes_and_its_marker_stays_while_a_producer_needs_it(log):
     append(log, keyed("x=1"))
     clean(log)
     data = [b for b in stored_batches(log) if not b.is_control]
-    # The last data batch of producer 5 stays as a header: its sequence may still be asked for.
+    # The header of the last data batch of producer 5 is retained for its sequence.
     assert [(b.base_offset, b.count) for b in data] == [(0, 1), (1, 0), (4, 1), (6, 1)]
     assert [r.value for r in stored_records(log)] == [b"1", b"good", b"1"]
     assert [b.base_offset for b in stored_batches(log) if b.is_control] == [3, 5]
@@ -230,7 +231,7 @@ def test_aborted_data_goes_and_its_marker_stays_while_a_producer_needs_it(log):
     assert [(t.producer_id, t.first_offset, t.last_offset) for t in aborted] == [(5, 1, 3)]
 
 
-def test_markers_go_when_nothing_of_their_transaction_is_left_and_their_time_is_over(log):
+def test_markers_without_data_are_removed_after_their_delete_horizon(log):
     append(log, keyed("a=bad"), producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     append_marker(log, 5, commit=False)
     append(log, keyed("b=1"), producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
@@ -242,7 +243,7 @@ def test_markers_go_when_nothing_of_their_transaction_is_left_and_their_time_is_
     log.clock.advance(86_400_001)
     log.expire_producers(log.clock.now_ms())
     clean(log, 0)
-    # Data is gone, markers got no horizon yet: this round still met the batches.
+    # The data is removed. The markers have no delete horizon, because this cleaning saw the data.
     assert [(b.base_offset, b.delete_horizon) for b in stored_batches(log) if b.is_control] == [(1, None), (3, None)]
     log.roll()
     append(log, keyed("y=1"))
@@ -284,7 +285,7 @@ def test_nothing_past_the_high_watermark_is_cleaned(log):
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_compressed_batches_are_written_anew_in_their_codec(log, codec):
+def test_compressed_batches_are_rewritten_with_their_codec(log, codec):
     append(log, [(b"key-%d" % (n % 10), b"value %d " % n * 20) for n in range(100)], codec=codec)
     log.roll()
     append(log, keyed("x=1"))
@@ -297,7 +298,7 @@ def test_compressed_batches_are_written_anew_in_their_codec(log, codec):
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [0, 1, 2, 3])
-def test_old_formats_are_compacted_too(log, magic, codec):
+def test_old_formats_are_compacted(log, magic, codec):
     data = build([(b"key-%d" % (n % 3), b"value %d" % n) for n in range(12)], magic=magic, codec=codec, base_offset=0)
     log.append_as_follower(memoryview(data))
     data = build([(b"key-0", b"last")], magic=magic, codec=codec, base_offset=12)
@@ -316,14 +317,14 @@ def test_old_formats_are_compacted_too(log, magic, codec):
     assert {b.magic for b in stored_batches(log)[:-1]} == {magic}
 
 
-def test_old_tombstones_go_with_the_age_of_their_segment(log):
+def test_tombstones_of_old_formats_are_removed_by_the_age_of_their_segment(log):
     log.append_as_follower(memoryview(build([(b"a", b"1"), (b"a", None)], magic=1, base_offset=0)))
     log.set_high_watermark(2)
     log.roll()
     append(log, keyed("b=1"))
     clean(log, 0)
     assert [(r.key, r.value) for r in stored_records(log)] == [(b"a", None), (b"b", b"1")]
-    # The tombstone is in the clean part now: by the age of that it is judged.
+    # The tombstone is now in the clean part, whose age decides.
     os.utime(log.segments[0].file.path, (1000, 1000))
     log.roll()
     append(log, keyed("c=1"))
@@ -333,7 +334,7 @@ def test_old_tombstones_go_with_the_age_of_their_segment(log):
     assert (b"a", None) in [(r.key, r.value) for r in stored_records(log)]
 
 
-def test_a_batch_larger_than_the_buffer_is_read_whole(log):
+def test_a_batch_larger_than_the_buffer_is_read(log):
     append(log, [(b"a", os.urandom(50_000)), (b"a", b"2")])
     append(log, keyed("b=1"))
     log.roll()
@@ -342,7 +343,7 @@ def test_a_batch_larger_than_the_buffer_is_read_whole(log):
     assert shown(log) == ["1:a=2", "2:b=1", "3:x=1"]
 
 
-def test_records_without_a_key_go(tmp_path):
+def test_records_without_a_key_are_removed(tmp_path):
     log = open_log(tmp_path / "orders-0", replace(CONFIG, cleanup_policy=("delete",)))
     append(log, [(None, b"1"), (b"a", b"1")])
     log.roll()
@@ -357,7 +358,7 @@ def test_records_without_a_key_go(tmp_path):
 # --- segments
 
 
-def test_small_segments_are_joined_and_none_grows_past_its_limit(tmp_path):
+def test_small_segments_are_merged_up_to_the_segment_size(tmp_path):
     config = replace(CONFIG, segment_bytes=2000)
     log = open_log(tmp_path / "orders-0", config)
     for n in range(60):
@@ -366,7 +367,7 @@ def test_small_segments_are_joined_and_none_grows_past_its_limit(tmp_path):
     log.roll()
     append(log, keyed("x=1"))
     clean(log)
-    # Groups are made by what segments hold before they are cleaned: joining comes with the next time.
+    # Groups depend on the sizes before a cleaning: the next cleaning merges the segments.
     log.roll()
     append(log, keyed("y=1"))
     clean(log, 60)
@@ -379,7 +380,7 @@ def test_small_segments_are_joined_and_none_grows_past_its_limit(tmp_path):
     log.abandon()
 
 
-def test_segments_whose_offsets_lie_too_far_apart_are_not_joined():
+def test_segments_with_distant_offsets_are_not_merged():
     class Index:
         entries, ENTRY = 0, 8
 
@@ -395,7 +396,7 @@ def test_segments_whose_offsets_lie_too_far_apart_are_not_joined():
     assert [len(g) for g in by_size] == [2, 2, 1]
 
 
-def test_a_segment_that_needs_no_cleaning_is_left_in_place(log):
+def test_a_segment_without_changes_is_not_replaced(log):
     append(log, keyed("a=1", "b=1"))
     log.roll()
     append(log, keyed("x=1"))
@@ -405,7 +406,7 @@ def test_a_segment_that_needs_no_cleaning_is_left_in_place(log):
     assert not [name for name in os.listdir(log.dir) if name.endswith((".cleaned", ".swap", ".deleted"))]
 
 
-def test_the_times_of_files_are_kept(log):
+def test_cleaned_files_keep_their_modification_times(log):
     append(log, keyed("a=1", "a=2"))
     log.roll()
     append(log, keyed("x=1"))
@@ -414,7 +415,7 @@ def test_the_times_of_files_are_kept(log):
     assert log.segments[0].last_modified_ms() == 1_000_000_000
 
 
-def test_when_the_map_is_full_the_rest_is_cleaned_the_next_time(log):
+def test_a_full_map_leaves_the_rest_to_the_next_cleaning(log):
     for n in range(200):
         append(log, [(b"key-%d" % (n % 100), b"%d" % n)])
     log.roll()
@@ -429,7 +430,7 @@ def test_when_the_map_is_full_the_rest_is_cleaned_the_next_time(log):
     assert [o for o, *_ in contents(log)] == [*range(100, 200), 200]
 
 
-def test_a_batch_with_more_keys_than_the_map_holds_makes_the_log_uncleanable(log):
+def test_a_batch_with_too_many_keys_for_the_map_makes_the_log_uncleanable(log):
     append(log, [(b"key-%d" % n, b"") for n in range(100)])
     log.roll()
     append(log, keyed("x=1"))
@@ -437,7 +438,7 @@ def test_a_batch_with_more_keys_than_the_map_holds_makes_the_log_uncleanable(log
         clean(log, settings=replace(SETTINGS, dedupe_buffer_size=64 * 25))
 
 
-def test_a_corrupt_batch_stops_the_cleaning_and_nothing_is_changed(log):
+def test_a_corrupt_batch_stops_the_cleaning_without_changes(log):
     append(log, keyed("a=1", "a=2"))
     log.roll()
     append(log, keyed("x=1"))
@@ -453,7 +454,7 @@ def test_a_corrupt_batch_stops_the_cleaning_and_nothing_is_changed(log):
     assert sorted(os.listdir(log.dir)) == names
 
 
-# --- what happens meanwhile
+# --- concurrent changes
 
 
 def steps(cleaning: LogCleaning):
@@ -467,7 +468,7 @@ def steps(cleaning: LogCleaning):
 
 
 @pytest.mark.parametrize("when", range(1, 5))
-def test_a_truncation_at_any_step_drops_the_cleaning(log, when):
+def test_a_truncation_at_any_step_aborts_the_cleaning(log, when):
     append(log, keyed("a=1", "a=2"))
     log.roll()
     append(log, keyed("a=3"))
@@ -487,7 +488,7 @@ def test_a_truncation_at_any_step_drops_the_cleaning(log, when):
     assert not [name for name in os.listdir(log.dir) if name.endswith((".cleaned", ".swap"))]
 
 
-def test_segments_that_retention_took_away_meanwhile_stop_the_cleaning(log):
+def test_retention_during_a_cleaning_stops_it(log):
     append(log, keyed("a=1", "a=2"))
     log.roll()
     append(log, keyed("a=3"))
@@ -504,7 +505,7 @@ def test_segments_that_retention_took_away_meanwhile_stop_the_cleaning(log):
     assert shown(log) == ["2:a=3", "3:x=1"]
 
 
-def test_records_appended_meanwhile_are_all_there(log):
+def test_records_appended_during_a_cleaning_are_retained(log):
     append(log, keyed("a=1", "a=2"))
     log.roll()
     append(log, keyed("a=3"))
@@ -536,7 +537,7 @@ def test_a_full_disk_leaves_the_old_segments(log, monkeypatch):
     assert shown(log) == ["1:a=2", "2:x=1"]
 
 
-def test_what_was_cleaned_is_the_same_after_a_restart(log, tmp_path):
+def test_a_cleaned_log_is_the_same_after_a_restart(log, tmp_path):
     append(log, keyed("a=1", "b=1", "a=2"))
     log.roll()
     append(log, keyed("a=3"))
@@ -551,7 +552,7 @@ def test_what_was_cleaned_is_the_same_after_a_restart(log, tmp_path):
     recovered.abandon()
 
 
-# --- what is due
+# --- scheduling
 
 
 def test_the_dirty_ratio_counts_whole_segments(log):
@@ -560,14 +561,14 @@ def test_the_dirty_ratio_counts_whole_segments(log):
     append(log, keyed("b=1"))
     log.roll()
     append(log, keyed("c=1"))
-    found = measure(log, 1, START_MS)
-    assert (found.first_dirty_offset, found.upper_bound) == (1, 2)
-    assert found.ratio == 0.5 and not found.due
+    candidate = measure(log, 1, START_MS)
+    assert (candidate.first_dirty_offset, candidate.upper_bound) == (1, 2)
+    assert candidate.ratio == 0.5 and not candidate.due
     assert measure(log, None, START_MS).due
     assert not measure(log, 2, START_MS).due
 
 
-def test_a_minimum_lag_keeps_young_segments_out(tmp_path):
+def test_young_segments_are_not_cleaned_within_the_minimum_lag(tmp_path):
     clock = FakeClock()
     log = open_log(tmp_path / "orders-0", replace(CONFIG, min_compaction_lag_ms=60_000), clock)
     append(log, keyed("a=1"))
@@ -583,7 +584,7 @@ def test_a_minimum_lag_keeps_young_segments_out(tmp_path):
     log.abandon()
 
 
-def test_a_maximum_lag_makes_a_log_due_whatever_its_ratio(tmp_path):
+def test_the_maximum_lag_makes_a_log_due_at_any_ratio(tmp_path):
     clock = FakeClock()
     config = replace(CONFIG, max_compaction_lag_ms=60_000, min_cleanable_dirty_ratio=0.99)
     log = open_log(tmp_path / "orders-0", config, clock)
@@ -598,7 +599,7 @@ def test_a_maximum_lag_makes_a_log_due_whatever_its_ratio(tmp_path):
     log.abandon()
 
 
-def test_a_checkpoint_outside_of_the_log_means_that_all_is_dirty(log):
+def test_a_checkpoint_outside_of_the_log_makes_the_whole_log_dirty(log):
     append(log, keyed("a=1"))
     log.roll()
     append(log, keyed("b=1"))

@@ -1,5 +1,5 @@
-"""Compaction against a model: whatever is appended, cleaned, restarted or cut off by a crash between any two file
-operations, a reader from the start ends up with what the model says."""
+"""Compaction compared with a model: after any appends, cleanings, restarts and crashes between any
+two file operations, a reader from the start gets the state of the model."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ CONFIG = LogConfig(
 )
 LARGE = CleanerSettings(dedupe_buffer_size=1 << 16, io_buffer_size=700)
 SMALL = replace(LARGE, dedupe_buffer_size=64 * BYTES_PER_SLOT, io_buffer_load_factor=0.1)
-"""Room for six keys: the map is full before the dirty part ends."""
+"""Space for six keys: the map is full before the end of the dirty part."""
 
-# What changes a file system, or says that a change is safe: a crash may come before any of these.
+# The operations that change the file system or sync changes. A crash may come before any of them.
 FILE_OPERATIONS = (
     *("rename", "replace", "unlink", "rmdir", "utime", "truncate", "ftruncate", "posix_fallocate"),
     *("write", "writev", "pwrite", "pwritev", "fsync", "fdatasync"),
@@ -44,12 +44,13 @@ FILE_OPERATIONS = (
 
 
 class Crash(BaseException):
-    """Not an Exception, so that nothing in between takes it for an error to deal with."""
+    """Not an Exception, so that no code handles it."""
 
 
 @contextmanager
 def crash_at(step: int) -> Iterator[list[str]]:
-    """The `step`th file operation, and all after it, do not happen. Gives the names of those that did."""
+    """The file operations from number `step` on are not executed. Yields the names of the executed
+    ones."""
     done: list[str] = []
     real = {name: getattr(os, name) for name in FILE_OPERATIONS if hasattr(os, name)}
 
@@ -72,7 +73,7 @@ def crash_at(step: int) -> Iterator[list[str]]:
 
 
 class Model:
-    """The log under test beside what it must hold."""
+    """The log under test and its expected contents."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +85,7 @@ class Model:
         self.counter = 0
         self.sequences: dict[int, int] = {}
 
-    # --- what happens
+    # --- actions
 
     def append(self, keys: list[tuple[int, bool]], codec: int) -> None:
         pairs = self._pairs(keys)
@@ -120,13 +121,13 @@ class Model:
             self.log.roll()
 
     def clean(self, cleaner: CleanerSettings, crash: int | None) -> None:
-        found = measure(self.log, self.clean_offset, self.clock.now_ms())
-        if not found.cleanable_bytes:
+        candidate = measure(self.log, self.clean_offset, self.clock.now_ms())
+        if not candidate.cleanable_bytes:
             return
         for offset, _, value in self.records:
-            if value is None and offset < found.upper_bound:
+            if value is None and offset < candidate.upper_bound:
                 self.cleaned_since.setdefault(offset, self.clock.now_ms())
-        cleaning = LogCleaning(self.log, found.first_dirty_offset, found.upper_bound, cleaner, self.clock)
+        cleaning = LogCleaning(self.log, candidate.first_dirty_offset, candidate.upper_bound, cleaner, self.clock)
         if crash is None:
             self.clean_offset = clean_now(cleaning).end_offset
             return
@@ -149,24 +150,24 @@ class Model:
         for deletion in self.log.take_due_deletions(self.clock.now_ms()):
             deletion.run()
 
-    # --- what must hold
+    # --- invariants
 
     def check(self) -> None:
         log = self.log
         end = max([offset for offset, *_ in self.records], default=-1) + 1
         assert log.end_offset >= end
-        found = committed(log)
-        offsets = [offset for offset, *_ in found]
+        visible = committed(log)
+        offsets = [offset for offset, *_ in visible]
         assert offsets == sorted(set(offsets)), "offsets are out of order"
-        known = set(self.records)
-        assert all(record in known for record in found), "a record is not what was written at its offset"
+        written = set(self.records)
+        assert all(record in written for record in visible), "a record is not what was written at its offset"
         active = log.active_segment.base_offset
-        here = set(found)
+        here = set(visible)
         assert all(record in here for record in self.records if record[0] >= active), "the active segment lost a record"
 
-        wanted = {key: (offset, value) for offset, key, value in self.records}
-        got = {key: (offset, value) for offset, key, value in found}
-        for key, (offset, value) in wanted.items():
+        expected = {key: (offset, value) for offset, key, value in self.records}
+        got = {key: (offset, value) for offset, key, value in visible}
+        for key, (offset, value) in expected.items():
             if value is not None:
                 assert got.get(key) == (offset, value), f"the last value of {key!r} is lost"
             elif key in got:
@@ -185,18 +186,19 @@ class Model:
 
 
 def committed(log: Log) -> list[tuple[int, bytes, bytes | None]]:
-    """What a read_committed consumer gets from the start: it skips by the transaction index, as clients do."""
+    """The records that a read_committed consumer gets from the start. It skips by the transaction
+    index, like clients."""
     waiting = sorted(log.aborted_transactions(log.start_offset, log.end_offset), key=lambda txn: txn.first_offset)
     aborted: set[int] = set()
-    found = []
+    records = []
     for batch in stored_batches(log):
         while waiting and waiting[0].first_offset <= batch.last_offset:
             aborted.add(waiting.pop(0).producer_id)
         if batch.is_control:
             aborted.discard(batch.producer_id)
         elif not (batch.is_transactional and batch.producer_id in aborted):
-            found += [(r.offset, r.key, r.value) for r in batch_records(batch) if r.key is not None]
-    return found
+            records += [(r.offset, r.key, r.value) for r in batch_records(batch) if r.key is not None]
+    return records
 
 
 keys = st.lists(st.tuples(st.integers(0, 7), st.booleans()), min_size=1, max_size=6)
@@ -223,7 +225,7 @@ def in_memory():
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(operations, min_size=4, max_size=40))
-def test_a_reader_always_ends_up_with_what_was_written(in_memory, history):
+def test_a_reader_gets_the_state_that_was_written(in_memory, history):
     folder = Path(tempfile.mkdtemp(dir=in_memory))
     model = Model(folder / "orders-0")
     try:
@@ -242,7 +244,7 @@ def test_a_reader_always_ends_up_with_what_was_written(in_memory, history):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_long_histories_with_many_crashes_lose_nothing(in_memory, seed):
+def test_long_histories_with_many_crashes_lose_no_record(in_memory, seed):
     draw = random.Random(seed)
     model = Model(in_memory / "orders-0")
 
@@ -269,7 +271,7 @@ def test_long_histories_with_many_crashes_lose_nothing(in_memory, seed):
     model.log.abandon()
 
 
-def test_a_crash_before_each_single_file_operation_of_a_cleaning_leaves_a_good_log(in_memory):
+def test_a_crash_before_any_file_operation_of_a_cleaning_leaves_a_valid_log(in_memory):
     step = crashes = 0
     while True:
         model = Model(in_memory / f"{step}" / "orders-0")
@@ -286,7 +288,7 @@ def test_a_crash_before_each_single_file_operation_of_a_cleaning_leaves_a_good_l
         if not finished:
             crashes += 1
             assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
-        # Cleaning again, from where the checkpoint says, comes to the same end.
+        # A second cleaning from the checkpoint has the same result.
         model.roll()
         model.append([(9, False)], 0)
         model.clean(LARGE, None)
@@ -300,7 +302,7 @@ def test_a_crash_before_each_single_file_operation_of_a_cleaning_leaves_a_good_l
 
 
 @pytest.mark.parametrize("last", ["value", "tombstone"])
-def test_the_model_notices_when_a_record_is_lost(tmp_path, last):
+def test_the_model_detects_a_lost_record(tmp_path, last):
     model = Model(tmp_path / "orders-0")
     model.append([(1, False), (2, last == "tombstone")], 0)
     model.records.append((2, b"never written", b"1"))

@@ -18,51 +18,51 @@ keys = st.one_of(
 @pytest.mark.parametrize("kind", MAKERS)
 @given(entries=st.lists(keys))
 def test_the_map_gives_the_last_offset_of_every_key(kind, entries):
-    found: OffsetMap = MAKERS[kind]()
+    offset_map: OffsetMap = MAKERS[kind]()
     expected = {}
     for offset, key in enumerate(entries):
-        assert found.put_all([(key, offset)])
+        assert offset_map.put_all([(key, offset)])
         expected[key] = offset
-    assert found.size == len(expected)
+    assert offset_map.size == len(expected)
     for key, offset in expected.items():
-        assert found.get(key) == offset
-    assert found.get(b"a key that was never put") == -1
+        assert offset_map.get(key) == offset
+    assert offset_map.get(b"a key that was never put") == -1
 
 
-def test_a_packed_map_at_its_load_factor_still_finds_everything():
-    found = PackedMap(64 * 100 * 25)
-    pairs = [(os.urandom(12), n) for n in range(found.limit)]
-    assert found.put_all(pairs)
-    assert found.size == found.limit == int(6400 * 0.9)
-    assert all(found.get(key) == offset for key, offset in pairs)
-    assert all(found.get(os.urandom(12)) == -1 for _ in range(1000))
+def test_a_packed_map_finds_all_keys_at_its_load_factor():
+    offset_map = PackedMap(64 * 100 * 25)
+    pairs = [(os.urandom(12), n) for n in range(offset_map.limit)]
+    assert offset_map.put_all(pairs)
+    assert offset_map.size == offset_map.limit == int(6400 * 0.9)
+    assert all(offset_map.get(key) == offset for key, offset in pairs)
+    assert all(offset_map.get(os.urandom(12)) == -1 for _ in range(1000))
 
 
-@pytest.mark.parametrize("found", [DictMap(5), PackedMap(64 * 25, 0.08)], ids=["dict", "packed"])
-def test_a_full_map_says_so_and_still_takes_keys_it_knows(found):
-    assert found.limit == 5
-    assert found.put_all([(b"%d" % n, n) for n in range(5)])
-    assert found.put_all([(b"3", 10)])
-    assert not found.put_all([(b"4", 11), (b"new", 12)])
-    assert found.get(b"3") == 10 and found.get(b"4") == 11
+@pytest.mark.parametrize("offset_map", [DictMap(5), PackedMap(64 * 25, 0.08)], ids=["dict", "packed"])
+def test_a_full_map_accepts_only_keys_that_it_has(offset_map):
+    assert offset_map.limit == 5
+    assert offset_map.put_all([(b"%d" % n, n) for n in range(5)])
+    assert offset_map.put_all([(b"3", 10)])
+    assert not offset_map.put_all([(b"4", 11), (b"new", 12)])
+    assert offset_map.get(b"3") == 10 and offset_map.get(b"4") == 11
 
 
 @pytest.mark.parametrize("expected", [None, 20_000, 3_000])
-def test_the_memory_taken_stays_within_the_buffer(expected):
+def test_the_memory_of_a_map_stays_within_the_buffer_size(expected):
     buffer = 1 << 20
     tracemalloc.start()
-    found = make_offset_map(buffer, 0.9, expected)
-    count = min(found.limit, expected or found.limit)
+    offset_map = make_offset_map(buffer, 0.9, expected)
+    count = min(offset_map.limit, expected or offset_map.limit)
     for n in range(count):
-        found.put_all([(b"a key of some length %d" % n, (1 << 40) + n)])
+        offset_map.put_all([(b"a key of some length %d" % n, (1 << 40) + n)])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # What threads that earlier tests left behind allocate meanwhile is counted too; a table that is too large, or a
-    # dict in its place, would be several times the buffer.
-    assert found.size == count and peak <= buffer * 1.25
+    # The figure includes allocations of threads from earlier tests. A table that is too large, or a
+    # dict, would take several times the buffer.
+    assert offset_map.size == count and peak <= buffer * 1.25
 
 
-def test_few_keys_are_kept_in_a_dict_and_many_in_the_packed_table():
+def test_few_keys_use_a_dict_and_many_the_packed_table():
     assert isinstance(make_offset_map(1 << 20, 0.9, 1000), DictMap)
     assert isinstance(make_offset_map(1 << 20, 0.9, 100_000), PackedMap)
     assert isinstance(make_offset_map(1 << 20, 0.9), PackedMap)

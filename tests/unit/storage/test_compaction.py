@@ -1,4 +1,5 @@
-"""Records of a batch are read in slices: which are found, that slices do not change the result, and the memory."""
+"""The records of a batch are parsed in slices: results do not depend on slices, and memory is
+bounded."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ def record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
     return encode_varint(len(data)) + data
 
 
-# --- finding records
+# --- parsing records
 
 
 @pytest.mark.parametrize("count", [1, SLICE - 1, SLICE, SLICE + 1, 3 * SLICE])
-def test_records_are_found_in_slices(count):
+def test_records_are_parsed_in_slices(count):
     records = [(n, None if n % 5 == 0 else b"k" * (n % 200), None if n % 7 == 0 else b"v" * n) for n in range(count)]
     body = b"".join(record(*each) for each in records)
     slices = list(entries(body, count))
@@ -129,11 +130,11 @@ from kavka.storage.pace import Pace
 from tests.support.logs import FakeClock, append, open_log, stored_batches
 
 class Unpaced(Pace):
-    def breathe(self):
+    def pause_if_due(self):
         pass
 
 def peak():
-    # ru_maxrss would begin with that of the parent process.
+    # ru_maxrss would start with the value of the parent process.
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
 
 folder = Path(sys.argv[1])
@@ -157,8 +158,9 @@ print([batch.count for batch in stored_batches(log)])
 
 
 def clean_in_process(folder: Path, count: int, records: bytes) -> tuple[str, int, str]:
-    """The outcome of cleaning a log that begins with a batch of `records`, the growth of memory in MB, and the number
-    of records in each batch afterwards. The growth is measured in a process that has held no unpacked batch before."""
+    """The outcome of cleaning a log that begins with a batch of `records`, the growth of memory in
+    MB, and the number of records in each batch afterwards. The growth is measured in a process that
+    has held no unpacked batch before."""
     size = HEADER_SIZE - LOG_OVERHEAD + len(records)
     batch = bytearray(HEADER.pack(0, size, 0, 2, 0, ZSTD, 1, START_MS, START_MS, -1, -1, -1, count)) + records
     rewrite_crc(batch)
@@ -175,8 +177,9 @@ def clean_in_process(folder: Path, count: int, records: bytes) -> tuple[str, int
 
 
 def test_the_records_of_a_batch_are_never_all_in_memory(tmp_path):
-    # All offset deltas but the last are 0, so that every record counts as the last of its key. The tombstone gives the
-    # batch a delete horizon, so that all records are written with other timestamps. The record of "z" is removed.
+    # All offset deltas but the last are 0, so that every record counts as the last of its key. The
+    # tombstone gives the batch a delete horizon, so that all records are written with other
+    # timestamps. The record of "z" is removed.
     repeated = record(0, b"k", b"v" * 50)
     count = 60 * 1024 * 1024 // len(repeated)
     body = repeated * (count - 2) + record(0, b"t", None) + record(1, b"z", b"")
@@ -186,8 +189,8 @@ def test_the_records_of_a_batch_are_never_all_in_memory(tmp_path):
     assert growth <= 200
 
 
-def test_a_batch_that_unpacks_to_too_much_is_not_unpacked_and_the_log_stays(tmp_path):
-    # Frames of zstd may follow one another: 1 GiB.
+def test_a_batch_above_the_decompression_limit_is_not_decompressed(tmp_path):
+    # Concatenated zstd frames of 1 GiB.
     outcome, growth, counts = clean_in_process(tmp_path, 2, compress(ZSTD, bytes(1 << 20)) * 1024)
     assert outcome.startswith("MESSAGE_TOO_LARGE the batch at offset 0: ")
     assert counts == "[2, 1, 1]"

@@ -1,4 +1,4 @@
-"""A segment's file is closed by its last user, and a file that we closed ourselves never counts as a broken disk."""
+"""The last user of a segment file closes it, and an access to a closed file is no disk failure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def filled(manager: LogManager, partition: TopicPartition = A, count: int = 20) 
 # --- one file
 
 
-def test_a_closed_file_is_closed_by_its_last_user(tmp_path):
+def test_the_last_user_of_a_closed_file_closes_its_descriptor(tmp_path):
     file = LogFile.create(str(tmp_path / "x.log"))
     file.append([b"abc"], 3)
     first, second = file.acquire(), file.acquire()
@@ -70,7 +70,7 @@ def test_a_closed_file_is_closed_by_its_last_user(tmp_path):
 
 
 @pytest.mark.parametrize("access", [LogFile.acquire, lambda file: file.fd, lambda file: file.read(0, 1)])
-def test_a_closed_file_is_never_opened_again_and_says_so_by_its_own_error(tmp_path, access):
+def test_an_access_to_a_closed_file_raises_file_closed(tmp_path, access):
     path = tmp_path / "x.log"
     file = LogFile.create(str(path))
     file.close()
@@ -81,7 +81,7 @@ def test_a_closed_file_is_never_opened_again_and_says_so_by_its_own_error(tmp_pa
     assert not isinstance(raised.value, OSError)
 
 
-def test_an_error_that_follows_a_closed_file_is_no_failure_of_the_disk():
+def test_an_error_caused_by_a_closed_file_is_no_disk_failure():
     try:
         try:
             raise OSError(errno.EIO, "earlier")
@@ -91,8 +91,8 @@ def test_an_error_that_follows_a_closed_file_is_no_failure_of_the_disk():
         assert not is_dir_failure(error)
 
 
-def test_many_users_and_one_that_closes_never_meet_another_file(tmp_path):
-    """The descriptor's number is reused at once by a file of other bytes: no reader may see those."""
+def test_readers_never_read_another_file_after_a_close(tmp_path):
+    """The number of the descriptor is reused at once by another file, which no reader may read."""
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"F" * 10)
     wrong: list[bytes] = []
@@ -125,7 +125,7 @@ def test_many_users_and_one_that_closes_never_meet_another_file(tmp_path):
     assert not wrong
 
 
-# --- a flush under way
+# --- during a flush
 
 
 def empty(manager: LogManager) -> None:
@@ -146,7 +146,7 @@ def delete(manager: LogManager) -> None:
 
 
 @pytest.mark.parametrize("change", [empty, shorten, delete])
-def test_a_flush_outlives_its_segments(manager, change):
+def test_a_flush_completes_after_its_segments_are_deleted(manager, change):
     filled(manager)
     manager.clock.advance(10)
     flush = job(manager, "flush")
@@ -161,7 +161,7 @@ def test_a_flush_outlives_its_segments(manager, change):
     assert other.end_offset == 20
 
 
-def test_a_flush_that_is_never_run_leaves_no_file_open(manager):
+def test_a_cancelled_flush_leaves_no_file_open(manager):
     log = filled(manager)
     flush = log.prepare_flush()
     manager.truncate_fully_and_start_at(A, 0)
@@ -178,11 +178,11 @@ def removed_but_open(log: Log) -> list[str]:
     return [link for link in links if link.startswith(str(log.dir)) and link.endswith("(deleted)")]
 
 
-# --- a reader under way
+# --- during a read
 
 
 @pytest.mark.parametrize("change", [empty, shorten, delete])
-def test_a_warm_up_read_whose_segment_goes_meanwhile_reads_the_old_file_to_its_end(manager, monkeypatch, change):
+def test_a_warm_up_read_completes_after_its_segment_is_deleted(manager, monkeypatch, change):
     log = filled(manager)
     piece = log.read(10, 10_000, limit=log.end_offset, min_one_batch=True).slice
     inode = os.fstat(piece.fd).st_ino
@@ -190,7 +190,7 @@ def test_a_warm_up_read_whose_segment_goes_meanwhile_reads_the_old_file_to_its_e
     inodes: list[int] = []
 
     class Slow:
-        """`os` for page_cache.py, whose first read waits."""
+        """The `os` module for page_cache.py, whose first read waits."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(os, name)
@@ -216,11 +216,11 @@ def test_a_warm_up_read_whose_segment_goes_meanwhile_reads_the_old_file_to_its_e
         piece.read()
 
 
-# --- a move under way
+# --- during a move
 
 
 @pytest.mark.parametrize("change", [empty, shorten])
-def test_a_truncation_in_the_middle_of_a_round_neither_ends_the_move_nor_blames_a_directory(manager, change):
+def test_a_truncation_during_a_copy_fails_neither_the_move_nor_a_directory(manager, change):
     log = filled(manager)
     target = next(log_dir for log_dir in manager.dirs if log_dir is not manager.dir_of(log))
     manager.move(A, target.path)
@@ -245,7 +245,7 @@ def test_a_truncation_in_the_middle_of_a_round_neither_ends_the_move_nor_blames_
     assert contents(manager.get(A))[-1][1:] == (b"after", b"it")
 
 
-def test_a_source_that_cannot_be_read_takes_its_own_directory_offline_not_the_target(tmp_path, monkeypatch):
+def test_an_unreadable_source_takes_its_own_directory_offline(tmp_path, monkeypatch):
     failed: list[str] = []
     manager = LogManager(
         [tmp_path / "one", tmp_path / "two"],
@@ -273,16 +273,16 @@ def test_a_source_that_cannot_be_read_takes_its_own_directory_offline_not_the_ta
     manager.abandon()
 
 
-# --- a cleaning under way
+# --- during a cleaning
 
 
-def test_a_cleaning_whose_log_is_truncated_and_written_again_is_dropped_and_the_log_stays_cleanable(manager):
+def test_a_truncation_and_new_records_abort_a_cleaning_and_the_log_stays_cleanable(manager):
     log = manager.get_or_create(A, LogConfig(cleanup_policy=("compact",), segment_bytes=2000))
     for n in range(40):
         append(log, [(b"k%d" % (n % 3), b"v" * 100)])
     cleaning = job(manager, "cleaner")
     assert cleaning.prepare()
-    # In another rhythm, so that the old position of a batch is in the middle of a new one.
+    # Batches of another size, so that an old position is within a new batch.
     manager.truncate_to(A, 1)
     while log.end_offset < 80:
         append(log, [(b"other", b"w" * 333)])

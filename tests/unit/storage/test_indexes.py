@@ -1,4 +1,4 @@
-"""The offset index, the time index and the transaction index: Kafka's bytes, and what is found in them."""
+"""The offset index, the time index and the transaction index: their format and lookups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_time_entry_is_a_timestamp_of_eight_and_a_relative_offset_of_four_byte
     assert Path(times.path).read_bytes() == expected
 
 
-def test_an_index_that_takes_entries_is_as_long_as_configured_and_rounded_down_to_whole_entries(tmp_path: Path) -> None:
+def test_a_writable_index_has_the_configured_length_rounded_down_to_whole_entries(tmp_path: Path) -> None:
     offset_index = OffsetIndex(str(tmp_path / "a.index"), 0, 1023)
     offset_index.append(1, 1)
     assert os.path.getsize(offset_index.path) == 1016
@@ -59,7 +59,7 @@ def test_an_index_that_takes_entries_is_as_long_as_configured_and_rounded_down_t
     assert (os.path.getsize(offset_index.path), os.path.getsize(time_index.path)) == (8, 12)
 
 
-def test_a_trimmed_index_is_found_again_with_all_its_entries(offsets: OffsetIndex) -> None:
+def test_a_trimmed_index_has_all_its_entries_when_it_is_opened(offsets: OffsetIndex) -> None:
     for n in range(1, 100):
         offsets.append(45 + n, n * 10)
     offsets.trim()
@@ -72,7 +72,7 @@ def test_a_trimmed_index_is_found_again_with_all_its_entries(offsets: OffsetInde
     assert again.lookup(200) == (200, 1000)
 
 
-def test_an_empty_index_leads_to_the_start_of_the_segment(offsets: OffsetIndex, times: TimeIndex) -> None:
+def test_an_empty_index_points_to_the_start_of_the_segment(offsets: OffsetIndex, times: TimeIndex) -> None:
     assert offsets.lookup(1000) == (45, 0)
     assert offsets.last_offset == 45
     assert times.lookup(1000) == (-1, 45)
@@ -81,7 +81,7 @@ def test_an_empty_index_leads_to_the_start_of_the_segment(offsets: OffsetIndex, 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=80), st.integers(-10, 4000))
 @settings(max_examples=60, deadline=None)
-def test_bisection_finds_what_a_sorted_list_gives(
+def test_lookups_match_those_in_a_sorted_list(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], at: int
 ) -> None:
     folder = tmp_path_factory.mktemp("index")
@@ -100,21 +100,21 @@ def test_bisection_finds_what_a_sorted_list_gives(
     assert time_index.lookup(at * 10 + 5) == ((offsets[n - 1] * 10, offsets[n - 1]) if n else (-1, 100))
     offset_index.truncate_to(at)
     time_index.truncate_to(at)
-    kept = [o for o in offsets if o < at]
-    assert offset_index.entries == time_index.entries == len(kept)
-    assert offset_index.last_offset == (kept[-1] if kept else 100)
-    assert time_index.last_entry == ((kept[-1] * 10, kept[-1]) if kept else (-1, 100))
+    remaining = [o for o in offsets if o < at]
+    assert offset_index.entries == time_index.entries == len(remaining)
+    assert offset_index.last_offset == (remaining[-1] if remaining else 100)
+    assert time_index.last_entry == ((remaining[-1] * 10, remaining[-1]) if remaining else (-1, 100))
     offset_index.close()
     time_index.close()
 
 
-def test_offsets_that_do_not_grow_are_refused(offsets: OffsetIndex) -> None:
+def test_offsets_that_do_not_increase_are_rejected(offsets: OffsetIndex) -> None:
     offsets.append(50, 0)
     with pytest.raises(ValueError, match="50"):
         offsets.append(50, 10)
 
 
-def test_a_full_index_takes_no_more_but_the_time_index_has_room_for_its_last_entry(tmp_path: Path) -> None:
+def test_a_full_index_rejects_entries_except_the_last_one_of_a_time_index(tmp_path: Path) -> None:
     offset_index = OffsetIndex(str(tmp_path / "i"), 0, 16)
     offset_index.append(1, 1)
     assert not offset_index.is_full
@@ -139,7 +139,7 @@ def test_a_timestamp_that_is_not_later_adds_no_entry(times: TimeIndex) -> None:
         times.maybe_append(99, 51)
 
 
-def test_a_full_disk_is_an_error_before_anything_is_stored_through_the_map(
+def test_a_full_disk_is_detected_before_a_store_to_the_map(
     offsets: OffsetIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(fd: int, offset: int, size: int) -> None:
@@ -209,7 +209,7 @@ def test_a_transaction_index_that_ends_in_the_middle_of_an_entry_is_corrupt(tmp_
         TransactionIndex(str(path), 0, exists=True).check()
 
 
-def test_a_failed_append_leaves_the_transaction_index_as_it_was(
+def test_a_failed_append_leaves_the_transaction_index_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = TransactionIndex(str(tmp_path / "x.txnindex"), 0)

@@ -1,4 +1,4 @@
-"""Leader epochs: which offset each epoch begins and ends at."""
+"""Leader epochs: the offsets at which each epoch begins and ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_file_has_a_version_a_count_and_a_line_for_each_epoch(epochs: Leader
     assert LeaderEpochs.load(epochs.path).entries == [(2, 10), (3, 20), (5, 40), (7, 55)]
 
 
-def test_a_missing_file_holds_no_epochs(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_epochs(tmp_path: Path) -> None:
     assert LeaderEpochs.load(str(tmp_path / "leader-epoch-checkpoint")).latest == -1
 
 
@@ -57,7 +57,7 @@ def test_an_empty_or_malformed_file_is_an_error(tmp_path: Path, data: bytes) -> 
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_are_epochs_or_a_checkpoint_error(data: bytes) -> None:
+def test_any_bytes_give_epochs_or_a_checkpoint_error(data: bytes) -> None:
     with contextlib.suppress(CheckpointError):
         decode_epochs(data, "x")
 
@@ -84,7 +84,7 @@ def test_an_older_state_never_replaces_a_newer_one(epochs: LeaderEpochs) -> None
     assert not epochs.dirty
 
 
-def test_a_change_during_a_write_stays_to_be_written(epochs: LeaderEpochs) -> None:
+def test_a_change_during_a_write_is_written_later(epochs: LeaderEpochs) -> None:
     epochs.assign(7, 55)
     snapshot = epochs.snapshot()
     epochs.assign(8, 60)
@@ -105,19 +105,19 @@ def test_a_change_during_a_write_stays_to_be_written(epochs: LeaderEpochs) -> No
         ([], [(4, 10, 20), (4, 21, 30), (6, 31, 31)], [(4, 10), (6, 31)]),
     ],
 )
-def test_batches_correct_what_a_crash_has_left(stale: list, batches: list, right: list) -> None:
+def test_batches_correct_the_epochs_that_a_crash_left(stale: list, batches: list, right: list) -> None:
     epochs = LeaderEpochs("x", stale)
     for batch in batches:
-        epochs.note_batch(*batch)
+        epochs.recover_batch(*batch)
     assert epochs.entries == right
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("epoch", "expected"),
     [
         (-1, (-1, -1)),
         (5, (5, 100)),  # the latest one ends with the log
-        (6, (-1, -1)),  # never heard of
+        (6, (-1, -1)),  # an unknown epoch
         (3, (3, 40)),
         (4, (3, 40)),  # the largest one that is known below it
         (2, (2, 20)),
@@ -126,12 +126,12 @@ def test_batches_correct_what_a_crash_has_left(stale: list, batches: list, right
     ],
 )
 def test_the_end_of_an_epoch_is_the_start_of_the_next_one(
-    epochs: LeaderEpochs, asked: int, answer: tuple[int, int]
+    epochs: LeaderEpochs, epoch: int, expected: tuple[int, int]
 ) -> None:
-    assert epochs.end_offset_for(asked, 100) == answer
+    assert epochs.end_offset_for(epoch, 100) == expected
 
 
-def test_nothing_is_known_of_the_epochs_of_an_empty_log(tmp_path: Path) -> None:
+def test_an_empty_log_has_no_epochs(tmp_path: Path) -> None:
     assert LeaderEpochs(str(tmp_path / "x")).end_offset_for(0, 10) == (-1, -1)
 
 
@@ -142,14 +142,14 @@ def test_an_epoch_is_assigned_once(epochs: LeaderEpochs) -> None:
     assert epochs.entries[-1] == (5, 35)
 
 
-def test_entries_that_contradict_a_new_one_are_forgotten(epochs: LeaderEpochs) -> None:
+def test_entries_that_contradict_a_new_one_are_removed(epochs: LeaderEpochs) -> None:
     assert epochs.assign(6, 15)
     assert epochs.entries == [(2, 10), (6, 15)]
     assert epochs.assign(1, 30)
     assert epochs.entries == [(1, 30)]
 
 
-def test_truncation_from_the_end_forgets_epochs_that_begin_there_or_later(epochs: LeaderEpochs) -> None:
+def test_truncation_from_the_end_removes_epochs_that_begin_there_or_later(epochs: LeaderEpochs) -> None:
     epochs.truncate_from_end(40)
     assert epochs.entries == [(2, 10), (3, 20)]
     assert epochs.latest == 3

@@ -1,4 +1,4 @@
-"""Appending to a log: staging, the one write, rolling, and what a failing disk leaves."""
+"""Appending to a log: staging, writing, rolling, and failures of the disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def headers(log: Log) -> list[BatchHeader]:
 
 
 def state(log: Log) -> object:
-    """All that an append can change, in memory and on disk."""
+    """The state that an append can change, in memory and on disk."""
     producers = log.producer_states
     return (
         (log.start_offset, log.end_offset, log.written_end, log.high_watermark, log.last_stable_offset),
@@ -64,10 +64,10 @@ def state(log: Log) -> object:
     )
 
 
-# --- what an append is
+# --- staging and writing
 
 
-def test_a_batch_gets_its_offsets_and_leader_epoch_and_is_written_as_it_came(
+def test_a_batch_gets_its_offsets_and_leader_epoch_and_is_otherwise_unchanged(
     open_log: Opener, clock: FakeClock
 ) -> None:
     log = open_log()
@@ -85,11 +85,11 @@ def test_a_batch_gets_its_offsets_and_leader_epoch_and_is_written_as_it_came(
     assert on_disk[:16] == struct.pack(">qii", 0, len(before) - 12, 4)
 
 
-def test_nothing_is_in_the_file_or_to_be_read_before_the_write(open_log: Opener) -> None:
+def test_staged_batches_are_neither_in_the_file_nor_visible(open_log: Opener) -> None:
     log = open_log()
     stage(log, 2)
     assert log.end_offset == 2
-    assert log.active.size == 0
+    assert log.active_segment.size == 0
     assert log.read(0, 1000, limit=2, min_one_batch=True) is None
     log.set_high_watermark(2)
     assert log.high_watermark == 0
@@ -97,7 +97,7 @@ def test_nothing_is_in_the_file_or_to_be_read_before_the_write(open_log: Opener)
     assert log.read(0, 1000, limit=2, min_one_batch=True) is not None
 
 
-def test_all_that_a_turn_staged_is_written_with_one_call(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_batches_of_a_turn_are_written_with_one_call(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log()
     calls = []
     real = os.pwritev
@@ -110,7 +110,7 @@ def test_all_that_a_turn_staged_is_written_with_one_call(open_log: Opener, monke
     assert [h.base_offset for h in headers(log)] == [0, 1, 2, 3, 4]
 
 
-def test_more_buffers_than_one_call_takes_are_all_written(open_log: Opener) -> None:
+def test_more_buffers_than_one_call_accepts_are_all_written(open_log: Opener) -> None:
     log = open_log()
     for _ in range(2500):
         stage(log, size=0)
@@ -119,9 +119,7 @@ def test_more_buffers_than_one_call_takes_are_all_written(open_log: Opener) -> N
 
 
 @pytest.mark.parametrize("at_once", [1, 50, 79, 80, 1000])
-def test_a_write_that_takes_only_a_part_is_carried_on(
-    open_log: Opener, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
+def test_a_short_write_is_continued(open_log: Opener, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     log = open_log()
     real = os.pwrite
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real(fd, b"".join(map(bytes, buffers))[:at_once], at))
@@ -129,22 +127,22 @@ def test_a_write_that_takes_only_a_part_is_carried_on(
         stage(log)
     log.write_staged()
     assert [h.base_offset for h in headers(log)] == [0, 1, 2, 3]
-    assert log.active.size == os.path.getsize(log.active.file.path)
+    assert log.active_segment.size == os.path.getsize(log.active_segment.file.path)
 
 
-def test_an_index_entry_is_made_when_more_than_the_interval_was_appended_since_the_last(open_log: Opener) -> None:
+def test_an_index_entry_is_added_after_each_interval(open_log: Opener) -> None:
     log = open_log(index_interval_bytes=150)
     sizes = [append(log, 2, timestamp=START_MS + n).size for n in range(8)]
     assert len(set(sizes)) == 1
     size = sizes[0]
     assert 75 < size <= 150
-    index = log.active.offset_index
+    index = log.active_segment.offset_index
     assert [index.entry(n) for n in range(index.entries)] == [(5, 2 * size), (9, 4 * size), (13, 6 * size)]
-    times = log.active.time_index
+    times = log.active_segment.time_index
     assert [times.entry(n) for n in range(times.entries)] == [(START_MS + 2, 5), (START_MS + 4, 9), (START_MS + 6, 13)]
 
 
-def test_staged_together_or_one_by_one_the_files_are_the_same(tmp_path: Path, clock: FakeClock) -> None:
+def test_batches_staged_together_or_one_by_one_give_the_same_files(tmp_path: Path, clock: FakeClock) -> None:
     contents = []
     for folder, turn in (("a", 1), ("b", 7), ("c", 100)):
         log = Log.open(tmp_path / folder, TP, LogConfig(index_interval_bytes=150, segment_bytes=1500), clock)
@@ -158,7 +156,7 @@ def test_staged_together_or_one_by_one_the_files_are_the_same(tmp_path: Path, cl
     assert sum(name.endswith(".log") for name in contents[0]) > 5
 
 
-def test_a_batch_larger_than_a_segment_is_refused(open_log: Opener) -> None:
+def test_a_batch_larger_than_a_segment_is_rejected(open_log: Opener) -> None:
     log = open_log(segment_bytes=500)
     with pytest.raises(KafkaError) as raised:
         stage(log, 1, 500)
@@ -166,7 +164,7 @@ def test_a_batch_larger_than_a_segment_is_refused(open_log: Opener) -> None:
     assert log.end_offset == 0
 
 
-def test_log_append_time_is_stamped_into_the_batch(open_log: Opener, clock: FakeClock) -> None:
+def test_log_append_time_is_written_to_the_batch(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(message_timestamp_type="LogAppendTime")
     info = append(log, 1, timestamp=START_MS - 5000)
     assert (info.append_time, info.max_timestamp) == (START_MS, START_MS)
@@ -174,7 +172,7 @@ def test_log_append_time_is_stamped_into_the_batch(open_log: Opener, clock: Fake
     assert (header.max_timestamp, header.timestamp_type) == (START_MS, 1)
 
 
-def test_a_repeated_batch_is_answered_with_the_offsets_of_the_first_one(open_log: Opener) -> None:
+def test_a_duplicate_batch_gets_the_offsets_of_the_original(open_log: Opener) -> None:
     log = open_log()
     options = {"producer_id": 5, "producer_epoch": 0}
     append(log, 3)
@@ -190,7 +188,7 @@ def test_a_repeated_batch_is_answered_with_the_offsets_of_the_first_one(open_log
     assert state(log) == before
 
 
-def test_a_batch_staged_in_the_same_turn_is_already_known_as_a_duplicate(open_log: Opener) -> None:
+def test_a_duplicate_of_a_batch_staged_in_the_same_turn_is_detected(open_log: Opener) -> None:
     log = open_log()
     options = {"producer_id": 5, "producer_epoch": 0}
     stage(log, 2, base_sequence=0, **options)
@@ -200,7 +198,7 @@ def test_a_batch_staged_in_the_same_turn_is_already_known_as_a_duplicate(open_lo
     assert len(headers(log)) == 2
 
 
-def test_an_epoch_is_noted_with_its_first_batch(open_log: Opener) -> None:
+def test_an_epoch_is_recorded_with_its_first_batch(open_log: Opener) -> None:
     log = open_log()
     append(log, 3, epoch=1)
     append(log, 1, epoch=1)
@@ -212,7 +210,7 @@ def test_an_epoch_is_noted_with_its_first_batch(open_log: Opener) -> None:
     assert log.end_offset_for_epoch(4) == (4, 5)
 
 
-def test_a_leader_notes_its_epoch_before_it_writes(open_log: Opener) -> None:
+def test_a_leader_records_its_epoch_before_it_writes(open_log: Opener) -> None:
     log = open_log()
     log.start_epoch(3)
     assert log.end_offset_for_epoch(3) == (3, 0)
@@ -238,7 +236,7 @@ def test_a_segment_is_rolled_when_the_next_batch_does_not_fit(open_log: Opener) 
 
 def test_rolled_segments_are_trimmed_and_a_snapshot_is_taken(open_log: Opener) -> None:
     log = open_log(segment_bytes=250, index_interval_bytes=0, preallocate=True)
-    assert os.path.getsize(log.active.file.path) == 250
+    assert os.path.getsize(log.active_segment.file.path) == 250
     for _ in range(5):
         append(log, producer_id=1, producer_epoch=0, base_sequence=log.end_offset)
     first = log.segments[0]
@@ -247,10 +245,10 @@ def test_rolled_segments_are_trimmed_and_a_snapshot_is_taken(open_log: Opener) -
     assert os.path.getsize(first.time_index.path) == 12 * first.time_index.entries > 0
     second = log.segments[1].base_offset
     assert (log.dir / f"{second:020d}.snapshot").exists()
-    assert os.path.getsize(log.active.file.path) == 250
+    assert os.path.getsize(log.active_segment.file.path) == 250
 
 
-def test_age_is_counted_between_the_timestamps_of_records(open_log: Opener, clock: FakeClock) -> None:
+def test_the_age_of_a_segment_is_measured_by_timestamps_of_records(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_ms=1000)
     append(log, timestamp=5000)
     clock.advance(100_000)
@@ -262,7 +260,7 @@ def test_age_is_counted_between_the_timestamps_of_records(open_log: Opener, cloc
     assert bases(log) == [0, 2]
 
 
-def test_without_timestamps_age_is_counted_by_the_clock(open_log: Opener, clock: FakeClock) -> None:
+def test_the_age_of_a_segment_without_timestamps_is_measured_by_the_clock(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_ms=1000)
     append(log, timestamp=-1)
     clock.advance(1000)
@@ -273,7 +271,7 @@ def test_without_timestamps_age_is_counted_by_the_clock(open_log: Opener, clock:
     assert bases(log) == [0, 2]
 
 
-def test_age_goes_on_being_counted_from_the_first_record_after_a_restart(open_log: Opener, clock: FakeClock) -> None:
+def test_the_age_of_a_segment_starts_at_its_first_record_after_a_restart(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_ms=1000)
     append(log, timestamp=5000)
     log.close()
@@ -292,7 +290,7 @@ def test_jitter_makes_a_segment_roll_earlier(open_log: Opener, monkeypatch: pyte
     assert bases(log) == [0, 2]
 
 
-def test_a_changed_configuration_counts_for_the_segment_that_is_open(open_log: Opener) -> None:
+def test_a_changed_configuration_applies_to_the_active_segment(open_log: Opener) -> None:
     log = open_log()
     append(log, timestamp=5000)
     log.update_config(LogConfig(segment_ms=10))
@@ -314,7 +312,7 @@ def test_a_full_index_rolls_the_segment(open_log: Opener, turn: int) -> None:
     assert [h.base_offset for h in headers(log)] == list(range(50))
 
 
-def test_an_offset_too_far_from_the_segments_first_rolls_it(open_log: Opener) -> None:
+def test_an_offset_too_far_from_the_base_offset_rolls_the_segment(open_log: Opener) -> None:
     log = open_log()
     log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=10, leader_epoch=0))
     log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=2**31 - 1, leader_epoch=0))
@@ -324,9 +322,9 @@ def test_an_offset_too_far_from_the_segments_first_rolls_it(open_log: Opener) ->
     log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=2**40, leader_epoch=0))
     assert bases(log) == [0, 2**31, 2**40]
     assert log.end_offset == 2**40 + 1
-    found = log.read(2**31 + 5, 1000, limit=log.end_offset, min_one_batch=True)
-    assert found is not None
-    assert parse_header(found.slice.read()).base_offset == 2**40
+    result = log.read(2**31 + 5, 1000, limit=log.end_offset, min_one_batch=True)
+    assert result is not None
+    assert parse_header(result.slice.read()).base_offset == 2**40
 
 
 def test_a_roll_of_an_empty_segment_changes_nothing(open_log: Opener) -> None:
@@ -340,16 +338,16 @@ def test_a_roll_of_an_empty_segment_changes_nothing(open_log: Opener) -> None:
     assert bases(log) == [0, 1]
 
 
-def test_whoever_flushes_is_told_of_a_roll(open_log: Opener) -> None:
+def test_a_roll_calls_the_callback(open_log: Opener) -> None:
     log = open_log()
-    told = []
-    log.on_roll = told.append
+    rolled = []
+    log.notify_rolls(rolled.append)
     append(log)
     log.roll()
-    assert told == [log]
+    assert rolled == [log]
 
 
-# --- a disk that fails
+# --- disk failures
 
 
 def mixed_history(log: Log) -> None:
@@ -360,8 +358,8 @@ def mixed_history(log: Log) -> None:
 
 
 def mixed_turn(log: Log) -> None:
-    """Everything that a turn can change: producers old and new, transactions, epochs, index entries, perhaps
-    segments."""
+    """Changes of all kinds in one turn: old and new producers, transactions, epochs, index entries,
+    perhaps segments."""
     stage(log, 2, 30, producer_id=1, producer_epoch=0, base_sequence=2, transactional=True, epoch=3)
     stage(log, 1, 30, producer_id=2, producer_epoch=1, base_sequence=0, epoch=3)
     stage(log, 2, 30, producer_id=3, producer_epoch=0, base_sequence=0, transactional=True, epoch=3)
@@ -371,7 +369,7 @@ def mixed_turn(log: Log) -> None:
 
 
 class FailingDisk:
-    """Takes `budget` bytes, then none."""
+    """Accepts `budget` bytes, then none."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
         self.budget = budget
@@ -397,7 +395,7 @@ class FailingDisk:
 
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 450, 250])
-def test_a_disk_that_fills_up_at_any_byte_leaves_the_log_as_it_was_before_the_turn(
+def test_a_full_disk_at_any_byte_leaves_the_log_as_before_the_turn(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, segment_bytes: int
 ) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
@@ -434,7 +432,7 @@ def test_a_disk_that_fills_up_at_any_byte_leaves_the_log_as_it_was_before_the_tu
 
 
 @pytest.mark.parametrize("what", ["posix_fallocate", "mmap", "open", "ftruncate"])
-def test_a_failure_beside_the_write_leaves_the_log_as_it_was(
+def test_a_failure_besides_the_write_leaves_the_log_unchanged(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     log = open_log(index_interval_bytes=100)
@@ -444,7 +442,7 @@ def test_a_failure_beside_the_write_leaves_the_log_as_it_was(
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    log.active.offset_index.trim()
+    log.active_segment.offset_index.trim()
     with monkeypatch.context() as patched:
         patched.setattr("mmap.mmap" if what == "mmap" else f"os.{what}", fail)
         mixed_turn(log)
@@ -457,7 +455,7 @@ def test_a_failure_beside_the_write_leaves_the_log_as_it_was(
     assert log.end_offset == 13
 
 
-def test_what_a_failed_write_left_is_cut_off_before_the_next_one_even_if_it_could_not_be_at_once(
+def test_the_rest_of_a_failed_write_is_truncated_before_the_next_one(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log()
@@ -478,14 +476,14 @@ def test_what_a_failed_write_left_is_cut_off_before_the_next_one_even_if_it_coul
         stage(log)
         with pytest.raises(KafkaError):
             log.write_staged()
-    assert os.path.getsize(log.active.file.path) > log.active.size
+    assert os.path.getsize(log.active_segment.file.path) > log.active_segment.size
     assert log.end_offset == 1
     append(log)
-    assert os.path.getsize(log.active.file.path) == log.active.size
+    assert os.path.getsize(log.active_segment.file.path) == log.active_segment.size
     assert [h.base_offset for h in headers(log)] == [0, 1]
 
 
-def test_those_who_staged_before_a_roll_that_failed_hear_of_it_when_they_write(
+def test_batches_staged_before_a_failed_roll_fail_when_they_are_written(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(segment_bytes=250)
@@ -504,7 +502,7 @@ def test_those_who_staged_before_a_roll_that_failed_hear_of_it_when_they_write(
     assert state(log) == before
 
 
-def test_a_failed_roll_refuses_its_batch_and_keeps_what_was_staged_before(
+def test_a_failed_roll_rejects_its_batch_and_keeps_earlier_staged_batches(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(segment_bytes=250)
@@ -518,11 +516,11 @@ def test_a_failed_roll_refuses_its_batch_and_keeps_what_was_staged_before(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", no_new_files)
-        kept = stage(log, size=10)
+        staged = stage(log, size=10)
         with pytest.raises(KafkaError):
             stage(log, size=100)
         log.write_staged()
-    assert log.end_offset == kept.last_offset + 1 == 2
+    assert log.end_offset == staged.last_offset + 1 == 2
     assert len(log.segments) == 1
     append(log, size=100)
     assert [h.base_offset for h in headers(log)] == [0, 1, 2]
@@ -607,7 +605,7 @@ NO_PAGE_FOR_AN_INDEX = """
     (root / "ballast").unlink()
     append()
     assert log.end_offset == 2
-    assert log.active.offset_index.entries == 1
+    assert log.active_segment.offset_index.entries == 1
 """
 
 
@@ -634,7 +632,7 @@ def run_on_small_disk(root: Path, *arguments: str, script: str = SMALL_DISK, lim
 
 
 def test_a_file_that_may_not_grow_further_fails_appends_and_nothing_else(tmp_path: Path) -> None:
-    # The limit has to be above segment.index.bytes: index files are made as long as that at once.
+    # The limit must be above segment.index.bytes, the initial length of index files.
     run_on_small_disk(tmp_path, limit=300_000)
 
 
@@ -649,12 +647,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_full_file_system_fails_appends_and_is_as_good_as_before_when_there_is_room(small_disk: Path) -> None:
+def test_a_full_file_system_fails_appends_until_there_is_space(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(500_000))
     run_on_small_disk(small_disk, "with-ballast")
 
 
-def test_an_index_that_finds_no_room_for_its_next_page_does_not_kill_the_process(small_disk: Path) -> None:
+def test_an_index_without_space_for_its_next_page_does_not_kill_the_process(small_disk: Path) -> None:
     run_on_small_disk(small_disk, script=NO_PAGE_FOR_AN_INDEX)
 
 
@@ -665,26 +663,26 @@ def follower_batch(offset: int, count: int = 1, epoch: int = 0, **options: objec
     return build([(b"k", b"v")] * count, START_MS, base_offset=offset, leader_epoch=epoch, **options)
 
 
-def test_a_follower_keeps_offsets_and_epochs_as_they_are(open_log: Opener) -> None:
+def test_a_follower_keeps_offsets_and_epochs(open_log: Opener) -> None:
     log = open_log()
     data = bytes(follower_batch(0, 3, 2) + follower_batch(3, 2, 2) + follower_batch(9, 1, 5))
     info = log.append_as_follower(data)
     assert (info.first_offset, info.last_offset, info.count) == (0, 9, 6)
-    assert Path(log.active.file.path).read_bytes() == data
+    assert Path(log.active_segment.file.path).read_bytes() == data
     assert log.epochs.entries == [(2, 0), (5, 9)]
     assert log.end_offset == 10
 
 
-def test_a_batch_cut_off_at_the_end_is_left_out(open_log: Opener) -> None:
+def test_an_incomplete_batch_at_the_end_is_ignored(open_log: Opener) -> None:
     log = open_log()
     whole = bytes(follower_batch(0, 2))
     info = log.append_as_follower(whole + bytes(follower_batch(2, 2))[:-1])
     assert info.last_offset == 1
-    assert Path(log.active.file.path).read_bytes() == whole
+    assert Path(log.active_segment.file.path).read_bytes() == whole
     assert log.append_as_follower(b"").count == 0
 
 
-def test_batches_that_begin_before_the_end_of_the_log_are_refused(open_log: Opener) -> None:
+def test_batches_that_begin_before_the_end_of_the_log_are_rejected(open_log: Opener) -> None:
     log = open_log()
     log.append_as_follower(follower_batch(0, 5))
     with pytest.raises(UnexpectedOffset) as raised:
@@ -693,7 +691,7 @@ def test_batches_that_begin_before_the_end_of_the_log_are_refused(open_log: Open
     assert log.end_offset == 5
 
 
-def test_a_bad_batch_among_good_ones_keeps_all_out(open_log: Opener) -> None:
+def test_an_invalid_batch_rejects_the_whole_append(open_log: Opener) -> None:
     log = open_log()
     bad = follower_batch(2)
     bad[-1] ^= 1
@@ -705,8 +703,9 @@ def test_a_bad_batch_among_good_ones_keeps_all_out(open_log: Opener) -> None:
         assert state(log) == before
 
 
-def test_a_batch_of_a_later_epoch_than_the_leaders_is_not_taken(open_log: Opener) -> None:
-    """The leader was replaced while it sent: what came is no longer its log, but what it copies itself."""
+def test_a_batch_of_a_later_epoch_than_the_leader_is_rejected(open_log: Opener) -> None:
+    """The leader was replaced during the response, which has batches that it copied as a
+    follower."""
     log = open_log()
     log.append_as_follower(follower_batch(0, 2, 4), 4)
     before = state(log)
@@ -718,21 +717,21 @@ def test_a_batch_of_a_later_epoch_than_the_leaders_is_not_taken(open_log: Opener
     assert log.end_offset == 4
 
 
-def test_a_follower_takes_sequences_as_the_leader_took_them(open_log: Opener) -> None:
+def test_a_follower_does_not_check_sequences(open_log: Opener) -> None:
     log = open_log()
     log.append_as_follower(follower_batch(0, 2, producer_id=1, producer_epoch=3, base_sequence=10))
     log.append_as_follower(follower_batch(2, 2, producer_id=1, producer_epoch=3, base_sequence=40))
-    assert log.last_producer_entry(1).last_sequence == 41  # type: ignore[union-attr]
+    assert log.producer_states.entries.get(1).last_sequence == 41  # type: ignore[union-attr]
 
 
-def test_a_follower_rolls_where_its_configuration_says(open_log: Opener) -> None:
+def test_a_follower_rolls_by_its_own_configuration(open_log: Opener) -> None:
     log = open_log(segment_bytes=250)
     log.append_as_follower(b"".join(bytes(follower_batch(n)) for n in range(10)))
     assert len(log.segments) > 3
     assert [h.base_offset for h in headers(log)] == list(range(10))
 
 
-def test_a_follower_whose_disk_fails_half_way_has_nothing_of_the_fetch(
+def test_a_follower_keeps_nothing_of_a_fetch_when_the_disk_fails(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(segment_bytes=250)

@@ -63,7 +63,7 @@ def test_segments_whose_newest_record_is_too_old_are_deleted(open_log: Opener, c
     assert (bases(log), log.start_offset) == ([2, 4], 2)
 
 
-def test_when_all_is_expired_a_new_segment_is_begun_and_all_others_go(open_log: Opener, clock: FakeClock) -> None:
+def test_a_log_whose_segments_are_all_expired_rolls_and_deletes_them(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE, retention_ms=1000)
     append(log, 5)
     clock.advance(1001)
@@ -75,7 +75,7 @@ def test_when_all_is_expired_a_new_segment_is_begun_and_all_others_go(open_log: 
     assert log.end_offset == 6
 
 
-def test_an_expired_segment_behind_one_that_is_not_stays(open_log: Opener, clock: FakeClock) -> None:
+def test_an_expired_segment_after_a_live_segment_is_retained(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE, retention_ms=1000)
     append(log, 2)
     append(log, 2, timestamp=START_MS - 100_000)
@@ -83,7 +83,7 @@ def test_an_expired_segment_behind_one_that_is_not_stays(open_log: Opener, clock
     assert log.delete_old_segments() == 0
 
 
-def test_what_is_not_replicated_is_not_deleted(open_log: Opener, clock: FakeClock) -> None:
+def test_segments_past_the_high_watermark_are_not_deleted(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE, retention_ms=1000)
     append(log, 4)
     append(log, 2, replicated=False)
@@ -93,17 +93,17 @@ def test_what_is_not_replicated_is_not_deleted(open_log: Opener, clock: FakeCloc
     assert bases(log) == [4]
 
 
-def test_records_without_timestamps_are_as_old_as_their_file(open_log: Opener, clock: FakeClock) -> None:
+def test_the_age_of_records_without_timestamps_is_that_of_their_file(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(retention_ms=1000)
     append(log, 2, timestamp=-1)
-    os.utime(log.active.file.path, ns=(clock.ms * 10**6, clock.ms * 10**6))
+    os.utime(log.active_segment.file.path, ns=(clock.ms * 10**6, clock.ms * 10**6))
     clock.advance(1000)
     assert log.delete_old_segments() == 0
     clock.advance(1)
     assert log.delete_old_segments() == 1
 
 
-def test_the_oldest_segments_go_as_long_as_the_rest_is_still_large_enough(open_log: Opener) -> None:
+def test_the_oldest_segments_are_deleted_down_to_retention_bytes(open_log: Opener) -> None:
     log = open_log(segment_bytes=2 * SIZE, retention_bytes=5 * SIZE)
     append(log, 9)
     assert log.size == 9 * SIZE
@@ -123,7 +123,7 @@ def test_a_compacted_topic_keeps_old_and_many_segments(open_log: Opener, clock: 
     assert bases(log) == [2, 4]
 
 
-def test_delete_records_moves_the_start_and_whole_segments_before_it_go(open_log: Opener) -> None:
+def test_delete_records_moves_the_start_and_deletes_whole_segments_before_it(open_log: Opener) -> None:
     log = open_log(segment_bytes=2 * SIZE)
     append(log, 6, epoch=1)
     assert log.delete_records_before(3) == 3
@@ -141,7 +141,7 @@ def test_delete_records_moves_the_start_and_whole_segments_before_it_go(open_log
         assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_deleted_files_wait_under_another_name_until_their_time_is_up(open_log: Opener, clock: FakeClock) -> None:
+def test_deleted_files_are_renamed_and_removed_after_the_delay(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE, retention_bytes=0, file_delete_delay_ms=500)
     append(log, 3)
     log.delete_old_segments()
@@ -156,20 +156,20 @@ def test_deleted_files_wait_under_another_name_until_their_time_is_up(open_log: 
     assert not [name for name in names(log) if "deleted" in name]
 
 
-def test_snapshots_go_with_their_segments_but_for_the_last_one(open_log: Opener) -> None:
+def test_snapshots_are_deleted_with_their_segments_except_the_last_one(open_log: Opener) -> None:
     log = open_log(segment_bytes=2 * SIZE, retention_bytes=2 * SIZE)
     append(log, 7)
-    assert log.snapshots.offsets == [2, 4, 6]
+    assert log.producer_states.snapshots.offsets == [2, 4, 6]
     log.delete_old_segments()
     assert bases(log) == [4, 6]
-    assert log.snapshots.offsets == [4, 6]
+    assert log.producer_states.snapshots.offsets == [4, 6]
     assert [n for n in names(log) if n.endswith(".snapshot")] == [f"{n:020d}.snapshot" for n in (4, 6)]
 
 
 # --- truncation
 
 
-def test_truncation_forgets_offsets_epochs_producers_and_index_entries(open_log: Opener) -> None:
+def test_truncation_removes_offsets_epochs_producers_and_index_entries(open_log: Opener) -> None:
     log = open_log(segment_bytes=4 * SIZE, index_interval_bytes=0)
     for n in range(10):
         append(log, epoch=n // 3, producer_id=1, producer_epoch=0, base_sequence=n)
@@ -177,8 +177,8 @@ def test_truncation_forgets_offsets_epochs_producers_and_index_entries(open_log:
     assert (log.end_offset, log.high_watermark) == (5, 5)
     assert bases(log) == [0, 4]
     assert log.epochs.entries == [(0, 0), (1, 3)]
-    assert log.last_producer_entry(1).last_sequence == 4  # type: ignore[union-attr]
-    assert log.active.offset_index.entries == 0
+    assert log.producer_states.entries.get(1).last_sequence == 4  # type: ignore[union-attr]
+    assert log.active_segment.offset_index.entries == 0
     append(log, epoch=1, producer_id=1, producer_epoch=0, base_sequence=5)
     assert log.end_offset == 6
     assert [offset for offset, _, _ in contents(log)] == list(range(6))
@@ -188,11 +188,11 @@ def no_room(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_log_that_was_cut_on_a_full_disk_remembers_nothing_of_what_is_gone(
+def test_truncation_on_a_full_disk_removes_the_state_of_lost_batches(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else what is appended next would be visible, or a batch that is gone taken for a duplicate when it is sent
-    again."""
+    """Otherwise new records would be visible too early, and a lost batch that is sent again would
+    be a duplicate."""
     log = open_log()
     for n in range(6):
         append(log, epoch=n // 2, producer_id=1, producer_epoch=0, base_sequence=n)
@@ -201,17 +201,19 @@ def test_a_log_that_was_cut_on_a_full_disk_remembers_nothing_of_what_is_gone(
         with pytest.raises(OSError, match="No space"):
             log.truncate_to(3)
     assert (log.end_offset, log.high_watermark, log.last_stable_offset) == (3, 3, 3)
-    assert log.last_producer_entry(1).last_sequence == 2  # type: ignore[union-attr]
+    assert log.producer_states.entries.get(1).last_sequence == 2  # type: ignore[union-attr]
     assert log.epochs.entries == [(0, 0), (1, 2)]
     append(log, epoch=7, producer_id=1, producer_epoch=0, base_sequence=3)
     again = open_log(clean=False)
     assert [offset for offset, _, _ in contents(again)] == [0, 1, 2, 3]
     assert again.epochs.entries == [(0, 0), (1, 2), (7, 3)]
-    assert again.last_producer_entry(1).last_sequence == 3  # type: ignore[union-attr]
+    assert again.producer_states.entries.get(1).last_sequence == 3  # type: ignore[union-attr]
 
 
-def test_a_log_that_cannot_begin_anew_has_a_broken_directory(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing left of it that could be used: it must be opened again."""
+def test_a_full_truncation_without_disk_space_fails_the_directory(
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has no segment and must be opened again."""
     log = open_log()
     append(log, 3)
     with monkeypatch.context() as full:
@@ -229,7 +231,7 @@ def test_truncation_beyond_the_end_changes_nothing(open_log: Opener) -> None:
     assert log.end_offset == 3
 
 
-def test_truncation_to_the_end_forgets_the_epoch_of_a_leader_that_wrote_nothing(open_log: Opener) -> None:
+def test_truncation_to_the_end_removes_the_epoch_of_a_leader_without_records(open_log: Opener) -> None:
     log = open_log()
     append(log, 3, epoch=1)
     log.start_epoch(4)
@@ -239,7 +241,7 @@ def test_truncation_to_the_end_forgets_the_epoch_of_a_leader_that_wrote_nothing(
     assert log.latest_epoch == 1
 
 
-def test_truncation_below_the_first_segment_begins_anew_there(open_log: Opener) -> None:
+def test_truncation_below_the_first_segment_empties_the_log(open_log: Opener) -> None:
     log = open_log(start_offset=100)
     append(log, 3, epoch=2)
     assert log.truncate_to(50)
@@ -249,7 +251,7 @@ def test_truncation_below_the_first_segment_begins_anew_there(open_log: Opener) 
     assert [offset for offset, _, _ in contents(log)] == [50]
 
 
-def test_truncation_of_all_begins_anew_at_any_offset(open_log: Opener) -> None:
+def test_full_truncation_starts_the_log_at_any_offset(open_log: Opener) -> None:
     log = open_log(segment_bytes=2 * SIZE)
     append(log, 5)
     log.truncate_fully_and_start_at(1000)
@@ -260,7 +262,7 @@ def test_truncation_of_all_begins_anew_at_any_offset(open_log: Opener) -> None:
     assert (log.start_offset, log.end_offset) == (1000, 1001)
 
 
-def test_truncation_into_an_open_transaction_opens_it_again(open_log: Opener) -> None:
+def test_truncation_of_a_marker_reopens_its_transaction(open_log: Opener) -> None:
     log = open_log()
     append(log, 1, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     append_marker(log, 1, commit=False)
@@ -269,7 +271,7 @@ def test_truncation_into_an_open_transaction_opens_it_again(open_log: Opener) ->
     log.truncate_to(1)
     assert log.aborted_transactions(0, 2) == []
     assert log.last_stable_offset == 0
-    assert log.last_producer_entry(1).txn_first_offset == 0  # type: ignore[union-attr]
+    assert log.producer_states.entries.get(1).txn_first_offset == 0  # type: ignore[union-attr]
 
 
 # --- swapping in cleaned segments
@@ -283,7 +285,7 @@ def cleaned_segment(log: Log, base: int, keep: list[int], suffix: str = ".cleane
     return segment
 
 
-def test_cleaned_segments_take_the_place_of_those_they_were_made_from(open_log: Opener, clock: FakeClock) -> None:
+def test_cleaned_segments_replace_their_sources(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE, file_delete_delay_ms=0)
     append(log, 7)
     old = list(log.segments)[:3]
@@ -337,12 +339,12 @@ def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
                 done = False
         log.abandon()
         again = Log.open(folder, TP, config, clock, clean_shutdown=False, recovery_point=9)
-        kept = [offset for offset, _, _ in contents(again)]
-        assert kept in (list(range(9)), [1, 3, 5, 7, 8]), (step, kept)
+        offsets = [offset for offset, _, _ in contents(again)]
+        assert offsets in (list(range(9)), [1, 3, 5, 7, 8]), (step, offsets)
         assert not [n for n in names(again) if n.endswith((".swap", ".cleaned", ".deleted"))]
         for segment in again.segments:
             segment.check()
-        outcomes.append(len(kept))
+        outcomes.append(len(offsets))
         again.abandon()
         shutil.rmtree(folder)
         if done:
@@ -354,7 +356,7 @@ def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
 # --- renaming the folder
 
 
-def test_a_log_lives_on_in_a_renamed_folder(open_log: Opener, clock: FakeClock) -> None:
+def test_a_log_stays_usable_after_its_folder_is_renamed(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE)
     append(log, 3)
     moved = log.rename_dir("orders-0.abc-future")
@@ -368,7 +370,7 @@ def test_a_log_lives_on_in_a_renamed_folder(open_log: Opener, clock: FakeClock) 
     again.close()
 
 
-def test_the_id_of_a_topic_is_written_once_and_held_against_another(open_log: Opener) -> None:
+def test_the_topic_id_is_written_once_and_checked(open_log: Opener) -> None:
     log = open_log()
     topic_id, other = uuid4(), uuid4()
     log.set_topic_id(topic_id)

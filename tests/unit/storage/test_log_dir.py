@@ -30,14 +30,14 @@ def ready(path) -> LogDir:
 # --- the lock
 
 
-def test_a_missing_directory_is_made_and_locked(tmp_path):
+def test_a_missing_directory_is_created_and_locked(tmp_path):
     log_dir = ready(tmp_path / "a" / "b")
     log_dir.lock()
     assert (tmp_path / "a" / "b" / ".lock").exists()
     log_dir.unlock()
 
 
-def test_two_processes_fight_for_a_directory_and_the_second_is_told_which_one(tmp_path):
+def test_the_lock_error_of_a_second_process_names_the_directory(tmp_path):
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -69,7 +69,7 @@ def test_two_processes_fight_for_a_directory_and_the_second_is_told_which_one(tm
     again.unlock()
 
 
-def test_a_process_that_was_killed_holds_nothing(tmp_path):
+def test_a_killed_process_releases_its_lock(tmp_path):
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -89,7 +89,7 @@ def test_a_process_that_was_killed_holds_nothing(tmp_path):
     log_dir.unlock()
 
 
-def test_the_same_process_cannot_lock_a_directory_twice_and_the_first_keeps_it(tmp_path):
+def test_a_second_lock_in_the_same_process_fails(tmp_path):
     first = ready(tmp_path)
     first.lock()
     for _ in range(2):
@@ -102,7 +102,7 @@ def test_the_same_process_cannot_lock_a_directory_twice_and_the_first_keeps_it(t
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="needs Linux's locks on open files")
-def test_a_record_lock_as_java_takes_it_keeps_us_out_and_ours_keeps_it_out(tmp_path):
+def test_the_lock_excludes_record_locks_of_java_and_vice_versa(tmp_path):
     whole_file = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     fd = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -122,7 +122,7 @@ def test_a_record_lock_as_java_takes_it_keeps_us_out_and_ours_keeps_it_out(tmp_p
 # --- meta.properties
 
 
-def test_version_0_is_written_as_zookeeper_mode_does(tmp_path):
+def test_version_0_has_the_format_of_zookeeper_mode(tmp_path):
     log_dir = ready(tmp_path)
     mark_dirs([log_dir], 3, "MkU3OEVBNTcwNTJENDM2Qg")
     lines = (tmp_path / "meta.properties").read_text().splitlines()
@@ -145,32 +145,32 @@ def test_version_1_of_kraft_is_read_and_kept(tmp_path):
     "text",
     ["", "\x00\xff\xfe!\n", "broker.id=1\n", "version=2\n", "version=x\n", "version=0\nbroker.id=x\n", "a=\\u12"],
 )
-def test_a_file_that_cannot_be_understood_is_one_clear_error(text):
+def test_a_malformed_file_gives_a_clear_error(text):
     with pytest.raises(LogDirError, match=r"here/meta\.properties"):
         decode_meta(text, "here/meta.properties")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe garbage"])
-def test_a_damaged_file_is_refused_with_what_to_do(tmp_path, content):
+def test_the_error_of_a_damaged_file_says_what_to_do(tmp_path, content):
     (tmp_path / "meta.properties").write_bytes(content)
     with pytest.raises(LogDirError, match="restore it, or remove it") as raised:
         claim_dirs([ready(tmp_path)], 1, None)
     assert "\n" not in str(raised.value)
 
 
-def test_a_directory_of_another_broker_is_refused(tmp_path):
+def test_a_directory_of_another_broker_is_rejected(tmp_path):
     mark_dirs([ready(tmp_path)], 1, "c")
     with pytest.raises(LogDirError, match=r"broker\.id 1, but 2 is configured"):
         claim_dirs([LogDir(tmp_path)], 2, "c")
 
 
-def test_a_directory_of_another_cluster_is_refused(tmp_path):
+def test_a_directory_of_another_cluster_is_rejected(tmp_path):
     mark_dirs([ready(tmp_path)], 1, "theirs")
     with pytest.raises(LogDirError, match=r"cluster\.id theirs, but ours"):
         claim_dirs([LogDir(tmp_path)], 1, "ours")
 
 
-def test_directories_that_disagree_with_each_other_are_refused(tmp_path):
+def test_directories_with_different_ids_are_rejected(tmp_path):
     a, b = ready(tmp_path / "a"), ready(tmp_path / "b")
     mark_dirs([a], 1, "c")
     mark_dirs([b], 2, "c")
@@ -186,10 +186,10 @@ def test_ids_that_are_not_configured_are_taken_from_the_directories(tmp_path):
     assert b.read_meta() == MetaProperties(5, "c")
 
 
-# --- how it was left
+# --- clean shutdown
 
 
-def test_the_mark_of_a_clean_stop_is_kafkas_and_is_there_for_one_start_only(tmp_path):
+def test_the_clean_shutdown_file_has_kafkas_format_and_is_removed_at_the_start(tmp_path):
     log_dir = ready(tmp_path)
     assert not log_dir.take_clean_shutdown()
     log_dir.write_clean_shutdown()
@@ -199,7 +199,7 @@ def test_the_mark_of_a_clean_stop_is_kafkas_and_is_there_for_one_start_only(tmp_
     assert not log_dir.take_clean_shutdown()
 
 
-def test_the_empty_mark_of_an_older_kafka_counts_as_well(tmp_path):
+def test_an_empty_clean_shutdown_file_of_an_older_kafka_is_valid(tmp_path):
     (tmp_path / ".kafka_cleanshutdown").touch()
     assert ready(tmp_path).take_clean_shutdown()
 
@@ -231,7 +231,7 @@ def test_the_empty_mark_of_an_older_kafka_counts_as_well(tmp_path):
         (errno.EMFILE, False),
     ],
 )
-def test_a_broken_disk_is_a_failure_and_a_full_one_is_not(code, broken):
+def test_a_broken_disk_is_a_failure_and_a_full_disk_is_not(code, broken):
     assert is_dir_failure(OSError(code, os.strerror(code))) is broken
     try:
         try:
@@ -242,12 +242,12 @@ def test_a_broken_disk_is_a_failure_and_a_full_one_is_not(code, broken):
         assert is_dir_failure(wrapped) is broken
 
 
-def test_other_errors_say_nothing_of_the_disk():
+def test_other_errors_are_no_disk_failures():
     assert not is_dir_failure(ValueError("x"))
     assert not is_dir_failure(None)
 
 
-def test_the_first_failure_is_the_one_that_is_kept(tmp_path):
+def test_a_directory_keeps_its_first_failure(tmp_path):
     log_dir = ready(tmp_path)
     assert log_dir.online
     first = OSError(errno.EIO, "x")

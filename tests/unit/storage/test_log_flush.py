@@ -1,4 +1,4 @@
-"""Flushing: what is synced, in which order, while the log goes on."""
+"""Flushing: which files are synced, in which order, while the log takes appends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.storage.conftest import Opener
 
 
 class Synced:
-    """Notes the names of the files that are synced."""
+    """Records the names of synced files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
@@ -47,10 +47,10 @@ def test_a_flush_of_new_files_syncs_the_log_then_the_folder(open_log: Opener, sy
     synced.names.clear()
     log.flush()
     assert synced.names == ["leader-epoch-checkpoint.tmp", "orders-0", "00000000000000000000.log", "orders-0"]
-    assert (log.flushed_offset, log.recovery_point, log.unflushed_messages) == (3, 3, 0)
+    assert (log.flushed_offset, log.unflushed_messages) == (3, 0)
 
 
-def test_the_folder_is_synced_only_after_files_were_made(open_log: Opener, synced: Synced) -> None:
+def test_the_folder_is_synced_only_after_files_were_created(open_log: Opener, synced: Synced) -> None:
     log = open_log()
     append(log)
     log.flush()
@@ -61,7 +61,7 @@ def test_the_folder_is_synced_only_after_files_were_made(open_log: Opener, synce
     assert "00000000000000000000.log" in synced.names
 
 
-def test_nothing_is_synced_where_nothing_was_appended(open_log: Opener, synced: Synced) -> None:
+def test_nothing_is_synced_without_appends(open_log: Opener, synced: Synced) -> None:
     log = open_log()
     append(log)
     log.flush()
@@ -106,7 +106,7 @@ def test_the_epochs_are_on_disk_before_the_recovery_point_passes_their_batches(
     assert log.flushed_offset == 3
 
 
-def test_epochs_that_find_no_room_fail_the_flush_but_not_the_directory(
+def test_a_full_disk_for_epochs_fails_the_flush_but_not_the_directory(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log()
@@ -125,7 +125,7 @@ def test_epochs_that_find_no_room_fail_the_flush_but_not_the_directory(
     assert log.flushed_offset == 3
 
 
-def test_appends_go_on_while_a_flush_runs_in_another_thread(open_log: Opener, synced: Synced) -> None:
+def test_appends_continue_while_a_flush_runs_in_another_thread(open_log: Opener, synced: Synced) -> None:
     log = open_log()
     append(log, 2)
     job = log.prepare_flush()
@@ -143,7 +143,7 @@ def test_appends_go_on_while_a_flush_runs_in_another_thread(open_log: Opener, sy
     assert log.flushed_offset == 5
 
 
-def test_what_is_only_staged_is_not_flushed(open_log: Opener, synced: Synced) -> None:
+def test_staged_batches_are_not_flushed(open_log: Opener, synced: Synced) -> None:
     log = open_log()
     append(log, 2)
     log.stage_as_leader(memoryview(build([(b"k", b"v")], START_MS)), 0)
@@ -152,7 +152,7 @@ def test_what_is_only_staged_is_not_flushed(open_log: Opener, synced: Synced) ->
     log.write_staged()
 
 
-def test_a_flush_up_to_an_offset_leaves_later_segments_alone(open_log: Opener, synced: Synced) -> None:
+def test_a_flush_up_to_an_offset_does_not_sync_later_segments(open_log: Opener, synced: Synced) -> None:
     log = open_log()
     append(log, 2)
     log.roll()
@@ -163,7 +163,7 @@ def test_a_flush_up_to_an_offset_leaves_later_segments_alone(open_log: Opener, s
     assert f"{2:020d}.log" not in synced.names
 
 
-def test_a_truncation_during_a_flush_lowers_what_it_has_flushed(open_log: Opener, synced: Synced) -> None:
+def test_a_truncation_during_a_flush_lowers_its_recovery_point(open_log: Opener, synced: Synced) -> None:
     log = open_log()
     append(log, 5)
     job = log.prepare_flush()
@@ -174,7 +174,7 @@ def test_a_truncation_during_a_flush_lowers_what_it_has_flushed(open_log: Opener
     assert log.flushed_offset == 2
 
 
-def test_a_failed_flush_moves_nothing(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_flush_does_not_move_the_recovery_point(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log()
     append(log, 2)
 
@@ -186,10 +186,9 @@ def test_a_failed_flush_moves_nothing(open_log: Opener, monkeypatch: pytest.Monk
         with pytest.raises(OSError, match="Input/output"):
             log.flush()
     assert log.flushed_offset == 0
-    assert log.flush_jobs == []
 
 
-def test_a_clean_stop_flushes_all(open_log: Opener, synced: Synced) -> None:
+def test_a_clean_shutdown_flushes_all_files(open_log: Opener, synced: Synced) -> None:
     log = open_log(index_interval_bytes=0)
     append(log, 3)
     synced.names.clear()

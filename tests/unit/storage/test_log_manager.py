@@ -28,7 +28,7 @@ CONFIG = LogConfig(file_delete_delay_ms=1000)
 
 
 class Managers:
-    """Makes managers on the same directories one after another, and leaves none behind."""
+    """Creates managers on the same directories one after another, and closes all of them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -69,7 +69,7 @@ def managers(tmp_path):
 
 
 def job(manager: LogManager, name: str) -> Job:
-    return next(one for one in manager.jobs() if one.name == name)
+    return next(each for each in manager.jobs() if each.name == name)
 
 
 def records(*keys: bytes) -> list[tuple[bytes | None, bytes | None]]:
@@ -89,7 +89,7 @@ def records(*keys: bytes) -> list[tuple[bytes | None, bytes | None]]:
         ("orders-3.0123456789abcdef0123456789abcdef-stray", "orders", 3, "stray"),
     ],
 )
-def test_folder_names_are_taken_apart(name, topic, partition, kind):
+def test_folder_names_are_parsed(name, topic, partition, kind):
     parsed = parse_dir_name(name)
     assert parsed.partition == TopicPartition(topic, partition) and parsed.kind == kind
 
@@ -110,17 +110,17 @@ def test_folder_names_are_taken_apart(name, topic, partition, kind):
         "..-0.0123456789abcdef0123456789abcdef-stray",
     ],
 )
-def test_other_folder_names_are_nobodys(name):
+def test_other_folder_names_belong_to_no_partition(name):
     assert parse_dir_name(name) is None
 
 
-def test_a_name_for_deletion_fits_into_255_bytes_whatever_the_topic_is_called():
+def test_the_name_of_a_deleted_folder_fits_into_255_bytes():
     name = marked_name(TopicPartition("x" * 249, 7), "delete")
     assert len(name) == 255 and parse_dir_name(name).kind == "delete"
 
 
 @pytest.mark.parametrize("kind", ["delete", "stray"])
-def test_a_partition_of_a_very_long_topic_can_be_deleted_and_set_aside(managers, kind):
+def test_a_partition_of_a_topic_with_a_long_name_can_be_deleted_and_marked_stray(managers, kind):
     manager = managers.start("one")
     partition = TopicPartition("x" * 249, 0)
     manager.get_or_create(partition, topic_id=uuid.uuid4())
@@ -133,7 +133,7 @@ def test_a_partition_of_a_very_long_topic_can_be_deleted_and_set_aside(managers,
 
 
 @pytest.mark.parametrize("length", [214, 230, 249])
-def test_a_topic_whose_name_leaves_no_room_for_a_copy_cannot_be_moved_and_harms_nothing(managers, length):
+def test_a_topic_with_a_name_too_long_for_a_copy_cannot_be_moved(managers, length):
     manager = managers.start("one", "two")
     partition = TopicPartition("x" * length, 0)
     log = manager.get_or_create(partition)
@@ -141,7 +141,7 @@ def test_a_topic_whose_name_leaves_no_room_for_a_copy_cannot_be_moved_and_harms_
     append(log, records(b"k"))
     with pytest.raises(KafkaError) as raised:
         manager.move(partition, managers.root / "two")
-    assert raised.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION  # as Kafka 3.9.1 answers
+    assert raised.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION  # as in Kafka 3.9.1
     assert manager.online_dirs == manager.dirs and not managers.failed
     assert manager.get(partition) is log and manager.get(B) is not None
 
@@ -155,10 +155,10 @@ def test_the_longest_topic_that_can_be_moved_is_moved(managers):
     assert manager.get(partition).dir == managers.root / "two" / str(partition)
 
 
-# --- making and finding
+# --- creating and loading
 
 
-def test_new_partitions_go_to_the_directory_with_the_fewest(managers):
+def test_new_partitions_are_placed_in_the_directory_with_the_fewest(managers):
     manager = managers.start("one", "two")
     for n in range(6):
         manager.get_or_create(TopicPartition("t", n))
@@ -168,7 +168,7 @@ def test_new_partitions_go_to_the_directory_with_the_fewest(managers):
     ]
 
 
-def test_folders_made_beforehand_are_spread_alike_and_the_logs_are_made_in_them(managers):
+def test_folders_created_in_advance_are_spread_and_used_by_their_logs(managers):
     manager = managers.start("one", "two")
     topic_id = uuid.uuid4()
     make = manager.place_new([(each, topic_id, True) for each in (A, B, C)])
@@ -181,7 +181,7 @@ def test_folders_made_beforehand_are_spread_alike_and_the_logs_are_made_in_them(
     assert sum(1 for home in ("one", "two") for _ in (managers.root / home).glob("?-0")) == 3
 
 
-def test_a_folder_in_a_directory_that_fails_before_its_log_is_made_has_no_second_one_elsewhere(managers):
+def test_a_reserved_folder_in_a_failed_directory_is_not_created_elsewhere(managers):
     manager = managers.start("one", "two")
     held = manager.get_or_create(A)
     failing = manager.dir_of(held)
@@ -192,7 +192,7 @@ def test_a_folder_in_a_directory_that_fails_before_its_log_is_made_has_no_second
     placed_in = next(home for home in ("one", "two") if (managers.root / home / "c-0").exists())
     if failing.path.name != placed_in:
         held = manager.get(B)
-    assert manager.note_failure(held, OSError(errno.EIO, "gone"))
+    assert manager.report_failure(held, OSError(errno.EIO, "gone"))
     with pytest.raises(KafkaError) as refused:
         manager.get_or_create(C)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -200,7 +200,7 @@ def test_a_folder_in_a_directory_that_fails_before_its_log_is_made_has_no_second
 
 
 @pytest.mark.parametrize("beforehand", [True, False])
-def test_a_directory_that_is_gone_has_failed_and_is_not_made_anew_for_a_new_partition(managers, beforehand):
+def test_a_missing_directory_has_failed_and_is_not_recreated(managers, beforehand):
     manager = managers.start("one", "two")
     home = manager.dir_of(manager.get_or_create(A)).path
     manager.get_or_create(B)
@@ -219,15 +219,15 @@ def test_a_directory_that_is_gone_has_failed_and_is_not_made_anew_for_a_new_part
     assert manager.get_or_create(C, topic_id=topic_id).dir.parent != home
 
 
-def test_a_partition_that_was_here_before_gets_no_folder_while_a_directory_is_offline(managers):
+def test_an_existing_partition_gets_no_new_folder_while_a_directory_is_offline(managers):
     manager = managers.start("one", "two")
     held = manager.get_or_create(A)
-    assert manager.note_failure(held, OSError(errno.EIO, "gone"))
+    assert manager.report_failure(held, OSError(errno.EIO, "gone"))
     assert manager.place_new([(B, uuid.uuid4(), False)]) is None
     assert manager.place_new([(B, uuid.uuid4(), True)]) is not None
 
 
-def test_a_log_is_made_once_and_keeps_its_topic_id(managers):
+def test_a_log_is_created_once_and_keeps_its_topic_id(managers):
     manager = managers.start()
     topic_id = uuid.uuid4()
     log = manager.get_or_create(A, CONFIG, topic_id)
@@ -237,8 +237,8 @@ def test_a_log_is_made_once_and_keeps_its_topic_id(managers):
     assert managers.start().get(A).topic_id == topic_id
 
 
-def test_a_log_that_an_earlier_topic_of_that_name_left_is_not_taken_for_that_of_a_new_one(managers):
-    """A broker that was away while its replica was moved elsewhere comes back with it; then the topic is deleted."""
+def test_a_log_of_an_earlier_topic_of_that_name_is_marked_stray(managers):
+    """A broker was down while its replica was moved elsewhere and the topic deleted."""
     manager = managers.start()
     old, new = uuid.uuid4(), uuid.uuid4()
     append(manager.get_or_create(A, topic_id=old), records(b"old"))
@@ -254,12 +254,12 @@ def test_a_log_that_an_earlier_topic_of_that_name_left_is_not_taken_for_that_of_
     managers.crash(manager)
     manager = managers.start()
     assert [key for _, key, _ in contents(manager.get(A))] == [b"new"]
-    # What it had is not lost: it is there for an operator to look at.
-    [stranger] = manager.strangers
+    # Its records are not lost: an operator can inspect the folder.
+    [stranger] = manager.ignored_folders
     assert parse_dir_name(stranger.name)[:2] == (A, "stray")
 
 
-def test_everything_is_there_after_a_clean_stop(managers):
+def test_all_records_are_read_after_a_clean_shutdown(managers):
     manager = managers.start("one", "two")
     for n in range(8):
         log = manager.get_or_create(TopicPartition("t", n))
@@ -286,7 +286,7 @@ def test_everything_is_there_after_a_clean_stop(managers):
     assert again.get(TopicPartition("t", 3)).start_offset == 2
 
 
-def test_everything_is_there_after_a_crash(managers):
+def test_all_records_are_read_after_a_crash(managers):
     manager = managers.start("one", "two")
     for n in range(4):
         append(manager.get_or_create(TopicPartition("t", n)), records(b"k") * (n + 1))
@@ -295,7 +295,7 @@ def test_everything_is_there_after_a_crash(managers):
     assert [again.get(TopicPartition("t", n)).end_offset for n in range(4)] == [1, 2, 3, 4]
 
 
-def test_a_crash_while_starting_is_a_crash(managers):
+def test_a_crash_during_the_start_requires_recovery(managers):
     manager = managers.start()
     append(manager.get_or_create(A), records(b"k"))
     manager.shutdown()
@@ -323,7 +323,7 @@ def test_a_log_that_was_flushed_is_recovered_only_past_its_recovery_point(manage
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
-def test_a_corrupt_checkpoint_is_warned_of_and_all_data_is_there(managers, caplog, name):
+def test_a_corrupt_checkpoint_logs_a_warning_and_loses_no_data(managers, caplog, name):
     manager = managers.start()
     append(manager.get_or_create(A), records(b"a", b"b"))
     manager.shutdown()
@@ -346,7 +346,7 @@ def test_a_corrupt_recovery_point_checkpoint_means_full_recovery(managers):
     assert managers.start().get(A).end_offset == 2
 
 
-def test_folders_that_are_no_partitions_are_reported_and_left_alone(managers, caplog):
+def test_folders_that_are_no_partitions_are_reported_and_ignored(managers, caplog):
     (managers.root / "one" / "backup").mkdir(parents=True)
     (managers.root / "one" / "backup" / "file").write_text("x")
     (managers.root / "one" / "a-0.0123456789abcdef0123456789abcdef-stray").mkdir()
@@ -354,7 +354,7 @@ def test_folders_that_are_no_partitions_are_reported_and_left_alone(managers, ca
     (managers.root / "one" / "lost+found").mkdir()
     manager = managers.start()
     assert len(manager) == 0
-    assert {path.name for path in manager.strangers} == {
+    assert {path.name for path in manager.ignored_folders} == {
         "backup",
         "a-0.0123456789abcdef0123456789abcdef-stray",
         "__cluster_metadata-0",
@@ -362,14 +362,14 @@ def test_folders_that_are_no_partitions_are_reported_and_left_alone(managers, ca
     assert "backup" in caplog.text and (managers.root / "one" / "backup" / "file").exists()
 
 
-def test_a_partition_with_two_logs_is_one_clear_error(managers):
+def test_a_partition_with_two_logs_gives_a_clear_error(managers):
     for name in ("one", "two"):
         (managers.root / name / "a-0").mkdir(parents=True)
     with pytest.raises(LogDirError, match="a-0 has two logs"):
         managers.start("one", "two")
 
 
-def test_progress_is_told_while_opening_takes_long(managers, monkeypatch):
+def test_progress_is_reported_while_logs_are_opened(managers, monkeypatch):
     manager = managers.start()
     for n in range(4):
         manager.get_or_create(TopicPartition("t", n))
@@ -383,18 +383,18 @@ def test_progress_is_told_while_opening_takes_long(managers, monkeypatch):
         return real(path, *args, **options)
 
     monkeypatch.setattr(Log, "open", slow)
-    told = []
+    reports = []
 
     def progress(done, total, names):
-        told.append((done, total, names))
+        reports.append((done, total, names))
         gate.set()
 
     again = managers.start(load=False)
     again.load(progress)
-    assert told[0] == (3, 4, ["t-3"]) and len(again) == 4
+    assert reports[0] == (3, 4, ["t-3"]) and len(again) == 4
 
 
-def test_a_log_that_cannot_be_opened_takes_no_other_down(managers, monkeypatch):
+def test_a_log_that_cannot_be_opened_does_not_affect_others(managers, monkeypatch):
     manager = managers.start()
     manager.get_or_create(A)
     manager.get_or_create(B)
@@ -418,10 +418,10 @@ def test_a_log_that_cannot_be_opened_takes_no_other_down(managers, monkeypatch):
     assert sorted(name for name in os.listdir(managers.root / "one") if "-0" in name) == ["a-0", "b-0"]
 
 
-# --- whose directories
+# --- meta.properties
 
 
-def test_a_directory_held_by_another_broker_is_one_clear_error_and_nothing_stays_locked(managers):
+def test_a_directory_locked_by_another_broker_gives_a_clear_error(managers):
     manager = managers.start("two")
     with pytest.raises(LogDirError, match="two"):
         managers.start("one", "two")
@@ -429,7 +429,7 @@ def test_a_directory_held_by_another_broker_is_one_clear_error_and_nothing_stays
     assert len(other) == 0 and len(manager) == 0
 
 
-def test_the_directories_know_their_broker_and_cluster(managers):
+def test_directories_store_their_broker_and_cluster_id(managers):
     manager = managers.start("one", "two")
     assert manager.claim(1, None) == (1, None)
     manager.mark(1, "cluster")
@@ -460,7 +460,7 @@ def test_a_deleted_partition_is_renamed_at_once_and_removed_after_the_delay(mana
     assert [key for _, key, _ in contents(manager.get(A))] == [b"new"]
 
 
-def test_an_answer_being_sent_can_be_finished_after_the_partition_is_deleted(managers):
+def test_a_response_in_flight_completes_after_the_partition_is_deleted(managers):
     manager = managers.start()
     log = manager.get_or_create(A)
     append(log, records(b"k"))
@@ -469,7 +469,7 @@ def test_an_answer_being_sent_can_be_finished_after_the_partition_is_deleted(man
     assert len(piece.read()) == piece.size
 
 
-def test_what_was_left_of_deletions_is_removed_at_the_next_start(managers):
+def test_pending_deletions_are_completed_at_the_next_start(managers):
     manager = managers.start()
     manager.get_or_create(A)
     manager.delete(A)
@@ -518,7 +518,7 @@ def test_retention_removes_old_segments_of_all_logs(managers):
     assert manager.get(A).start_offset == 1 and manager.get(B).start_offset == 1
 
 
-def test_work_on_many_logs_is_done_in_slices_and_reaches_each_one(managers, monkeypatch):
+def test_work_on_many_logs_is_done_in_slices(managers, monkeypatch):
     manager = managers.start()
     for n in range(30):
         manager.get_or_create(TopicPartition("t", n))
@@ -529,7 +529,7 @@ def test_work_on_many_logs_is_done_in_slices_and_reaches_each_one(managers, monk
     assert sorted(seen) == list(range(30)) and rounds > 10
 
 
-def test_logs_are_flushed_by_time_where_their_topic_says_so(managers):
+def test_logs_with_flush_ms_are_flushed_by_time(managers):
     managers.config = replace(CONFIG, flush_ms=3000)
     manager = managers.start()
     log = manager.get_or_create(A)
@@ -554,7 +554,7 @@ def test_a_rolled_segment_is_flushed_soon(managers):
     assert log.flushed_offset == 1
 
 
-def test_checkpoints_are_written_where_something_changed(managers, monkeypatch):
+def test_only_changed_checkpoints_are_written(managers, monkeypatch):
     manager = managers.start("one", "two")
     log = manager.get_or_create(A)
     manager.get_or_create(B)
@@ -565,7 +565,7 @@ def test_checkpoints_are_written_where_something_changed(managers, monkeypatch):
     assert run_now(high_watermarks) == 0
 
 
-def test_start_offsets_are_checkpointed_only_where_files_do_not_tell_them(managers):
+def test_start_offsets_are_checkpointed_only_past_the_first_base_offset(managers):
     manager = managers.start()
     append(manager.get_or_create(A), records(b"k", b"l"))
     append(manager.get_or_create(B), records(b"k", b"l"))
@@ -577,7 +577,7 @@ def test_start_offsets_are_checkpointed_only_where_files_do_not_tell_them(manage
     assert again.get(A).start_offset == 1 and again.get(B).start_offset == 0
 
 
-def test_producers_that_are_silent_for_long_are_forgotten(managers):
+def test_inactive_producers_expire(managers):
     settings = StorageSettings(producer_id_expiration_ms=60_000)
     manager = managers.start(settings=settings)
     log = manager.get_or_create(A)
@@ -589,7 +589,7 @@ def test_producers_that_are_silent_for_long_are_forgotten(managers):
     assert len(list(log.producers())) == 0
 
 
-def test_settings_come_from_the_names_of_the_brokers_configuration():
+def test_settings_are_read_by_their_names_in_the_broker_configuration():
     settings = StorageSettings.from_values(
         {
             "num.recovery.threads.per.data.dir": 4,
@@ -632,7 +632,7 @@ def test_compacted_logs_are_cleaned_one_after_another_and_checkpointed(managers)
     assert run_now(job(again, "cleaner")) == 0
 
 
-def test_a_log_that_cannot_be_cleaned_is_left_out_and_the_others_go_on(managers, caplog):
+def test_an_uncleanable_log_does_not_stop_the_cleaning_of_others(managers, caplog):
     managers.config = COMPACTED
     manager = managers.start()
     for partition in (A, B, C):
@@ -648,7 +648,7 @@ def test_a_log_that_cannot_be_cleaned_is_left_out_and_the_others_go_on(managers,
 
 
 @pytest.mark.parametrize("magic", [1, 2])
-def test_a_log_whose_batch_unpacks_to_too_much_is_left_as_it_is(managers, caplog, monkeypatch, magic):
+def test_a_log_with_a_batch_above_the_decompression_limit_is_uncleanable(managers, caplog, monkeypatch, magic):
     monkeypatch.setattr("kavka.storage.compaction.unpacked_limit", lambda batch: 1000)
     managers.config = COMPACTED
     manager = managers.start()
@@ -663,7 +663,7 @@ def test_a_log_whose_batch_unpacks_to_too_much_is_left_as_it_is(managers, caplog
     assert set(manager.cleaner.uncleanable) == {A}
     assert manager.cleaner.clean_offsets == {B: 6}
     assert contents(log) == before
-    message = "a-0 cannot be compacted and is left as it is until the next start: the batch at offset 2: "
+    message = "a-0 cannot be compacted until the next start: the batch at offset 2: "
     assert f"{message}compressed records unpack to more than 1000 bytes" in caplog.text
     assert not managers.failed
 
@@ -681,7 +681,7 @@ def test_logs_with_both_policies_are_cleaned_and_expire(managers):
     assert log.start_offset == 6
 
 
-def test_a_log_under_cleaning_is_left_alone_by_retention(managers):
+def test_retention_skips_a_log_that_is_being_cleaned(managers):
     managers.config = replace(COMPACTED, cleanup_policy=("compact", "delete"), retention_ms=5000)
     manager = managers.start()
     log = manager.get_or_create(A)
@@ -698,7 +698,7 @@ def test_a_log_under_cleaning_is_left_alone_by_retention(managers):
     assert log.start_offset == 7
 
 
-def test_truncating_a_log_takes_back_what_the_cleaner_knows_of_it(managers):
+def test_truncation_lowers_the_clean_offset(managers):
     managers.config = COMPACTED
     manager = managers.start()
     log = manager.get_or_create(A)
@@ -710,7 +710,7 @@ def test_truncating_a_log_takes_back_what_the_cleaner_knows_of_it(managers):
     assert manager.cleaner.clean_offsets == {} and log.end_offset == 100
 
 
-def test_checkpoints_never_vouch_for_what_is_appended_after_a_truncation(managers):
+def test_checkpoints_are_lowered_by_a_truncation(managers):
     manager = managers.start()
     log = manager.get_or_create(A)
     for _ in range(10):
@@ -722,7 +722,7 @@ def test_checkpoints_never_vouch_for_what_is_appended_after_a_truncation(manager
         run_now(job(manager, name))
     home = manager.dir_of(log)
     assert (home.recovery_points.read(), home.high_watermarks.read()) == ({A: 10}, {A: 10})
-    # One of them is being written, with what was collected before, when the log is cut.
+    # A checkpoint with older offsets is being written when the log is truncated.
     append(log, records(b"k"))
     log.flush()
     writing = job(manager, names[0])
@@ -736,13 +736,13 @@ def test_checkpoints_never_vouch_for_what_is_appended_after_a_truncation(manager
     writing.run()
     assert not writing.finish(None)
     assert home.recovery_points.read() == {A: 4}
-    # Cutting what no checkpoint knows of writes nothing.
+    # A truncation past all checkpoints writes nothing.
     before = home.recovery_points.path.stat().st_mtime_ns
     manager.truncate_to(A, 4)
     assert home.recovery_points.path.stat().st_mtime_ns == before
 
 
-def test_checkpoints_of_a_deleted_log_say_nothing_of_the_next_one_of_that_name(managers):
+def test_checkpoints_of_a_deleted_log_do_not_apply_to_the_next_log_of_that_name(managers):
     manager = managers.start()
     old = manager.get_or_create(A, topic_id=uuid.uuid4())
     append(old, records(b"a", b"b", b"c", b"d", b"e"))
@@ -755,13 +755,13 @@ def test_checkpoints_of_a_deleted_log_say_nothing_of_the_next_one_of_that_name(m
     new = manager.get_or_create(A, topic_id=uuid.uuid4())
     append(new, records(b"x", b"y"))
     managers.crash(manager)
-    found = managers.start().get(A)
-    assert (found.start_offset, found.end_offset, found.high_watermark) == (0, 2, 0)
-    assert [key for _, key, _ in contents(found)] == [b"x", b"y"]
-    assert found.recovery_point == 0
+    log = managers.start().get(A)
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (0, 2, 0)
+    assert [key for _, key, _ in contents(log)] == [b"x", b"y"]
+    assert log.flushed_offset == 0
 
 
-def test_a_partition_deleted_while_it_is_cleaned_is_gone(managers):
+def test_a_partition_deleted_during_its_cleaning_is_removed(managers):
     managers.config = COMPACTED
     manager = managers.start()
     dirty(manager.get_or_create(A))
@@ -773,9 +773,7 @@ def test_a_partition_deleted_while_it_is_cleaned_is_gone(managers):
     assert run_now(cleaner) == 0 and manager.cleaner.current is None and not manager.cleaner.uncleanable
 
 
-def test_a_swap_that_fails_half_way_takes_the_directory_offline_and_the_next_start_makes_the_log_whole(
-    managers, monkeypatch
-):
+def test_a_failed_swap_takes_the_directory_offline_and_the_next_start_completes_it(managers, monkeypatch):
     managers.config = COMPACTED
     manager = managers.start("one", "two")
     dirty(manager.get_or_create(A))
@@ -800,7 +798,7 @@ def test_a_swap_that_fails_half_way_takes_the_directory_offline_and_the_next_sta
     assert [offset for offset, *_ in contents(again.get(A))] == [4, 5, 6]
 
 
-def test_the_cleaner_keeps_to_its_rate(managers):
+def test_the_cleaner_respects_its_rate(managers):
     managers.config = COMPACTED
     settings = StorageSettings(cleaner=CleanerSettings(io_max_bytes_per_second=4000.0))
     manager = managers.start(settings=settings)
@@ -813,7 +811,7 @@ def test_the_cleaner_keeps_to_its_rate(managers):
     assert time.monotonic() - started > (2 * size + cleaned) / 4000 * 0.9
 
 
-def test_a_partition_deleted_while_it_is_flushed_takes_nothing_down(managers):
+def test_a_partition_deleted_during_a_flush_fails_no_directory(managers):
     managers.config = replace(CONFIG, flush_ms=0)
     manager = managers.start("one", "two")
     append(manager.get_or_create(A), records(b"k"))
@@ -829,7 +827,7 @@ def test_a_partition_deleted_while_it_is_flushed_takes_nothing_down(managers):
     assert not managers.failed and manager.online_dirs == manager.dirs
 
 
-def test_the_cleaner_stops_when_asked_and_leaves_the_log_as_it_was(managers):
+def test_a_stopped_cleaner_leaves_the_log_unchanged(managers):
     managers.config = COMPACTED
     settings = StorageSettings(cleaner=CleanerSettings(io_max_bytes_per_second=100.0))
     manager = managers.start(settings=settings)
@@ -855,7 +853,7 @@ def test_the_cleaner_stops_when_asked_and_leaves_the_log_as_it_was(managers):
     assert not cleaner.prepare()
 
 
-# --- a directory that fails
+# --- directory failures
 
 
 def break_dir(monkeypatch, name: str, code: int = errno.EIO) -> None:
@@ -869,7 +867,7 @@ def break_dir(monkeypatch, name: str, code: int = errno.EIO) -> None:
     monkeypatch.setattr(os, "fdatasync", fdatasync)
 
 
-def test_a_directory_that_fails_takes_only_its_own_partitions_with_it(managers, monkeypatch):
+def test_a_failed_directory_takes_only_its_own_partitions_offline(managers, monkeypatch):
     managers.config = replace(CONFIG, flush_ms=0)
     manager = managers.start("one", "two")
     for partition in (A, B, C):
@@ -889,15 +887,15 @@ def test_a_directory_that_fails_takes_only_its_own_partitions_with_it(managers, 
         manager.get_or_create(TopicPartition("unknown", 0), is_new=False)
     fresh = manager.get_or_create(TopicPartition("new", 0))
     assert fresh.dir.parent.name == "two"
-    for one in manager.jobs():
-        run_now(one)
+    for each in manager.jobs():
+        run_now(each)
     assert [(info.online, len(info.replicas)) for info in manager.describe()] == [(False, 0), (True, 2)]
     manager.shutdown()
     assert (managers.root / "two" / ".kafka_cleanshutdown").exists()
     assert not (managers.root / "one" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_flush_that_finds_no_room_fails_its_directory_as_it_could_not_be_repeated(managers, monkeypatch):
+def test_a_flush_on_a_full_disk_fails_the_directory(managers, monkeypatch):
     managers.config = replace(CONFIG, flush_ms=0)
     manager = managers.start("one", "two")
     append(manager.get_or_create(A), records(b"k"))
@@ -906,7 +904,7 @@ def test_a_flush_that_finds_no_room_fails_its_directory_as_it_could_not_be_repea
     assert managers.failed == [("one", [A])]
 
 
-def test_an_error_of_an_append_is_judged_by_its_cause(managers):
+def test_the_cause_of_an_append_error_decides_on_a_directory_failure(managers):
     manager = managers.start("one", "two")
     log = manager.get_or_create(A)
 
@@ -915,37 +913,37 @@ def test_an_error_of_an_append_is_judged_by_its_cause(managers):
         error.__cause__ = OSError(code, os.strerror(code))
         return error
 
-    assert not manager.note_failure(log, wrapped(errno.ENOSPC))
-    assert not manager.note_failure(log, KafkaError(ErrorCode.CORRUPT_MESSAGE))
+    assert not manager.report_failure(log, wrapped(errno.ENOSPC))
+    assert not manager.report_failure(log, KafkaError(ErrorCode.CORRUPT_MESSAGE))
     assert manager.get(A) is log
-    assert manager.note_failure(log, wrapped(errno.EIO))
+    assert manager.report_failure(log, wrapped(errno.EIO))
     assert manager.get(A) is None and managers.failed == [("one", [A])]
-    assert manager.note_failure(log, wrapped(errno.EIO)) and len(managers.failed) == 1
+    assert manager.report_failure(log, wrapped(errno.EIO)) and len(managers.failed) == 1
 
 
-def test_a_file_missed_at_a_place_where_the_log_no_longer_is_says_nothing_of_the_disk(managers):
+def test_a_missing_file_at_an_old_path_of_the_log_is_no_directory_failure(managers):
     manager = managers.start("one", "two")
     log = manager.get_or_create(A)
     elsewhere = FileNotFoundError(errno.ENOENT, "No such file or directory", str(managers.root / "two" / "a-0"))
-    assert manager.note_failure(log, elsewhere) and not managers.failed
+    assert manager.report_failure(log, elsewhere) and not managers.failed
     here = FileNotFoundError(errno.ENOENT, "No such file or directory", str(log.dir / "x.log"))
-    assert manager.note_failure(log, here) and managers.failed == [("one", [A])]
+    assert manager.report_failure(log, here) and managers.failed == [("one", [A])]
 
 
-def test_a_directory_that_cannot_be_used_at_the_start_is_offline_and_the_others_go_on(managers):
+def test_an_unusable_directory_at_the_start_is_offline_and_others_are_used(managers):
     (managers.root / "one").write_text("a file, not a folder")
     manager = managers.start("one", "two")
     assert [d.path.name for d in manager.online_dirs] == ["two"]
     assert manager.get_or_create(A).dir.parent.name == "two"
 
 
-def test_no_usable_directory_is_one_clear_error(managers):
+def test_no_usable_directory_gives_a_clear_error(managers):
     (managers.root / "one").write_text("a file, not a folder")
     with pytest.raises(LogDirError, match="one"):
         managers.start("one")
 
 
-def test_a_directory_that_fails_while_it_is_loaded_takes_no_other_down(managers, monkeypatch):
+def test_a_directory_that_fails_while_it_is_loaded_does_not_affect_others(managers, monkeypatch):
     manager = managers.start("one", "two")
     manager.get_or_create(A)
     manager.get_or_create(B)
@@ -963,7 +961,7 @@ def test_a_directory_that_fails_while_it_is_loaded_takes_no_other_down(managers,
     assert [d.path.name for d in again.online_dirs] == ["two"]
 
 
-# --- moving
+# --- moves
 
 
 def finish_move(manager: LogManager) -> None:
@@ -973,7 +971,7 @@ def finish_move(manager: LogManager) -> None:
     raise AssertionError("the move does not come to its end")
 
 
-def test_a_partition_wished_for_in_a_directory_is_made_there(managers):
+def test_a_partition_is_created_in_the_requested_directory(managers):
     manager = managers.start("one", "two")
     manager.move(A, managers.root / "two")
     assert manager.get_or_create(A).dir.parent.name == "two"
@@ -1021,7 +1019,7 @@ def test_a_log_that_starts_in_the_middle_of_a_batch_moves(managers):
     assert (manager.get(A).start_offset, manager.get(A).end_offset) == (2, 4)
 
 
-def test_an_empty_log_that_starts_late_moves(managers):
+def test_an_empty_log_with_a_start_offset_moves(managers):
     manager = managers.start("one", "two")
     manager.get_or_create(A)
     manager.truncate_fully_and_start_at(A, 77)
@@ -1048,7 +1046,7 @@ def test_a_truncation_during_a_move_reaches_the_copy(managers):
     assert [value for *_, value in contents(manager.get(A))] == [b"old"] * 5 + [b"new"]
 
 
-def test_no_checkpoint_says_more_of_a_copy_than_is_left_after_a_truncation(managers):
+def test_checkpoints_of_a_copy_are_lowered_after_a_truncation(managers):
     manager = managers.start("one", "two")
     log = manager.get_or_create(A)
     for n in range(10):
@@ -1067,7 +1065,7 @@ def test_no_checkpoint_says_more_of_a_copy_than_is_left_after_a_truncation(manag
     mover.finish(None)
 
 
-def test_a_move_goes_on_after_a_restart(managers):
+def test_a_move_continues_after_a_restart(managers):
     manager = managers.start("one", "two")
     append(manager.get_or_create(A), records(b"a", b"b"))
     manager.move(A, managers.root / "two")
@@ -1109,7 +1107,7 @@ def test_a_crash_between_the_renames_of_a_move_loses_nothing(managers, monkeypat
     assert not [name for name in os.listdir(managers.root / "one") if name.startswith("a-")]
 
 
-def test_a_move_can_be_taken_back(managers):
+def test_a_move_can_be_cancelled(managers):
     manager = managers.start("one", "two", "three")
     append(manager.get_or_create(A), records(b"a"))
     home = manager.get(A).dir.parent
@@ -1119,10 +1117,11 @@ def test_a_move_can_be_taken_back(managers):
     run_now(job(manager, "move-logs"))
     run_now(job(manager, "delete-files"))
     assert manager.get(A).dir.parent == home and manager.future(A) is None
-    assert not [name for one in ("two", "three") for name in os.listdir(managers.root / one) if name.startswith("a-")]
+    for folder in ("two", "three"):
+        assert not [name for name in os.listdir(managers.root / folder) if name.startswith("a-")]
 
 
-def test_a_log_on_its_way_is_not_cleaned(managers):
+def test_a_log_is_not_cleaned_during_a_move(managers):
     managers.config = COMPACTED
     manager = managers.start("one", "two")
     dirty(manager.get_or_create(A))
@@ -1135,7 +1134,7 @@ def test_a_log_on_its_way_is_not_cleaned(managers):
     assert [offset for offset, *_ in contents(manager.get(A))] == [4, 5, 6, 7]
 
 
-def test_a_target_that_fails_ends_the_move_and_the_log_stays(managers, monkeypatch):
+def test_a_failed_target_directory_cancels_the_move(managers, monkeypatch):
     manager = managers.start("one", "two")
     log = manager.get_or_create(A)
     append(log, records(b"a"))
@@ -1148,7 +1147,7 @@ def test_a_target_that_fails_ends_the_move_and_the_log_stays(managers, monkeypat
     append(log, records(b"b"))
 
 
-def test_moving_to_nowhere_is_refused(managers):
+def test_a_move_to_an_unknown_directory_is_rejected(managers):
     manager = managers.start("one", "two")
     with pytest.raises(KafkaError) as caught:
         manager.move(A, managers.root / "elsewhere")

@@ -1,4 +1,4 @@
-"""The jobs in real worker threads, beside a loop that appends and reads all the while."""
+"""The jobs in real worker threads, while the loop thread appends and reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITIONS = [TopicPartition("t", n) for n in range(4)]
 
 
 class Scheduler:
-    """What the broker's loop does with jobs, as often as it can."""
+    """Schedules jobs like the broker's loop, without waiting for their periods."""
 
     def __init__(self, jobs: list[Job], pool: ThreadPoolExecutor) -> None:
         self._jobs = jobs
@@ -50,7 +50,7 @@ class Scheduler:
                 self._running[job] = self._pool.submit(job.run)
 
     def worked(self) -> bool:
-        """Every kind of job has been done more than once or twice."""
+        """Every kind of job has run several times."""
         enough = {"cleaner": 5, "flush": 5, "move-logs": 2}
         return all(self.rounds.get(name, 0) > times for name, times in enough.items())
 
@@ -60,7 +60,7 @@ class Scheduler:
             time.sleep(0.001)
 
 
-def test_a_busy_broker_loses_nothing_while_its_logs_are_cleaned_flushed_and_moved(tmp_path):
+def test_a_busy_broker_loses_no_record_while_logs_are_cleaned_flushed_and_moved(tmp_path):
     settings = StorageSettings(cleaner=CleanerSettings(io_buffer_size=4096))
     manager = LogManager([tmp_path / "one", tmp_path / "two"], lambda topic: CONFIG, settings, SystemClock())
     manager.open_dirs()

@@ -1,5 +1,5 @@
-"""A log against a plain list of batches, over anything that can happen to it: appends, rolls, truncation, deletion,
-flushes, clean stops and crashes that tear or spoil what was not flushed."""
+"""A log compared with a plain list of batches, over appends, rolls, truncation, deletion, flushes,
+clean shutdowns, and crashes that tear or corrupt unflushed data."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class LogMachine(RuleBasedStateMachine):
             clean_shutdown=clean,
         )
 
-    # --- what can happen
+    # --- actions
 
     @rule(
         count=st.integers(1, 3),
@@ -124,7 +124,7 @@ class LogMachine(RuleBasedStateMachine):
         self.batches.append(batch)
         self.end += count
         self.staged += 1
-        # The buffer stays the caller's until it is written; the machine keeps its own copy.
+        # The log uses the buffer until the write, so the model keeps a copy.
         self.buffers = [*getattr(self, "buffers", []), data]
 
     @rule(producer=PRODUCERS, commit=st.booleans())
@@ -178,7 +178,7 @@ class LogMachine(RuleBasedStateMachine):
         self.cut_model(target)
 
     def settle_end(self) -> None:
-        """After a truncation into the middle of a batch, a log that is opened again ends with the batch before that."""
+        """After a truncation into a batch, a reopened log ends with the previous batch."""
         if self.log.end_offset != self.end:
             assert self.log.end_offset == max([b.last + 1 for b in self.batches], default=self.log.end_offset)
             assert self.start <= self.log.end_offset < self.end
@@ -186,7 +186,7 @@ class LogMachine(RuleBasedStateMachine):
             self.rebuild()
 
     def cut_model(self, target: int) -> None:
-        """Whole batches go, but the log ends where it was told to."""
+        """Whole batches are removed, but the log ends at the requested offset."""
         self.batches = [b for b in self.batches if b.last < target]
         self.end = target
         self.rebuild()
@@ -201,7 +201,7 @@ class LogMachine(RuleBasedStateMachine):
                 self.next_sequence[b.producer] = b.sequence + 1
                 if b.transactional:
                     self.open_txns.setdefault(b.producer, b.first)
-        known = {entry.producer_id for entry in self.log.producers()}
+        producers = {entry.producer_id for entry in self.log.producers()}
         if self.trimmed:
             for entry in self.log.producers():
                 if entry.txn_first_offset >= 0:
@@ -209,7 +209,7 @@ class LogMachine(RuleBasedStateMachine):
                 else:
                     self.open_txns.pop(entry.producer_id, None)
                 self.next_sequence[entry.producer_id] = entry.last_sequence + 1
-            for producer in set(self.next_sequence) - known:
+            for producer in set(self.next_sequence) - producers:
                 self.open_txns.pop(producer, None)
 
     @rule(part=st.floats(0, 1))
@@ -228,12 +228,12 @@ class LogMachine(RuleBasedStateMachine):
         self.log.set_high_watermark(self.end)
         self.clock.advance(wait)
         before = {s.base_offset for s in self.log.segments}
-        gone = self.log.delete_old_segments()
+        deleted = self.log.delete_old_segments()
         for deletion in self.log.take_due_deletions(self.clock.ms):
             deletion.run()
         after = {s.base_offset for s in self.log.segments}
-        assert len(before - after) == gone
-        if gone:
+        assert len(before - after) == deleted
+        if deleted:
             first = min(after)
             if first > self.start:
                 self.trimmed = True
@@ -278,15 +278,15 @@ class LogMachine(RuleBasedStateMachine):
                 left = data.draw(st.integers(0, header.size - 1))
                 os.truncate(path, at + left)
                 if not left:
-                    # Nobody can tell a file that is shorter by whole batches: the segments after it stay, also one
-                    # that is empty yet.
+                    # A loss of whole batches cannot be detected: later segments stay, also an empty
+                    # one.
                     after = [s.base_offset for s in log.segments if s.base_offset > lost_from]
                     lost_to, stays = (after[0], after[-1]) if after else (lost_to, 0)
             else:
                 spoil(path, at + data.draw(st.integers(17, header.size - 1)))
         elif harm == "garbage":
-            with open(log.active.file.path, "r+b") as file:
-                file.seek(log.active.size)
+            with open(log.active_segment.file.path, "r+b") as file:
+                file.seek(log.active_segment.size)
                 file.write(data.draw(st.binary(min_size=1, max_size=100)) + bytes(20))
         self.log = self.open(clean=False, recovery_point=recovery_point)
         if lost_from is not None:
@@ -308,16 +308,16 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.start + int((self.end - self.start) * part)
         limit = self.start + int((visible - self.start) * limit_part)
         limit = max([b.last + 1 for b in self.batches if b.last < limit], default=self.start)
-        found = self.log.read(offset, max_bytes, limit=limit, min_one_batch=min_one)
+        result = self.log.read(offset, max_bytes, limit=limit, min_one_batch=min_one)
         expected = [b for b in self.batches if b.last >= offset and b.last < limit]
-        if found is None:
+        if result is None:
             assert not expected or (max_bytes == 0 and not min_one)
             return
-        got = found.slice.read()
-        assert len(got) == len(found.slice)
+        got = result.slice.read()
+        assert len(got) == len(result.slice)
         stream = b"".join(b.data for b in expected)
         assert stream.startswith(got)
-        assert found.first_batch_size == len(expected[0].data)
+        assert result.first_batch_size == len(expected[0].data)
         if min_one:
             assert len(got) >= len(expected[0].data)
         assert len(got) <= max(max_bytes, len(expected[0].data) if min_one else 0)
@@ -326,23 +326,23 @@ class LogMachine(RuleBasedStateMachine):
         assert len(got) == len(of_segment) or len(got) >= max_bytes
         whole = list(batches(got))
         if whole:
-            assert found.upper_bound() > whole[-1].last_offset
+            assert result.upper_bound() > whole[-1].last_offset
 
     @rule(age=st.integers(-10, 600))
     def find_by_time(self, age: int) -> None:
         self.write()
-        wanted = self.clock.ms - age
-        found = self.log.offset_for_timestamp(wanted)
-        expected = next((b for b in self.batches if b.timestamp >= wanted and b.last >= self.start), None)
+        timestamp = self.clock.ms - age
+        result = self.log.offset_for_timestamp(timestamp)
+        expected = next((b for b in self.batches if b.timestamp >= timestamp and b.last >= self.start), None)
         if expected is None:
-            assert found is None
+            assert result is None
         else:
-            assert found is not None
-            assert found.offset == max(expected.first, self.start)
-            assert found.timestamp == expected.timestamp
-            assert found.leader_epoch == expected.epoch
+            assert result is not None
+            assert result.offset == max(expected.first, self.start)
+            assert result.timestamp == expected.timestamp
+            assert result.leader_epoch == expected.epoch
 
-    # --- what must always hold
+    # --- invariants
 
     @invariant()
     def offsets_agree(self) -> None:
@@ -363,14 +363,14 @@ class LogMachine(RuleBasedStateMachine):
     def producers_agree(self) -> None:
         if not hasattr(self, "log"):
             return
-        known = {entry.producer_id: entry for entry in self.log.producers()}
+        entries = {entry.producer_id: entry for entry in self.log.producers()}
         last = {b.producer: b for b in self.batches if b.producer >= 0 and b.marker is None}
         for producer, batch in last.items():
-            assert known[producer].last_sequence == batch.sequence
-            assert known[producer].last_offset == batch.last
+            assert entries[producer].last_sequence == batch.sequence
+            assert entries[producer].last_offset == batch.last
         if not self.trimmed:
             assert {
-                e.producer_id: e.txn_first_offset for e in known.values() if e.txn_first_offset >= 0
+                e.producer_id: e.txn_first_offset for e in entries.values() if e.txn_first_offset >= 0
             } == self.open_txns
             first = min(self.open_txns.values(), default=None)
             if first is not None:
@@ -389,8 +389,8 @@ class LogMachine(RuleBasedStateMachine):
                     aborted.append((b.producer, first, b.first))
             elif b.transactional:
                 begun.setdefault(b.producer, b.first)
-        found = self.log.aborted_transactions(self.start, self.end)
-        assert [txn[:3] for txn in found] == aborted
+        indexed = self.log.aborted_transactions(self.start, self.end)
+        assert [txn[:3] for txn in indexed] == aborted
 
     @invariant()
     def epochs_agree(self) -> None:

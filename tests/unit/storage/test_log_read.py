@@ -1,4 +1,4 @@
-"""Reading from a log: which bytes a fetch gets, and what is found by time."""
+"""Reading from a log: the bytes that a fetch gets, and searches by time."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def read(
     return log.read(offset, max_bytes, limit=log.high_watermark if limit is None else limit, min_one_batch=min_one)
 
 
-def offsets(found: LogRead | None) -> list[int]:
-    assert found is not None
-    return [batch.base_offset for batch in batches(found.slice.read())]
+def offsets(result: LogRead | None) -> list[int]:
+    assert result is not None
+    return [batch.base_offset for batch in batches(result.slice.read())]
 
 
 def forget_recent(log: Log) -> None:
@@ -54,15 +54,15 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset_and_ends_before_the_
     if not recent:
         forget_recent(log)
     for offset in range(100):
-        found = read(log, offset)
-        assert offsets(found) == list(range(offset - offset % 2, 100, 2))
-        assert found is not None and found.recent is recent
+        result = read(log, offset)
+        assert offsets(result) == list(range(offset - offset % 2, 100, 2))
+        assert result is not None and result.recent is recent
     assert offsets(read(log, 31, limit=40)) == [30, 32, 34, 36, 38]
     assert read(log, 40, limit=40) is None
     assert read(log, 100) is None
 
 
-def test_each_limit_is_kept_to_also_when_it_moves_or_the_log_is_truncated(open_log: Opener) -> None:
+def test_reads_respect_a_limit_that_moves_and_a_truncated_log(open_log: Opener) -> None:
     log = open_log(index_interval_bytes=200)
     fill(log, 20)
     for limit in (40, 10, 30, 30, 20):
@@ -73,33 +73,31 @@ def test_each_limit_is_kept_to_also_when_it_moves_or_the_log_is_truncated(open_l
         assert offsets(read(log, 0, limit=limit))[-1] == limit - 2
 
 
-def test_the_positions_of_the_last_batches_are_enough_however_many_there_were(
-    open_log: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recent_positions_are_bounded(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_module, "RECENT", 16)
     log = open_log(index_interval_bytes=300)
     for _ in range(30):
         fill(log, 5)
-        assert len(log.active.recent_last) <= 32
+        assert len(log.active_segment.recent_last) <= 32
     for offset in (0, 100, 200, 290, 299):
-        found = read(log, offset)
-        assert offsets(found)[0] == offset - offset % 2
-    found = read(log, 299)
-    assert found is not None and found.recent
+        result = read(log, offset)
+        assert offsets(result)[0] == offset - offset % 2
+    result = read(log, 299)
+    assert result is not None and result.recent
 
 
-def test_a_tail_may_be_cut_but_the_first_batch_comes_whole_when_it_must(open_log: Opener) -> None:
+def test_the_last_batch_may_be_incomplete_but_the_first_is_complete_on_request(open_log: Opener) -> None:
     log = open_log()
     fill(log, 3)
-    size = log.active.size // 3
-    found = read(log, 0, size + 10)
-    assert found is not None and len(found.slice) == size + 10
-    assert found.first_batch_complete
-    found = read(log, 2, 5)
-    assert found is not None and len(found.slice) == size
-    found = read(log, 2, 5, min_one=False)
-    assert found is not None and len(found.slice) == 5
-    assert not found.first_batch_complete and found.first_batch_size == size
+    size = log.active_segment.size // 3
+    result = read(log, 0, size + 10)
+    assert result is not None and len(result.slice) == size + 10
+    assert result.first_batch_complete
+    result = read(log, 2, 5)
+    assert result is not None and len(result.slice) == size
+    result = read(log, 2, 5, min_one=False)
+    assert result is not None and len(result.slice) == 5
+    assert not result.first_batch_complete and result.first_batch_size == size
     assert read(log, 2, 0, min_one=False) is None
 
 
@@ -110,13 +108,13 @@ def test_a_read_stays_in_one_segment_and_the_next_one_begins_where_it_ended(open
     seen: list[int] = []
     at = 0
     while at < log.end_offset:
-        found = read(log, at)
-        seen += offsets(found)
+        result = read(log, at)
+        seen += offsets(result)
         at = seen[-1] + 2
     assert seen == list(range(0, 40, 2))
 
 
-def test_what_a_roll_has_written_in_the_middle_of_a_turn_is_not_to_be_read(open_log: Opener) -> None:
+def test_batches_written_by_a_roll_within_a_turn_are_not_visible(open_log: Opener) -> None:
     log = open_log(segment_bytes=300)
     fill(log, 1)
     for _ in range(5):
@@ -139,7 +137,7 @@ def test_offsets_outside_of_the_log_are_out_of_range(open_log: Opener, offset: i
     assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_an_offset_in_a_gap_gets_the_next_batch_in_this_or_a_later_segment(open_log: Opener) -> None:
+def test_a_read_at_an_offset_in_a_gap_starts_at_the_next_batch(open_log: Opener) -> None:
     log = open_log()
     for offset in (5, 20, 21):
         log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=offset, leader_epoch=0))
@@ -156,7 +154,7 @@ def test_an_offset_in_a_gap_gets_the_next_batch_in_this_or_a_later_segment(open_
         assert offsets(read(log, 6, limit=21)) == [20]
 
 
-def test_empty_segments_on_the_way_are_passed_over(open_log: Opener) -> None:
+def test_empty_segments_are_skipped(open_log: Opener) -> None:
     log = open_log()
     log.append_as_follower(build([(b"k", b"v")], START_MS, base_offset=2**33, leader_epoch=0))
     log.set_high_watermark(2**33 + 1)
@@ -181,25 +179,25 @@ def test_messages_of_the_old_formats_are_found_by_their_offsets(open_log: Opener
 def test_a_slice_can_be_sent_after_its_segment_was_deleted(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=300, retention_bytes=0, file_delete_delay_ms=0)
     fill(log, 10)
-    found = read(log, 0)
-    assert found is not None
-    expected = found.slice.read()
+    result = read(log, 0)
+    assert result is not None
+    expected = result.slice.read()
     log.delete_old_segments()
     for deletion in log.take_due_deletions(clock.ms):
         deletion.run()
     assert list(log.dir.glob("*.deleted")) == []
-    assert found.slice.read() == expected
-    assert found.slice.tail(10).read() == expected[10:]
+    assert result.slice.read() == expected
+    assert result.slice.tail(10).read() == expected[10:]
 
 
-def test_a_slice_of_a_closed_log_is_an_error_not_another_files_bytes(open_log: Opener) -> None:
+def test_reading_a_slice_of_a_closed_log_raises_an_error(open_log: Opener) -> None:
     log = open_log()
     fill(log, 3)
-    found = read(log, 0)
-    assert found is not None
+    result = read(log, 0)
+    assert result is not None
     log.close()
     with pytest.raises(FileClosed):
-        found.slice.read()
+        result.slice.read()
 
 
 def test_no_log_file_is_read_for_a_fetch_near_the_end(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,12 +211,10 @@ def test_no_log_file_is_read_for_a_fetch_near_the_end(open_log: Opener, monkeypa
     monkeypatch.setattr(os, "preadv", unexpected)
     assert read(log, 150) is not None
     assert read(log, 150, limit=180) is not None
-    assert log.bytes_between(150, 180) == log.active.size * 15 // 100
+    assert log.bytes_between(150, 180) == log.active_segment.size * 15 // 100
 
 
-def test_what_is_not_in_the_page_cache_is_said_instead_of_waited_for(
-    open_log: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_outside_of_the_page_cache_raises_cold_read(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(index_interval_bytes=500)
     fill(log, 100)
     forget_recent(log)
@@ -231,8 +227,8 @@ def test_what_is_not_in_the_page_cache_is_said_instead_of_waited_for(
         with pytest.raises(ColdRead) as raised:
             log.read(100, 1000, limit=200, min_one_batch=True, nowait=True)
     assert raised.value.slice.read()
-    found = log.read(100, 1000, limit=200, min_one_batch=True, nowait=True)
-    assert offsets(found)[0] == 100
+    result = log.read(100, 1000, limit=200, min_one_batch=True, nowait=True)
+    assert offsets(result)[0] == 100
 
 
 def test_bytes_between_offsets_are_counted_over_segments(open_log: Opener) -> None:
@@ -252,16 +248,16 @@ def test_the_upper_bound_of_a_read_is_near_its_end(open_log: Opener) -> None:
     for recent in (True, False):
         if not recent:
             forget_recent(log)
-        found = read(log, 0, 400)
-        assert found is not None
-        last = offsets(found)[-1] + 1
-        assert last < found.upper_bound() <= last + 8
-        found = read(log, 0, 1 << 20)
-        assert found is not None
-        assert found.upper_bound() == log.segments[1].base_offset
+        result = read(log, 0, 400)
+        assert result is not None
+        last = offsets(result)[-1] + 1
+        assert last < result.upper_bound() <= last + 8
+        result = read(log, 0, 1 << 20)
+        assert result is not None
+        assert result.upper_bound() == log.segments[1].base_offset
 
 
-def test_aborted_transactions_are_found_for_what_is_read(open_log: Opener) -> None:
+def test_aborted_transactions_are_found_for_a_read(open_log: Opener) -> None:
     log = open_log(segment_bytes=400)
     for n, pid in enumerate((1, 2, 1, 2)):
         data = build(
@@ -280,7 +276,7 @@ def test_aborted_transactions_are_found_for_what_is_read(open_log: Opener) -> No
     assert log.last_stable_offset == 8
 
 
-def test_a_transaction_holds_the_last_stable_offset_back_until_its_marker_is_replicated(open_log: Opener) -> None:
+def test_the_last_stable_offset_stays_before_a_transaction_until_its_marker_is_replicated(open_log: Opener) -> None:
     log = open_log()
     fill(log, 1)
     data = build([(b"k", b"v")], START_MS, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
@@ -293,7 +289,7 @@ def test_a_transaction_holds_the_last_stable_offset_back_until_its_marker_is_rep
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_a_time_is_found_to_the_record(open_log: Opener, codec: int) -> None:
+def test_a_search_by_time_finds_the_exact_record(open_log: Opener, codec: int) -> None:
     from kavka.records.builder import BatchBuilder
     from kavka.records.record import Record
 
@@ -307,9 +303,9 @@ def test_a_time_is_found_to_the_record(open_log: Opener, codec: int) -> None:
     assert len(log.segments) > 2
     for offset in range(60):
         for early in (0, 9):
-            found = log.offset_for_timestamp(START_MS + offset * 10 - early)
-            assert found is not None
-            assert (found.offset, found.timestamp, found.leader_epoch) == (offset, START_MS + offset * 10, 0)
+            result = log.offset_for_timestamp(START_MS + offset * 10 - early)
+            assert result is not None
+            assert (result.offset, result.timestamp, result.leader_epoch) == (offset, START_MS + offset * 10, 0)
     assert log.offset_for_timestamp(START_MS + 591) is None
 
 
@@ -317,8 +313,8 @@ def test_times_before_the_start_offset_are_not_found(open_log: Opener) -> None:
     log = open_log()
     fill(log, 10)
     log.delete_records_before(7)
-    found = log.offset_for_timestamp(0)
-    assert found is not None and found.offset == 7
+    result = log.offset_for_timestamp(0)
+    assert result is not None and result.offset == 7
 
 
 def test_the_largest_timestamp_need_not_be_at_the_end(open_log: Opener) -> None:
@@ -327,16 +323,17 @@ def test_the_largest_timestamp_need_not_be_at_the_end(open_log: Opener) -> None:
     for n in (5, 3, 90, 90, 20, 30, 10):
         log.stage_as_leader(memoryview(build([(b"k", b"v" * 20)] * 2, START_MS + n)), 0)
     log.write_staged()
-    found = log.offset_of_max_timestamp()
-    assert found is not None and (found.offset, found.timestamp) == (4, START_MS + 90)
+    result = log.offset_of_max_timestamp()
+    assert result is not None and (result.offset, result.timestamp) == (4, START_MS + 90)
     log.close()
     log = open_log(segment_bytes=300)
-    found = log.offset_of_max_timestamp()
-    assert found is not None and (found.offset, found.timestamp) == (4, START_MS + 90)
+    result = log.offset_of_max_timestamp()
+    assert result is not None and (result.offset, result.timestamp) == (4, START_MS + 90)
 
 
-def test_a_large_batch_is_not_read_before_it_is_opened(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request by time holds the large batches of all its partitions until a worker has opened them."""
+def test_a_large_batch_is_read_only_in_a_worker_thread(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search by time keeps the large batches of all its partitions until a worker thread has
+    decompressed them."""
     log = open_log()
     fill(log, 3, size=100_000)
     sizes: list[int] = []
@@ -353,7 +350,7 @@ def test_a_large_batch_is_not_read_before_it_is_opened(open_log: Opener, monkeyp
 
 
 def claiming_later(log: Log, count: int) -> None:
-    """Batches whose headers claim a later timestamp than any of their records has."""
+    """Batches whose headers have a later timestamp than their records."""
     for n in range(count):
         data = build([(b"k", b"v" * 20)] * 2, START_MS + n)
         struct.pack_into(">q", data, 35, START_MS + 1000)
@@ -362,7 +359,7 @@ def claiming_later(log: Log, count: int) -> None:
     log.write_staged()
 
 
-def test_the_loop_opens_few_batches_of_a_search_in_all_segments_together(open_log: Opener) -> None:
+def test_a_search_on_the_loop_decompresses_a_bounded_number_of_batches(open_log: Opener) -> None:
     log = open_log(segment_bytes=300)
     claiming_later(log, 40)
     assert len(log.segments) > 10
@@ -375,7 +372,7 @@ def test_the_loop_opens_few_batches_of_a_search_in_all_segments_together(open_lo
     assert log.offset_for_timestamp(START_MS + 500) is None
 
 
-def test_a_closed_log_opens_with_no_descriptor_held_and_reads_as_before(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_reopened_log_holds_no_descriptor_and_is_readable(tmp_path: Path, clock: FakeClock) -> None:
     log = Log.open(tmp_path / "orders-0", TP, LogConfig(), clock)
     fill(log, 10)
     log.close()

@@ -1,4 +1,4 @@
-"""Producers: duplicates, the order of sequences, fencing, transactions, and snapshots of all that."""
+"""Producer states: duplicates, the order of sequences, fencing, transactions, and snapshots."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from crc32c import crc32c
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.control import EndMarker
 from kavka.storage.producer_snapshot import CorruptSnapshot, SnapshotFiles, decode_snapshot, encode_snapshot
-from kavka.storage.producer_state import NOBODY, BatchMeta, ProducerEntry, ProducerStates
+from kavka.storage.producer_state import NO_PRODUCER, BatchMeta, ProducerEntry, ProducerStates
 
 MAX = 2**31 - 1
 
 
 class Producers:
-    """Appends as a log would, with offsets of its own."""
+    """Records batches like a log, and assigns their offsets."""
 
     def __init__(self) -> None:
-        self.states = ProducerStates(1000)
+        self.states = ProducerStates(1000, SnapshotFiles("unused"))
         self.offset = 0
 
     def send(
         self, sequence: int, count: int = 1, *, pid: int = 1, epoch: int = 0, txn: bool = False
     ) -> BatchMeta | None:
         last = (sequence + count - 1) & MAX
-        known = self.states.check_client_batch(pid, epoch, sequence, last, txn)
-        if known is None:
+        original = self.states.check_client_batch(pid, epoch, sequence, last, txn)
+        if original is None:
             self.offset += count
             self.states.append_batch(pid, epoch, sequence, last, self.offset - 1, count - 1, 500, txn)
-        return known
+        return original
 
     def end(self, commit: bool, *, pid: int = 1, epoch: int = 0, coordinator: int = 0) -> object:
         marker = EndMarker(commit, coordinator)
         self.states.check_marker(pid, epoch, marker)
         self.offset += 1
-        return self.states.append_marker(pid, epoch, marker, self.offset - 1, 500)[1]
+        return self.states.append_marker(pid, epoch, marker, self.offset - 1, 500)
 
     def refused(self, code: ErrorCode, sequence: int, count: int = 1, **options: object) -> None:
         before = dict(self.states.entries)
@@ -52,29 +52,29 @@ def producers() -> Producers:
     return Producers()
 
 
-def test_each_of_the_last_five_batches_is_known_when_it_comes_again(producers: Producers) -> None:
+def test_duplicates_of_the_last_five_batches_are_detected(producers: Producers) -> None:
     for n in range(6):
         assert producers.send(n * 2, 2) is None
     for n in range(1, 6):
-        known = producers.send(n * 2, 2)
-        assert known is not None
-        assert (known.first_offset, known.last_offset, known.timestamp) == (n * 2, n * 2 + 1, 500)
+        original = producers.send(n * 2, 2)
+        assert original is not None
+        assert (original.first_offset, original.last_offset, original.timestamp) == (n * 2, n * 2 + 1, 500)
     producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 2)
 
 
-def test_a_batch_that_overlaps_a_known_one_but_is_not_it_is_out_of_order(producers: Producers) -> None:
+def test_a_batch_that_overlaps_an_earlier_one_is_out_of_order(producers: Producers) -> None:
     producers.send(0, 4)
     producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 3)
     producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2, 4)
 
 
-def test_a_gap_in_the_sequence_is_refused(producers: Producers) -> None:
+def test_a_gap_in_the_sequence_is_rejected(producers: Producers) -> None:
     producers.send(0)
     producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2)
     assert producers.send(1) is None
 
 
-def test_a_producer_that_is_not_known_may_begin_with_any_sequence(producers: Producers) -> None:
+def test_an_unknown_producer_may_begin_with_any_sequence(producers: Producers) -> None:
     assert producers.send(17) is None
     assert producers.send(18) is None
 
@@ -91,24 +91,24 @@ def test_an_older_epoch_is_fenced(producers: Producers) -> None:
     producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 1, epoch=2)
 
 
-def test_batches_of_an_earlier_epoch_are_no_duplicates_of_this_one(producers: Producers) -> None:
+def test_batches_of_an_earlier_epoch_are_no_duplicates(producers: Producers) -> None:
     producers.send(0)
     assert producers.send(0, epoch=1) is None
 
 
-def test_sequences_begin_again_at_zero_after_the_largest_one(producers: Producers) -> None:
+def test_sequences_wrap_to_zero(producers: Producers) -> None:
     producers.send(MAX - 1, 2)
     assert producers.send(0) is None
     assert producers.states.entries[1].last_sequence == 0
-    known = producers.send(0)
-    assert known is not None and known.first_offset == 2
+    original = producers.send(0)
+    assert original is not None and original.first_offset == 2
 
 
-def test_a_batch_may_wrap_in_its_middle(producers: Producers) -> None:
+def test_sequences_may_wrap_within_a_batch(producers: Producers) -> None:
     producers.send(MAX, 3)
     assert producers.states.entries[1].last_sequence == 1
-    known = producers.send(MAX, 3)
-    assert known is not None and known.first_offset == 0
+    original = producers.send(MAX, 3)
+    assert original is not None and original.first_offset == 0
     assert producers.send(2) is None
 
 
@@ -128,7 +128,7 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker(producers: Pro
     assert states.first_unstable_offset is None
 
 
-def test_an_aborted_transaction_is_told_with_the_last_stable_offset_of_then(producers: Producers) -> None:
+def test_an_aborted_transaction_has_the_last_stable_offset_at_its_marker(producers: Producers) -> None:
     producers.send(0, 2, txn=True)
     producers.send(0, 3, pid=2, txn=True)
     assert producers.end(False) == (1, 0, 5, 2)
@@ -157,42 +157,42 @@ def test_a_marker_of_an_old_coordinator_is_fenced(producers: Producers) -> None:
     assert raised.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_a_batch_outside_of_the_open_transaction_is_refused(producers: Producers) -> None:
+def test_a_batch_outside_of_the_open_transaction_is_rejected(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.refused(ErrorCode.INVALID_TXN_STATE, 1)
 
 
-def test_a_leader_lets_only_the_producer_begin_a_transaction_that_it_has_admitted(producers: Producers) -> None:
+def test_only_the_admitted_producer_may_begin_a_transaction(producers: Producers) -> None:
     states = producers.states
-    states.admitted = NOBODY
+    states.admitted = NO_PRODUCER
     producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
     states.admitted = 2
     producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
     states.admitted = 1
     assert producers.send(0, txn=True) is None
-    states.admitted = NOBODY
+    states.admitted = NO_PRODUCER
     assert producers.send(1, txn=True) is None, "it is open by now"
     assert producers.send(0, pid=3) is None, "what is no transaction needs nobody's leave"
 
 
-def test_a_late_batch_of_a_transaction_that_is_over_cannot_begin_another(producers: Producers) -> None:
+def test_a_late_batch_of_a_completed_transaction_cannot_begin_another(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.end(True)
-    producers.states.admitted = NOBODY
+    producers.states.admitted = NO_PRODUCER
     producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 1, txn=True)
-    known = producers.send(0, txn=True)
-    assert known is not None, "a repeated batch is still known for what it is"
+    original = producers.send(0, txn=True)
+    assert original is not None, "a repeated batch is still known for what it is"
 
 
 def test_a_transaction_of_an_older_epoch_does_not_admit_the_next_epoch(producers: Producers) -> None:
     producers.send(0, txn=True)
-    producers.states.admitted = NOBODY
+    producers.states.admitted = NO_PRODUCER
     producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, epoch=1, txn=True)
     assert not producers.states.has_open(1, 1)
     assert producers.states.has_open(1, 0)
 
 
-def test_a_marker_that_raises_the_epoch_must_be_above_that_of_the_open_transaction(producers: Producers) -> None:
+def test_a_marker_that_bumps_the_epoch_must_exceed_that_of_the_open_transaction(producers: Producers) -> None:
     producers.send(0, epoch=4, txn=True)
     with pytest.raises(KafkaError) as raised:
         producers.states.check_raised_epoch(1, 4)
@@ -207,7 +207,7 @@ def test_a_marker_that_raises_the_epoch_must_be_above_that_of_the_open_transacti
         producers.states.check_raised_epoch(1, 5)
 
 
-def test_a_batch_of_the_next_epoch_does_not_end_the_transaction_of_the_one_before(producers: Producers) -> None:
+def test_a_batch_of_the_next_epoch_does_not_end_the_transaction_of_the_previous_one(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.send(0, epoch=1, txn=True)
     assert producers.states.entries[1].txn_first_offset == 0
@@ -220,7 +220,7 @@ def test_a_fenced_producer_cannot_repeat_a_batch(producers: Producers) -> None:
     producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 0)
 
 
-def test_a_marker_of_the_same_epoch_keeps_the_sequence_going(producers: Producers) -> None:
+def test_a_marker_of_the_same_epoch_keeps_the_sequence(producers: Producers) -> None:
     producers.send(0, 3, txn=True)
     producers.end(True)
     producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 1, txn=True)
@@ -239,7 +239,7 @@ def test_a_coordinators_batches_are_fenced_by_epoch_and_have_no_sequence(produce
     assert raised.value.code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_the_first_unstable_offset_is_that_of_the_oldest_transaction_still_undecided(producers: Producers) -> None:
+def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.send(0, pid=2, txn=True)
     producers.end(True, pid=2)
@@ -251,7 +251,7 @@ def test_the_first_unstable_offset_is_that_of_the_oldest_transaction_still_undec
     assert producers.states.first_unstable_offset is None
 
 
-def test_idle_producers_are_forgotten_but_not_those_with_an_open_transaction(producers: Producers) -> None:
+def test_inactive_producers_expire_unless_they_have_an_open_transaction(producers: Producers) -> None:
     producers.send(0)
     producers.send(0, pid=2, txn=True)
     assert producers.states.expire(1499) == 0
@@ -267,7 +267,7 @@ def test_a_snapshot_has_kafkas_layout() -> None:
     assert encode_snapshot([ENTRY]) == struct.pack(">hI", 1, crc32c(body)) + body
 
 
-def test_a_snapshot_gives_back_each_producers_last_batch() -> None:
+def test_a_snapshot_restores_the_last_batch_of_each_producer() -> None:
     [entry] = decode_snapshot(encode_snapshot([ENTRY]))
     assert entry == ENTRY
     fresh = ProducerEntry(9, 0, (), 77, 1, -1)
@@ -275,7 +275,7 @@ def test_a_snapshot_gives_back_each_producers_last_batch() -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "flipped", "version", "count"])
-def test_a_snapshot_that_cannot_be_right_is_refused(harm: str) -> None:
+def test_a_malformed_snapshot_is_rejected(harm: str) -> None:
     data = bytearray(encode_snapshot([ENTRY]))
     if harm == "cut":
         del data[-1]
@@ -290,7 +290,7 @@ def test_a_snapshot_that_cannot_be_right_is_refused(harm: str) -> None:
         decode_snapshot(bytes(data))
 
 
-def test_the_last_good_snapshot_is_used_and_bad_ones_after_it_are_removed(tmp_path: Path) -> None:
+def test_the_last_valid_snapshot_is_used_and_later_ones_are_removed(tmp_path: Path) -> None:
     files = SnapshotFiles(str(tmp_path))
     files.write(10, [ENTRY])
     files.write(20, [])
@@ -301,7 +301,7 @@ def test_the_last_good_snapshot_is_used_and_bad_ones_after_it_are_removed(tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["00000000000000000010.snapshot"]
 
 
-def test_snapshots_of_segments_and_the_one_of_the_last_stop_are_kept(tmp_path: Path) -> None:
+def test_snapshots_of_segments_and_of_the_last_shutdown_are_retained(tmp_path: Path) -> None:
     files = SnapshotFiles(str(tmp_path))
     for offset in (10, 15, 20, 30, 40):
         files.write(offset, [])

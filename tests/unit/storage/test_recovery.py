@@ -1,4 +1,4 @@
-"""Opening a log: after a clean stop, after a crash, and with files that someone has spoiled."""
+"""Opening a log after a clean shutdown, after a crash, and with damaged files."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def everything(log: Log) -> object:
     return index_entries(log), log.epochs.entries, producers
 
 
-# --- clean
+# --- after a clean shutdown
 
 
-def test_after_a_clean_stop_no_batch_is_checked(open_log: Opener) -> None:
+def test_no_batch_is_checked_after_a_clean_shutdown(open_log: Opener) -> None:
     log = open_log(segment_bytes=3 * SIZE)
     append(log, 8)
     log.close()
@@ -72,7 +72,7 @@ def test_after_a_clean_stop_no_batch_is_checked(open_log: Opener) -> None:
     assert (log.end_offset, log.flushed_offset) == (8, 8)
 
 
-def test_after_a_clean_stop_only_the_headers_past_the_last_index_entry_are_read(
+def test_only_headers_past_the_last_index_entry_are_read_after_a_clean_shutdown(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(index_interval_bytes=300)
@@ -93,24 +93,24 @@ def test_after_a_clean_stop_only_the_headers_past_the_last_index_entry_are_read(
     assert read < 1000
 
 
-def test_producers_epochs_and_times_survive_a_clean_stop(open_log: Opener) -> None:
+def test_producers_epochs_and_times_survive_a_clean_shutdown(open_log: Opener) -> None:
     log = open_log(segment_bytes=5 * SIZE)
     append(log, 3, epoch=1)
     append(log, 1, epoch=2, producer_id=9, producer_epoch=1, base_sequence=7)
     append(log, 1, epoch=2, producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
-    entries = log.last_producer_entry(9), log.last_producer_entry(8)
+    entries = log.producer_states.entries.get(9), log.producer_states.entries.get(8)
     log.close()
     log = open_log(segment_bytes=5 * SIZE)
-    assert (log.last_producer_entry(9), log.last_producer_entry(8)) == entries
+    assert (log.producer_states.entries.get(9), log.producer_states.entries.get(8)) == entries
     assert log.epochs.entries == [(1, 0), (2, 3)]
-    assert log.active.max_timestamp == START_MS + 4
+    assert log.active_segment.max_timestamp == START_MS + 4
     log.set_high_watermark(5)
     assert log.last_stable_offset == 4
 
 
-def test_appending_goes_on_after_a_clean_stop_as_if_there_had_been_none(tmp_path: Path, clock: FakeClock) -> None:
+def test_appends_continue_after_a_clean_shutdown(tmp_path: Path, clock: FakeClock) -> None:
     config = LogConfig(index_interval_bytes=200, segment_bytes=1500)
-    found = []
+    states = []
     for folder, stops in (("a", ()), ("b", (3, 10, 11, 40))):
         log = Log.open(tmp_path / folder, TP, config, clock)
         for n in range(50):
@@ -119,11 +119,11 @@ def test_appending_goes_on_after_a_clean_stop_as_if_there_had_been_none(tmp_path
                 log.close()
                 log = Log.open(tmp_path / folder, TP, config, clock)
         log.close()
-        found.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir() if p.suffix in (".log", ".index")})
-    assert found[0] == found[1]
+        states.append({p.name: p.read_bytes() for p in (tmp_path / folder).iterdir() if p.suffix in (".log", ".index")})
+    assert states[0] == states[1]
 
 
-def test_a_producer_that_was_idle_for_too_long_is_forgotten_on_open(tmp_path: Path, clock: FakeClock) -> None:
+def test_an_inactive_producer_expires_when_the_log_is_opened(tmp_path: Path, clock: FakeClock) -> None:
     log = Log.open(tmp_path / "a", TP, LogConfig(), clock)
     append(log, 1, producer_id=9, producer_epoch=1, base_sequence=7)
     log.close()
@@ -133,7 +133,7 @@ def test_a_producer_that_was_idle_for_too_long_is_forgotten_on_open(tmp_path: Pa
     log.close()
 
 
-def test_opening_a_thousand_logs_after_a_clean_stop_takes_a_moment(tmp_path: Path, clock: FakeClock) -> None:
+def test_opening_a_thousand_logs_after_a_clean_shutdown_is_fast(tmp_path: Path, clock: FakeClock) -> None:
     config = LogConfig()
     for n in range(20):
         log = Log.open(tmp_path / f"t-{n}", TP, config, clock)
@@ -150,7 +150,7 @@ def test_opening_a_thousand_logs_after_a_clean_stop_takes_a_moment(tmp_path: Pat
 # --- after a crash
 
 
-def test_a_batch_torn_at_any_byte_is_cut_off(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_batch_torn_at_any_byte_is_truncated(tmp_path: Path, clock: FakeClock) -> None:
     log = Log.open(tmp_path / "orders-0", TP, LogConfig(), clock)
     append(log, 3)
     log.abandon()
@@ -164,7 +164,7 @@ def test_a_batch_torn_at_any_byte_is_cut_off(tmp_path: Path, clock: FakeClock) -
         log.abandon()
 
 
-def test_segments_after_a_bad_batch_are_dropped(open_log: Opener) -> None:
+def test_segments_after_a_corrupt_batch_are_removed(open_log: Opener) -> None:
     log = open_log(segment_bytes=3 * SIZE)
     append(log, 10)
     log.abandon()
@@ -188,7 +188,7 @@ def test_segments_before_the_recovery_point_are_not_read(open_log: Opener) -> No
     assert log.flushed_offset == 9
 
 
-def test_indexes_and_transactions_are_made_anew_as_they_were(open_log: Opener) -> None:
+def test_recovery_rebuilds_indexes_and_transactions(open_log: Opener) -> None:
     options = {"segment_bytes": 6 * SIZE, "index_interval_bytes": 100}
     log = open_log(**options)
     for n in range(15):
@@ -211,9 +211,7 @@ def test_indexes_and_transactions_are_made_anew_as_they_were(open_log: Opener) -
     assert log.aborted_transactions(0, 100) == aborted
 
 
-def test_a_batch_larger_than_what_is_read_at_once_is_checked_too(
-    open_log: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_larger_than_a_chunk_is_checked(open_log: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "CHUNK", 256)
     log = open_log()
     for size in (10, 1000, 100, 5000, 10):
@@ -227,7 +225,7 @@ def test_a_batch_larger_than_what_is_read_at_once_is_checked_too(
     assert log.end_offset == 3
 
 
-def test_offsets_that_go_back_end_the_log(open_log: Opener) -> None:
+def test_the_log_is_truncated_at_decreasing_offsets(open_log: Opener) -> None:
     log = open_log()
     append(log, 4)
     log.abandon()
@@ -238,7 +236,7 @@ def test_offsets_that_go_back_end_the_log(open_log: Opener) -> None:
     assert (log.end_offset, log.size) == (2, 2 * SIZE)
 
 
-def test_a_batch_that_begins_inside_of_the_one_before_ends_the_log(open_log: Opener) -> None:
+def test_the_log_is_truncated_at_an_overlapping_batch(open_log: Opener) -> None:
     log = open_log()
     log.stage_as_leader(memoryview(build([(b"k", b"v")] * 4, START_MS)), 0)
     log.stage_as_leader(memoryview(build([(b"k", b"v")] * 4, START_MS)), 0)
@@ -251,7 +249,7 @@ def test_a_batch_that_begins_inside_of_the_one_before_ends_the_log(open_log: Ope
     assert log.end_offset == 4
 
 
-def test_a_segment_that_begins_before_the_end_of_the_one_before_is_dropped(open_log: Opener) -> None:
+def test_an_overlapping_segment_is_removed(open_log: Opener) -> None:
     log = open_log()
     append(log, 6)
     log.abandon()
@@ -262,7 +260,7 @@ def test_a_segment_that_begins_before_the_end_of_the_one_before_is_dropped(open_
     assert not stale.exists()
 
 
-def test_preallocated_room_is_no_damage(open_log: Opener, caplog: pytest.LogCaptureFixture) -> None:
+def test_preallocated_space_is_no_corruption(open_log: Opener, caplog: pytest.LogCaptureFixture) -> None:
     log = open_log(segment_bytes=5 * SIZE, preallocate=True)
     append(log, 7)
     log.abandon()
@@ -282,7 +280,7 @@ def test_an_empty_folder_and_an_empty_file_are_empty_logs(tmp_path: Path, clock:
         log.abandon()
 
 
-def test_a_log_that_ends_before_its_start_offset_begins_anew_there(open_log: Opener) -> None:
+def test_a_log_that_ends_before_its_start_offset_is_emptied(open_log: Opener) -> None:
     log = open_log()
     append(log, 3, epoch=1)
     log.abandon()
@@ -292,7 +290,7 @@ def test_a_log_that_ends_before_its_start_offset_begins_anew_there(open_log: Ope
     assert offsets(log) == [10]
 
 
-def test_the_start_offset_of_the_checkpoint_may_lie_inside_of_a_segment(open_log: Opener) -> None:
+def test_the_start_offset_of_the_checkpoint_may_be_within_a_segment(open_log: Opener) -> None:
     log = open_log()
     append(log, 5, epoch=1)
     log.close()
@@ -300,39 +298,39 @@ def test_the_start_offset_of_the_checkpoint_may_lie_inside_of_a_segment(open_log
     assert (log.start_offset, log.end_offset, log.epochs.entries) == (3, 5, [(1, 3)])
 
 
-def test_producers_are_rebuilt_from_the_last_snapshot_before_the_doubtful_part(open_log: Opener) -> None:
+def test_producers_are_rebuilt_from_the_last_snapshot_before_the_recovery_point(open_log: Opener) -> None:
     log = open_log(segment_bytes=3 * SIZE)
     for n in range(8):
         append(log, 1, producer_id=1, producer_epoch=0, base_sequence=n)
     log.abandon()
     (log.dir / f"{6:020d}.snapshot").write_bytes(b"torn")
     log = open_log(segment_bytes=3 * SIZE, clean=False, recovery_point=6)
-    assert log.last_producer_entry(1).last_sequence == 7  # type: ignore[union-attr]
+    assert log.producer_states.entries.get(1).last_sequence == 7  # type: ignore[union-attr]
     log.abandon()
     for path in log.dir.glob("*.snapshot"):
         path.unlink()
     log = open_log(segment_bytes=3 * SIZE, clean=False, recovery_point=8)
-    assert log.last_producer_entry(1).last_sequence == 7  # type: ignore[union-attr]
+    assert log.producer_states.entries.get(1).last_sequence == 7  # type: ignore[union-attr]
 
 
-def test_a_snapshot_of_what_was_lost_is_not_used(open_log: Opener) -> None:
+def test_a_snapshot_of_lost_batches_is_not_used(open_log: Opener) -> None:
     log = open_log()
     for n in range(4):
         append(log, 1, producer_id=1, producer_epoch=0, base_sequence=n)
     log.close()
     os.truncate(log.segments[0].file.path, 2 * SIZE)
     log = open_log(clean=False)
-    assert log.last_producer_entry(1).last_sequence == 1  # type: ignore[union-attr]
-    assert log.snapshots.offsets == [2]
+    assert log.producer_states.entries.get(1).last_sequence == 1  # type: ignore[union-attr]
+    assert log.producer_states.snapshots.offsets == [2]
 
 
-# --- spoiled files
+# --- damaged files
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("harm", ["missing", "short", "zeros", "behind"])
-def test_an_index_that_cannot_be_right_is_made_anew(open_log: Opener, clean: bool, suffix: str, harm: str) -> None:
+def test_a_malformed_index_is_rebuilt(open_log: Opener, clean: bool, suffix: str, harm: str) -> None:
     options = {"segment_bytes": 6 * SIZE, "index_interval_bytes": 100}
     log = open_log(**options)
     append(log, 20)
@@ -359,7 +357,7 @@ def test_an_index_that_cannot_be_right_is_made_anew(open_log: Opener, clean: boo
     assert index_entries(log) == expected
 
 
-def test_the_last_segment_is_recovered_after_a_clean_stop_too_if_its_index_does_not_fit(open_log: Opener) -> None:
+def test_a_last_segment_with_a_wrong_index_is_recovered_after_a_clean_shutdown(open_log: Opener) -> None:
     log = open_log(index_interval_bytes=100)
     append(log, 20)
     log.close()
@@ -382,7 +380,7 @@ def test_indexes_without_a_log_are_removed(open_log: Opener) -> None:
     assert not [n for n in names(log) if n.startswith(f"{7:020d}")]
 
 
-def test_leftovers_are_removed_and_other_peoples_files_are_not(open_log: Opener) -> None:
+def test_leftover_files_are_removed_and_unknown_files_are_not(open_log: Opener) -> None:
     log = open_log()
     append(log)
     log.close()
@@ -419,12 +417,12 @@ def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(open_log: Opener, dama
     (log.dir / "leader-epoch-checkpoint").write_bytes(damage)
     log = open_log(segment_bytes=3 * SIZE, clean=clean, recovery_point=7)
     assert log.epochs.entries == [(1, 0), (5, 4)]
-    # A follower whose log parts from this one within epoch 1 is told where.
+    # A follower whose log diverges within epoch 1 gets its end offset.
     assert log.end_offset_for_epoch(1) == (1, 4)
     assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n5 4\n"
 
 
-def test_the_empty_epoch_file_that_kafka_makes_for_a_new_log_is_no_reason_to_warn(
+def test_an_empty_epoch_file_of_an_empty_log_logs_no_warning(
     open_log: Opener, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = open_log()
@@ -434,8 +432,8 @@ def test_the_empty_epoch_file_that_kafka_makes_for_a_new_log_is_no_reason_to_war
     assert "leader-epoch-checkpoint" not in caplog.text
 
 
-def test_epochs_that_a_crash_has_left_behind_are_corrected_by_the_batches(open_log: Opener) -> None:
-    """A follower is truncated within epoch 1 and gets other batches of epoch 1 from its leader."""
+def test_batches_correct_epochs_after_a_crash(open_log: Opener) -> None:
+    """A follower is truncated within epoch 1 and fetches other batches of epoch 1."""
     log = open_log()
     append(log, 10, epoch=0)
     append(log, 5, epoch=1)
@@ -448,7 +446,7 @@ def test_epochs_that_a_crash_has_left_behind_are_corrected_by_the_batches(open_l
     assert log.epochs.entries == [(0, 0), (1, 5)]
 
 
-def test_a_log_that_was_emptied_before_a_crash_knows_of_no_epoch(open_log: Opener) -> None:
+def test_a_log_that_was_emptied_before_a_crash_has_no_epoch(open_log: Opener) -> None:
     log = open_log()
     append(log, 10, epoch=3)
     log.flush()
@@ -458,7 +456,7 @@ def test_a_log_that_was_emptied_before_a_crash_knows_of_no_epoch(open_log: Opene
     assert (log.start_offset, log.end_offset, log.epochs.entries) == (50, 50, [])
 
 
-def test_a_log_without_snapshots_after_a_clean_stop_knows_no_producers(open_log: Opener) -> None:
+def test_a_log_without_snapshots_after_a_clean_shutdown_has_no_producers(open_log: Opener) -> None:
     log = open_log()
     append(log, 2, producer_id=-1)
     log.close()
@@ -469,11 +467,11 @@ def test_a_log_without_snapshots_after_a_clean_stop_knows_no_producers(open_log:
     assert (log.dir / f"{2:020d}.snapshot").read_bytes() == encode_snapshot([])
 
 
-def kept(paths: Iterable[Path]) -> list[str]:
+def remaining(paths: Iterable[Path]) -> list[str]:
     return sorted(path.name for path in paths)
 
 
-def test_a_segment_that_is_ready_to_be_swapped_in_is_put_in_place(open_log: Opener) -> None:
+def test_a_swap_segment_is_swapped_in_when_the_log_is_opened(open_log: Opener) -> None:
     log = open_log(segment_bytes=2 * SIZE)
     append(log, 7)
     log.close()
@@ -485,13 +483,13 @@ def test_a_segment_that_is_ready_to_be_swapped_in_is_put_in_place(open_log: Open
     log = open_log(segment_bytes=2 * SIZE)
     assert offsets(log) == [1, 3, 4, 5, 6]
     assert [s.base_offset for s in log.segments] == [0, 4, 6]
-    assert kept(log.dir.glob("*.swap")) == []
+    assert remaining(log.dir.glob("*.swap")) == []
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot"])
 @pytest.mark.parametrize("digits", ["99999999999999999999", "09223372036854775808", "²" * 20, "x" * 20])
-def test_a_file_whose_name_is_no_offset_is_ignored_and_left_alone(
+def test_a_file_whose_name_is_no_offset_is_ignored(
     open_log: Opener, caplog: pytest.LogCaptureFixture, digits: str, suffix: str, clean: bool
 ) -> None:
     log = open_log()

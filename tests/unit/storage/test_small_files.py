@@ -1,4 +1,5 @@
-"""The small files of a data directory: damaged ones at the start, and who waits for the disk when they are written."""
+"""The small files of a data directory: damaged files at the start, and writes that must not block
+the loop."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def job(manager: LogManager, name: str) -> Job:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A directory that was left cleanly, with two partitions of two epochs each."""
+    """A directory after a clean shutdown, with two partitions of two epochs each."""
     manager = start(tmp_path)
     for partition in (A, B):
         log = manager.get_or_create(partition, topic_id=uuid.uuid4())
@@ -69,7 +70,7 @@ def root(tmp_path: Path) -> Path:
         ".kafka_cleanshutdown",
     ],
 )
-def test_a_damaged_file_costs_no_data_and_no_epoch(root, name, damage, clean):
+def test_a_damaged_file_loses_no_data_and_no_epoch(root, name, damage, clean):
     if not clean:
         (root / ".kafka_cleanshutdown").unlink()
     if clean or name != ".kafka_cleanshutdown":
@@ -84,7 +85,7 @@ def test_a_damaged_file_costs_no_data_and_no_epoch(root, name, damage, clean):
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_partition_metadata_takes_its_own_partition_offline_alone(root, damage):
+def test_a_damaged_partition_metadata_file_takes_only_its_partition_offline(root, damage):
     (root / "a-0" / "partition.metadata").write_bytes(DAMAGE[damage])
     manager = start(root)
     assert manager.is_offline(A) and not manager.is_in_failed_dir(A)
@@ -93,7 +94,7 @@ def test_a_damaged_partition_metadata_takes_its_own_partition_offline_alone(root
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_meta_properties_is_one_line_that_says_what_to_do(root, damage):
+def test_the_error_of_a_damaged_meta_properties_file_says_what_to_do(root, damage):
     (root / "meta.properties").write_bytes(DAMAGE[damage])
     manager = LogManager([root], lambda topic: LogConfig(), clock=FakeClock())
     manager.open_dirs()
@@ -104,12 +105,12 @@ def test_a_damaged_meta_properties_is_one_line_that_says_what_to_do(root, damage
 
 
 @pytest.mark.parametrize("content", [b'{"brokerEpoch": Infinity}', b"[" * 100_000, b'{"brokerEpoch": []}', b"[]"])
-def test_a_mark_of_a_clean_stop_that_says_nothing_has_no_epoch(tmp_path, content):
+def test_an_empty_clean_shutdown_file_has_no_epoch(tmp_path, content):
     (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
     assert LogDir(tmp_path).read_clean_shutdown_epoch() is None
 
 
-def test_a_new_leader_of_many_partitions_waits_for_no_disk(tmp_path, monkeypatch):
+def test_becoming_leader_of_many_partitions_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     manager = start(tmp_path)
     logs = [manager.get_or_create(TopicPartition("t", n)) for n in range(20)]
     loop_thread = threading.get_ident()
@@ -138,7 +139,7 @@ def test_a_new_leader_of_many_partitions_waits_for_no_disk(tmp_path, monkeypatch
     manager.abandon()
 
 
-def test_epochs_of_a_partition_deleted_while_they_are_written_take_nothing_down(tmp_path):
+def test_deleting_a_partition_while_its_epochs_are_written_fails_no_directory(tmp_path):
     manager = start(tmp_path)
     for n in range(3):
         manager.get_or_create(TopicPartition("t", n)).start_epoch(7)

@@ -1,4 +1,4 @@
-"""The tool behind `make audit`, without the vulnerability service."""
+"""`make audit` without the vulnerability service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOORS = {
 }  # fmt: skip
 
 
-def test_no_dependency_may_be_as_old_as_its_last_known_vulnerability() -> None:
+def test_lowest_versions_have_no_known_vulnerability() -> None:
     lowest: dict[str, list[tuple[int, ...]]] = {}
     for requirement in audit.floors(PROJECT):
         name, _, version = requirement.partition("==")
@@ -28,7 +28,7 @@ def test_no_dependency_may_be_as_old_as_its_last_known_vulnerability() -> None:
         audit.floors({"dependencies": ["uvloop"], "optional-dependencies": {}})
 
 
-def test_developers_have_the_versions_of_users() -> None:
+def test_dev_extra_contains_the_requirements_of_all_extras() -> None:
     extras = PROJECT["optional-dependencies"]
     for extra, requirements in extras.items():
         assert extra == "dev" or set(requirements) <= set(extras["dev"]), extra
@@ -41,10 +41,10 @@ def test_developers_have_the_versions_of_users() -> None:
         ([{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}], False,
          "part: a 1: CVE-1, fixed in 2"),
         ([{"name": "a", "version": "1", "skip_reason": "not found"}], False, "1 of 1 packages could not be looked up"),
-        ("no route to host", False, "part: the vulnerability service cannot be asked: no route to host"),
+        ("no route to host", False, "part: cannot query the vulnerability service: no route to host"),
     ],
 )  # fmt: skip
-def test_what_could_not_be_looked_up_is_no_success(
+def test_report_fails_for_vulnerable_and_unknown_packages(
     packages: list[dict[str, Any]] | str, is_fine: bool, printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert audit.report("part", packages) is is_fine

@@ -18,7 +18,7 @@ def problems(package: Path, file: str, text: str) -> list[str]:
     return check_layers.check(package)
 
 
-def test_the_package_itself_is_in_order():
+def test_package_has_no_problems():
     package = ROOT / "src" / "kavka"
     assert check_layers.check(package) == []
     assert list(check_layers.unused_exceptions(package)) == []
@@ -38,7 +38,7 @@ def test_the_package_itself_is_in_order():
         ("__init__.py", "from kavka.api import registry"),
     ],
 )
-def test_what_goes_down_is_fine(tmp_path, file, text):
+def test_imports_of_lower_layers_are_allowed(tmp_path, file, text):
     assert problems(tmp_path, file, text) == []
 
 
@@ -47,7 +47,7 @@ def test_what_goes_down_is_fine(tmp_path, file, text):
     [
         ("common/a.py", "from kavka.api import registry", "common/a.py:1: common imports api, which is above it"),
         ("records/a.py", "\nimport kavka.storage.log", "records/a.py:2: records imports storage"),
-        ("storage/a.py", "from kavka.client import admin", "stands beside it"),
+        ("storage/a.py", "from kavka.client import admin", "is beside it"),
         ("storage/a.py", "from kavka import api", "storage imports api"),
         ("storage/a.py", "def f():\n    from kavka.api import registry", "storage/a.py:2: storage imports api"),
         ("cli/topics.py", "from kavka.storage import log", "cli may use only"),
@@ -63,17 +63,17 @@ def test_what_goes_down_is_fine(tmp_path, file, text):
         ("surprise/a.py", "", "surprise is not a layer"),
     ],
 )
-def test_what_goes_up_or_sideways_or_does_io_is_named_with_its_line(tmp_path, file, text, words):
-    found = problems(tmp_path, file, text)
-    assert len(found) == 1
-    assert words in found[0]
+def test_forbidden_imports_and_io_are_reported_with_the_line(tmp_path, file, text, words):
+    reported = problems(tmp_path, file, text)
+    assert len(reported) == 1
+    assert words in reported[0]
 
 
-def test_an_exception_that_is_not_needed_any_more_is_named(tmp_path):
-    assert "cli/server.py for broker is not used" in "\n".join(check_layers.unused_exceptions(tmp_path))
+def test_unused_exceptions_are_reported(tmp_path):
+    assert "for broker in cli/server.py is not used" in "\n".join(check_layers.unused_exceptions(tmp_path))
 
 
-def test_the_exit_code_says_whether_all_is_fine(tmp_path, capsys):
+def test_exit_code_is_1_if_there_are_problems(tmp_path, capsys):
     problems(tmp_path, "common/a.py", "import asyncio")
     assert check_layers.main([str(tmp_path)]) == 1
     assert "common/a.py:1" in capsys.readouterr().out

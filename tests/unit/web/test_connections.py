@@ -1,4 +1,4 @@
-"""Half-open requests, slow bodies, slow readers: none of them keeps others out."""
+"""Half-open requests, slow bodies and slow readers do not block other clients."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def run(body: Coroutine[Any, Any, None]) -> None:
-    """On the event loop that the console has."""
+    """Run a coroutine on uvloop, as the console does."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(body)
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body; answers `/large` with 40 MB, and `/never` not at all."""
+    """Reads the body. The response to `/large` has 40 MB; `/never` gets no response."""
     if scope["path"] == "/never":
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -58,12 +58,12 @@ async def gate(tls: ssl.SSLContext | None = None, **arguments: Any) -> AsyncIter
     def protocol(closed: Callable[[], None]) -> DeadlineProtocol:
         return DeadlineProtocol(closed, config=config, server_state=state, app_state={})
 
-    found = Gate(listener, protocol, tls, **arguments)
-    found.open()
+    opened = Gate(listener, protocol, tls, **arguments)
+    opened.open()
     try:
-        yield found, listener.getsockname()[1]
+        yield opened, listener.getsockname()[1]
     finally:
-        found.close()
+        opened.close()
         listener.close()
         for connection in list(state.connections):
             connection.transport.abort()  # type: ignore[union-attr]
@@ -96,44 +96,44 @@ async def close(*peers: Any) -> None:
         writer.close()
 
 
-def test_half_open_requests_make_room_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_open_requests_are_evicted_for_complete_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_PER_ADDRESS", 10)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 25)
 
     async def body() -> None:
-        async with gate() as (found, port):
+        async with gate() as (limits, port):
             peers = [await peer(port, HALF) for _ in range(30)]
-            assert await ended(peers[0][0]) and len(found) <= 10
+            assert await ended(peers[0][0]) and len(limits) <= 10
             for number in range(2, 6):
                 peers += [await peer(port, HALF, f"127.0.0.{number}") for _ in range(10)]
             whole = [await peer(port, WHOLE, f"127.0.0.{number}") for number in range(1, 8)]
             assert [await status(reader) for reader, _ in whole] == [b"200"] * 7
-            assert len(found) <= 25
+            assert len(limits) <= 25
             await close(*peers, *whole)
 
     run(body())
 
 
-def test_requests_that_are_served_are_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_being_served_are_not_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_PER_ADDRESS", 3)
     never = WHOLE.replace(b"/ ", b"/never ")
 
     async def body() -> None:
-        async with gate(exempt=["127.0.0.9"]) as (found, port):
+        async with gate(exempt=["127.0.0.9"]) as (limits, port):
             served = [await peer(port, never) for _ in range(3)]
-            while not all(connection.protocol and not connection.is_waiting for connection in found._all):
+            while not all(connection.protocol and not connection.is_waiting for connection in limits._all):
                 await asyncio.sleep(0.01)
             refused = await peer(port)
             assert await status(refused[0]) == b"503"
             other = await peer(port, WHOLE, "127.0.0.2")
-            assert await status(other[0]) == b"200", "the limit is one of each address"
+            assert await status(other[0]) == b"200", "the limit applies to each address"
             behind = [await peer(port, never, "127.0.0.9") for _ in range(6)]
             last = await peer(port, WHOLE, "127.0.0.9")
             assert await status(last[0]) == b"200", "a proxy has the connections of many users"
             await close(*served, refused, other, *behind, last)
-            while len(found):
+            while len(limits):
                 await asyncio.sleep(0.01)
-            assert not found._by_address
+            assert not limits._by_address
 
     run(body())
 
@@ -148,7 +148,7 @@ def test_requests_that_are_served_are_not_given_up(monkeypatch: pytest.MonkeyPat
         ("BODY_S", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"),
     ],
 )
-def test_a_peer_that_trickles_is_disconnected(monkeypatch: pytest.MonkeyPatch, limit: str, start: bytes) -> None:
+def test_slow_sender_is_disconnected(monkeypatch: pytest.MonkeyPatch, limit: str, start: bytes) -> None:
     monkeypatch.setattr(connections, limit, 0.3)
     monkeypatch.setattr(connections, "SWEEP_S", 0.05)
 
@@ -174,19 +174,19 @@ def test_a_peer_that_trickles_is_disconnected(monkeypatch: pytest.MonkeyPatch, l
     run(body())
 
 
-def test_a_peer_that_does_not_read_is_disconnected_and_a_slow_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_reader_is_disconnected_and_slow_reader_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STALL_S", 1.0)
     monkeypatch.setattr(connections, "SWEEP_S", 0.05)
     large = WHOLE.replace(b"/ ", b"/large ")
 
     async def body() -> None:
-        async with gate() as (found, port):
+        async with gate() as (limits, port):
             deaf = socket.create_connection(("127.0.0.1", port))
             deaf.sendall(large)
-            while len(found) != 1:
+            while len(limits) != 1:
                 await asyncio.sleep(0.01)
             async with asyncio.timeout(PATIENCE_S):
-                while len(found):
+                while len(limits):
                     await asyncio.sleep(0.05)
             deaf.close()
             reader, writer = await peer(port, large)
@@ -203,7 +203,7 @@ def test_a_peer_that_does_not_read_is_disconnected_and_a_slow_one_is_not(monkeyp
     run(body())
 
 
-def test_a_handshake_that_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_stalled_handshake_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     need_command("openssl", "openssl")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
@@ -216,9 +216,9 @@ def test_a_handshake_that_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(connections, "MAX_PER_ADDRESS", 5)
 
     async def body() -> None:
-        async with gate(tls) as (found, port):
+        async with gate(tls) as (limits, port):
             silent = [await peer(port) for _ in range(12)]
-            assert await ended(silent[0][0]) and len(found) <= 5
+            assert await ended(silent[0][0]) and len(limits) <= 5
             trust = ssl.create_default_context(cafile=str(certificate))
             whole = await peer(port, WHOLE, ssl=trust, server_hostname="localhost")
             assert await status(whole[0]) == b"200"
@@ -230,8 +230,8 @@ def test_a_handshake_that_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatc
     run(body())
 
 
-def test_a_connection_that_is_accepted_while_the_gate_closes_is_closed() -> None:
-    """The listener of the metrics waits for the last connection, in a loop, before its thread ends."""
+def test_connection_accepted_while_the_gate_closes_is_closed() -> None:
+    """The metrics listener waits for the last connection before its thread ends."""
 
     async def body() -> None:
         async with gate() as (limits, port):

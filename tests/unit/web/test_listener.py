@@ -1,4 +1,4 @@
-"""Pages that are only read: which requests have which responses, and which connections are ended."""
+"""Read-only pages: the responses to requests, and the connections that are closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def port() -> Iterator[int]:
 
 
 def exchange(port: int, request: bytes) -> bytes:
-    """All that the listener sends, until it closes the connection."""
+    """Return all bytes that the listener sends until it closes the connection."""
     response = bytearray()
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
         client.sendall(request)
@@ -60,7 +60,7 @@ def test_a_peer_that_does_not_read_is_disconnected(port: int, monkeypatch: pytes
     monkeypatch.setattr(connections, "STALL_S", 0.3)
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\n\r\n")
-        # The system discards what it has not sent, and says so, where a connection is ended.
+        # An aborted connection makes the kernel report an error on the next write.
         with pytest.raises(ConnectionError):
             for _ in range(300):
                 deaf.send(b"x")

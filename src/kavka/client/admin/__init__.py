@@ -1,4 +1,5 @@
-"""The admin client, one file per family of calls; `aio.py` puts them together, `blocking.py` is made from that."""
+"""The admin client, one module per group of calls. `aio.py` combines them, and `blocking.py` is
+generated from the result."""
 
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.blocking import Admin

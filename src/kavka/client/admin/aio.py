@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kavka.client.admin.hanging import Hanging
 from kavka.client.admin.log_dirs import LogDirs
@@ -15,18 +15,22 @@ from kavka.client.admin_config import admin_config
 from kavka.client.dropped import close_on_loop
 from kavka.client.io_thread import warn_unclosed
 
+if TYPE_CHECKING:
+    from kavka.client.settings import AdminSettings
+
 
 class Admin(Resets, Hanging, Throttles, LogDirs, Replicas):
-    """Looks after a cluster: topics, settings, groups, offsets, replicas.
+    """Manages a cluster: topics, settings, groups, offsets, replicas.
 
         async with Admin(bootstrap_servers="localhost:9092") as admin:
             await admin.create_topics([NewTopic("orders", 3)])
 
-    A call about several things returns a result for each, or raises AdminError, in which `results` and `errors` say
-    what was done and what was not. `timeout` is in seconds, `default.api.timeout.ms` where none is given.
+    A call for several items returns a result for each, or raises AdminError, which has the
+    `results` that succeeded and the `errors` of the rest. `timeout` is in seconds; without it,
+    `default.api.timeout.ms` applies.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminSettings]) -> None:
         super().__init__(admin_config(config, keywords))
 
     def __del__(self) -> None:

@@ -1,4 +1,5 @@
-"""How the admin client asks: whom, how often, and what becomes of an answer in which some things failed."""
+"""The requests of the admin client: which broker gets them, how often they are retried, and how
+partial failures are reported."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from time import monotonic
 from typing import Any, TypeVar
 
-from kavka.client.backoff import Backoff
 from kavka.client.cluster import GROUP, Cluster
 from kavka.client.config import ClientConfig
-from kavka.client.connections import because
+from kavka.client.connections import cause_of
 from kavka.client.errors import ClientClosed, KafkaTimeout, error_of
 from kavka.client.metadata import Node
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -22,8 +23,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 T = TypeVar("T")
 
-# Errors that another attempt, perhaps with another broker, cures.
-PASSING = frozenset(
+# Errors to retry, perhaps with another broker.
+RETRIABLE = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.NOT_COORDINATOR,
@@ -42,12 +43,12 @@ PASSING = frozenset(
 
 FIRST_WITH_OPERATIONS = 8
 
-# What one attempt gives: results and errors by key. A key in neither is asked for again.
+# Results and errors of one attempt, by key. A key in neither is retried.
 Outcome = tuple[Mapping[K, V], Mapping[K, KafkaError]]
 
 
 def by_partition(topics: Iterable[Any], value: Callable[[Any], V]) -> Outcome[TopicPartition, V]:
-    """Of an answer's topics with their partitions: `value(partition)` of each, or its error."""
+    """`value(partition)` or the error of each partition in the topics of a response."""
     done: dict[TopicPartition, V] = {}
     errors: dict[TopicPartition, KafkaError] = {}
     for topic in topics:
@@ -61,8 +62,8 @@ def by_partition(topics: Iterable[Any], value: Callable[[Any], V]) -> Outcome[To
 
 
 class AdminError(KafkaError):
-    """Some of what was asked for failed. `errors` has those by key, `results` the rest; the code is the first
-    error's."""
+    """Some items of a call failed. `errors` has their errors by key, `results` the results of the
+    others. The code is that of the first error."""
 
     def __init__(self, errors: Mapping[Any, KafkaError], results: Mapping[Any, Any]) -> None:
         self.errors = dict(errors)
@@ -79,7 +80,7 @@ def _shown(key: Any) -> str:
 
 
 class AdminBase:
-    """One cluster, no threads: the loop that `start` ran on."""
+    """Owns the connections to one cluster. Only the loop that ran `start` may call it."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
@@ -93,7 +94,7 @@ class AdminBase:
         await self.cluster.start()
 
     async def close(self) -> None:
-        """Close the connections. What is under way fails."""
+        """Close the connections. Calls in progress fail."""
         await self.cluster.close()
 
     def metrics(self) -> dict[str, float]:
@@ -114,10 +115,10 @@ class AdminBase:
         keys: Iterable[K],
         attempt: Callable[[list[K]], Awaitable[Outcome[K, V]]],
         timeout: float | None,
-        also_passing: frozenset[ErrorCode] = frozenset(),
+        also_retriable: frozenset[ErrorCode] = frozenset(),
     ) -> dict[K, V]:
-        """Call `attempt` with what is left of `keys` until nothing is, or time or attempts are up. Raises AdminError if
-        anything failed in the end."""
+        """Call `attempt` with the remaining keys until none is left, or until the timeout or the
+        number of retries is reached. Raises AdminError if a key failed."""
         left = list(dict.fromkeys(keys))
         results: dict[K, V] = {}
         errors: dict[K, KafkaError] = {}
@@ -125,23 +126,27 @@ class AdminBase:
         deadline = monotonic() + limit
         failures = 0
         while left:
-            passing: dict[K, KafkaError] = {}
+            retriable: dict[K, KafkaError] = {}
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(0.0, deadline - monotonic())):
                     done, failed = await attempt(left)
             except TimeoutError as error:
-                reason = because(self.cluster.connect_error())
-                late = error if isinstance(error, KafkaError) else KafkaTimeout(f"no answer within {limit:g} s{reason}")
+                reason = cause_of(self.cluster.connect_error())
+                late = (
+                    error if isinstance(error, KafkaError) else KafkaTimeout(f"no response within {limit:g} s{reason}")
+                )
                 done, failed = {}, dict.fromkeys(left, late)
             except KafkaError as error:
                 done, failed = {}, dict.fromkeys(left, error)
             results.update(done)
-            for key, why in failed.items():
-                may_pass = why.code in PASSING or why.code in also_passing or isinstance(why, KafkaTimeout)
-                if may_pass and failures < self._retries and not isinstance(why, ClientClosed):
-                    passing[key] = why
+            for key, failure in failed.items():
+                is_retriable = (
+                    failure.code in RETRIABLE or failure.code in also_retriable or isinstance(failure, KafkaTimeout)
+                )
+                if is_retriable and failures < self._retries and not isinstance(failure, ClientClosed):
+                    retriable[key] = failure
                 else:
-                    errors[key] = why
+                    errors[key] = failure
             left = [key for key in left if key not in results and key not in errors]
             if not left:
                 break
@@ -149,8 +154,8 @@ class AdminBase:
             wait = self._backoff.delay(failures)
             if monotonic() + wait >= deadline:
                 for key in left:
-                    said = f": {passing[key].message}" if key in passing else ""
-                    errors[key] = KafkaTimeout(f"not done within {limit:g} s{said}")
+                    cause = f": {retriable[key].message}" if key in retriable else ""
+                    errors[key] = KafkaTimeout(f"not done within {limit:g} s{cause}")
                 break
             self.cluster.request_update()
             await asyncio.sleep(wait)
@@ -159,13 +164,13 @@ class AdminBase:
         return results
 
     async def _once(self, what: str, attempt: Callable[[], Awaitable[V]], timeout: float | None) -> V:
-        """The same for something that has no parts; raises its error as it is."""
+        """As `_each`, for a call without items. Raises its error directly."""
 
-        async def one(keys: list[str]) -> Outcome[str, V]:
+        async def attempt_single(keys: list[str]) -> Outcome[str, V]:
             return {what: await attempt()}, {}
 
         try:
-            return (await self._each([what], one, timeout))[what]
+            return (await self._each([what], attempt_single, timeout))[what]
         except AdminError as error:
             raise error.errors[what] from None
 
@@ -175,16 +180,17 @@ class AdminBase:
         attempt: Callable[[list[int]], Awaitable[Outcome[int, V]]],
         timeout: float | None,
     ) -> dict[int, V]:
-        """The same for these brokers, or for all, where learning who they are is part of the time."""
+        """As `_each`, for these brokers or for all. The timeout includes the lookup of the
+        brokers."""
         limit = self._timeout if timeout is None else timeout
         deadline = monotonic() + limit
         if brokers is None:
             brokers = await self._once("the brokers", self._brokers, limit)
         return await self._each(brokers, attempt, max(0.0, deadline - monotonic()))
 
-    # --- whom to ask
+    # --- brokers, leaders and coordinators
 
-    async def _ask(
+    async def _request(
         self, node_id: int | None, request: TopMessage, max_version: int | None = None, timeout: float | None = None
     ) -> Any:
         return await self.cluster.request(
@@ -194,11 +200,11 @@ class AdminBase:
     async def _controller(self) -> int:
         if self.cluster.version == 0:
             await self.cluster.wait_for_update(self.cluster.request_update(), self._request_timeout)
-        found = self.cluster.controller_id
-        if found not in self.cluster.nodes:
+        controller = self.cluster.controller_id
+        if controller not in self.cluster.nodes:
             self.cluster.request_update()
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "the cluster has no controller now")
-        return found
+        return controller
 
     async def _brokers(self) -> list[int]:
         """The ids of all brokers."""
@@ -209,7 +215,7 @@ class AdminBase:
     async def _metadata(
         self, topics: Iterable[MetadataRequestTopic] | None, include_operations: bool = False
     ) -> MetadataResponse:
-        """Metadata as it is now, from any broker; never creates a topic."""
+        """Current metadata from any broker. Never creates a topic."""
         connection = await self.cluster.any_connection(timeout=self._request_timeout)
         version = connection.version_of(MetadataRequest.API_KEY)
         request = MetadataRequest(allow_auto_topic_creation=version < 4)
@@ -227,7 +233,7 @@ class AdminBase:
     async def _by_leader(
         self, partitions: Sequence[TopicPartition]
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, KafkaError]]:
-        """Partitions by the broker that leads them, and those without a leader with the reason."""
+        """The partitions by leader, and an error for each partition without a leader."""
         names = sorted({tp.topic for tp in partitions})
         response = await self._metadata(MetadataRequestTopic(name=name) for name in names)
         leaders: dict[TopicPartition, int] = {}
@@ -257,7 +263,7 @@ class AdminBase:
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcome[TopicPartition, V]]],
         timeout: float | None,
     ) -> dict[TopicPartition, V]:
-        """`ask(leader, partitions)` for each broker that leads some of them, all at the same time."""
+        """Call `ask(leader, partitions)` for each leader, concurrently."""
 
         async def attempt(left: list[TopicPartition]) -> Outcome[TopicPartition, V]:
             grouped, errors = await self._by_leader(left)
@@ -272,13 +278,15 @@ class AdminBase:
         ask: Callable[[Node, list[str]], Awaitable[Outcome[str, V]]],
         timeout: float | None,
     ) -> dict[str, V]:
-        """`ask(coordinator, keys)` for each broker that coordinates some of them."""
+        """Call `ask(coordinator, keys)` for each coordinator, concurrently."""
 
         async def attempt(left: list[str]) -> Outcome[str, V]:
-            found = await asyncio.gather(*(self._coordinator(key, key_type) for key in left), return_exceptions=True)
+            coordinators = await asyncio.gather(
+                *(self._coordinator(key, key_type) for key in left), return_exceptions=True
+            )
             grouped: dict[Node, list[str]] = {}
             errors: dict[str, KafkaError] = {}
-            for key, node in zip(left, found, strict=True):
+            for key, node in zip(left, coordinators, strict=True):
                 if isinstance(node, KafkaError):
                     errors[key] = node
                 elif isinstance(node, BaseException):
@@ -295,25 +303,25 @@ async def gather(
     ask: Callable[[T, list[K]], Awaitable[Outcome[K, V]]],
     errors: Mapping[K, KafkaError] | None = None,
 ) -> Outcome[K, V]:
-    """All groups at once; one that fails as a whole fails for each of its keys."""
+    """Call `ask` for all groups concurrently. If a call fails, all of its keys fail."""
 
-    async def one(who: T, keys: list[K]) -> Outcome[K, V]:
+    async def ask_group(target: T, keys: list[K]) -> Outcome[K, V]:
         try:
-            return await ask(who, keys)
+            return await ask(target, keys)
         except KafkaError as error:
             return {}, dict.fromkeys(keys, error)
 
     results: dict[K, V] = {}
     failed: dict[K, KafkaError] = dict(errors or {})
-    for done, wrong in await asyncio.gather(*(one(who, keys) for who, keys in grouped.items())):
+    for done, group_errors in await asyncio.gather(*(ask_group(target, keys) for target, keys in grouped.items())):
         results.update(done)
-        failed.update(wrong)
+        failed.update(group_errors)
     return results, failed
 
 
-def listed(one_or_many: Any, kinds: type | tuple[type, ...]) -> list[Any]:
-    """Many values, or a single one in place of a list of it."""
-    return [one_or_many] if isinstance(one_or_many, kinds) else list(one_or_many)
+def listed(values: Any, kinds: type | tuple[type, ...]) -> list[Any]:
+    """The values as a list. A single value of one of `kinds` becomes a list of it."""
+    return [values] if isinstance(values, kinds) else list(values)
 
 
 def milliseconds(seconds: float) -> int:

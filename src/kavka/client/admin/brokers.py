@@ -1,4 +1,4 @@
-"""The cluster itself: its brokers, its controller, its features."""
+"""Calls about the cluster: its brokers, its controller, its features."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ class Brokers(AdminBase):
         )
 
     async def describe_features(self, *, timeout: float | None = None) -> FeatureMetadata:
-        """Which versions of its features the cluster runs with, and which the broker that answers knows."""
+        """The finalized feature versions of the cluster, and the versions that the responding
+        broker supports."""
 
         async def attempt() -> FeatureMetadata:
             request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
-            response = await self._ask(None, request)
+            response = await self._request(None, request)
             if response.error_code:
                 raise error_of(response.error_code)
             epoch = response.finalized_features_epoch
@@ -68,11 +69,12 @@ class Brokers(AdminBase):
     async def describe_api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
     ) -> dict[int, dict[int, ApiVersionRange]]:
-        """By broker, of these or of all: the requests that it serves, by their key, with the versions of each."""
+        """The versions of each request that a broker serves, by broker and API key; of these
+        brokers or of all."""
 
         async def ask(node_id: int, some: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
             request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
-            response = await self._ask(node_id, request)
+            response = await self._request(node_id, request)
             if response.error_code:
                 return {}, {node_id: error_of(response.error_code)}
             return {node_id: {k.api_key: ApiVersionRange(k.min_version, k.max_version) for k in response.api_keys}}, {}
@@ -83,10 +85,11 @@ class Brokers(AdminBase):
         return await self._each_broker(brokers, attempt, timeout)
 
     async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
-        """Have a cluster of KRaft forget a broker that is gone for good; UnsupportedVersion from any other."""
+        """Unregister a broker that was removed from a KRaft cluster. Raises UnsupportedVersion for
+        other clusters."""
 
         async def attempt() -> None:
-            response = await self._ask(None, UnregisterBrokerRequest(broker_id=broker_id))
+            response = await self._request(None, UnregisterBrokerRequest(broker_id=broker_id))
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
 
@@ -100,7 +103,7 @@ class Brokers(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Set the level of features for the whole cluster; 0 turns one off."""
+        """Set the levels of features for the whole cluster; 0 disables a feature."""
 
         async def attempt() -> None:
             node_id = await self._controller()
@@ -111,7 +114,7 @@ class Brokers(AdminBase):
                 if version == 0:
                     update.allow_downgrade = allow_downgrade
                 elif allow_downgrade:
-                    # Only a downgrade that loses nothing.
+                    # Only safe downgrades, which lose no metadata.
                     update.upgrade_type = 2
             request = UpdateFeaturesRequest(feature_updates=updates)
             if version >= 1:

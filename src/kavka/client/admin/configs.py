@@ -50,7 +50,7 @@ class Configs(AdminBase):
                 include_synonyms=include_synonyms,
                 include_documentation=include_documentation,
             )
-            response = await self._ask(None if node_id == _ANY else node_id, request)
+            response = await self._request(None if node_id == _ANY else node_id, request)
             done: dict[ConfigResource, dict[str, ConfigEntry]] = {}
             errors = {}
             for result in response.results:
@@ -73,9 +73,9 @@ class Configs(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Change some settings and leave the others. A mapping of names to values is short for setting them, and
-        deleting those with None."""
-        wanted = {resource: _ops(ops) for resource, ops in changes.items()}
+        """Change some settings and keep the others. In a mapping of names to values, None deletes a
+        setting."""
+        operations = {resource: _ops(ops) for resource, ops in changes.items()}
 
         def make(keys: list[ConfigResource]) -> Any:
             return incremental_alter_configs.IncrementalAlterConfigsRequest(
@@ -87,7 +87,7 @@ class Configs(AdminBase):
                             incremental_alter_configs.AlterableConfig(
                                 name=op.name, config_operation=op.op, value=op.value
                             )
-                            for op in wanted[key]
+                            for op in operations[key]
                         ],
                     )
                     for key in keys
@@ -95,7 +95,7 @@ class Configs(AdminBase):
                 validate_only=validate_only,
             )
 
-        await self._alter(wanted, make, timeout)
+        await self._alter(operations, make, timeout)
 
     async def alter_configs(
         self,
@@ -104,7 +104,7 @@ class Configs(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """The older way: all settings that are not named go back to their defaults."""
+        """Replace all settings: those that are not named return to their defaults."""
 
         def make(keys: list[ConfigResource]) -> Any:
             return alter_configs.AlterConfigsRequest(
@@ -126,7 +126,7 @@ class Configs(AdminBase):
 
     async def _alter(self, keys: Iterable[ConfigResource], make: Any, timeout: float | None) -> None:
         async def ask(node_id: int, some: list[ConfigResource]) -> Outcome[ConfigResource, None]:
-            response = await self._ask(None if node_id == _ANY else node_id, make(some))
+            response = await self._request(None if node_id == _ANY else node_id, make(some))
             done = {_resource(r): None for r in response.responses if not r.error_code}
             failed = {_resource(r): error_of(r.error_code, r.error_message) for r in response.responses if r.error_code}
             return done, failed
@@ -139,10 +139,10 @@ class Configs(AdminBase):
     async def list_config_resources(
         self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """The resources that have settings of their own, of these types or of all."""
+        """The resources with dynamic settings, of these types or of all."""
 
         async def attempt() -> list[ConfigResource]:
-            response = await self._ask(None, ListConfigResourcesRequest(resource_types=[int(t) for t in types]))
+            response = await self._request(None, ListConfigResourcesRequest(resource_types=[int(t) for t in types]))
             if response.error_code:
                 raise error_of(response.error_code)
             return [ConfigResource(_type(r.resource_type), r.resource_name) for r in response.config_resources]
@@ -181,21 +181,21 @@ def _source(number: int) -> ConfigSource:
         return ConfigSource.UNKNOWN
 
 
-def _resource(answer: Any) -> ConfigResource:
-    return ConfigResource(_type(answer.resource_type), answer.resource_name)
+def _resource(result: Any) -> ConfigResource:
+    return ConfigResource(_type(result.resource_type), result.resource_name)
 
 
 def _entry(config: DescribeConfigsResourceResult, resource: ConfigResource) -> ConfigEntry:
     source = _source(config.config_source)
     if config.config_source == -1:
-        # Version 0 says only whether it is a default.
+        # Version 0 has only a flag for defaults.
         if config.is_default:
             source = ConfigSource.DEFAULT_CONFIG
         elif resource.type is ResourceType.TOPIC:
             source = ConfigSource.DYNAMIC_TOPIC_CONFIG
         else:
             source = ConfigSource.STATIC_BROKER_CONFIG
-    known = config.config_type in ConfigType._value2member_map_
+    has_type = config.config_type in ConfigType._value2member_map_
     return ConfigEntry(
         config.name,
         config.value,
@@ -203,6 +203,6 @@ def _entry(config: DescribeConfigsResourceResult, resource: ConfigResource) -> C
         config.is_sensitive,
         config.read_only,
         tuple(ConfigSynonym(s.name, s.value, _source(s.source)) for s in config.synonyms),
-        ConfigType(config.config_type) if known else None,
+        ConfigType(config.config_type) if has_type else None,
         config.documentation,
     )

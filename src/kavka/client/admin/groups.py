@@ -1,4 +1,4 @@
-"""Consumer groups: list, describe, delete, throw members out; and the offsets that they have committed."""
+"""Consumer groups: list, describe, delete, remove members; and their committed offsets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from kavka.protocol.primitives import ProtocolError
 
 CONSUMER = "consumer"
 MEMBER_OF_THE_NEW_PROTOCOL = 1
-# Versions after these name topics by id; names are what an admin has.
+# Later versions identify topics by id; an admin client has their names.
 LAST_FETCH_BY_NAME = LAST_COMMIT_BY_NAME = 9
 FIRST_FETCH_OF_GROUPS = 8
 REMOVED_BY_ADMIN = "removed by an admin client"
@@ -59,9 +59,10 @@ class Groups(AdminBase):
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """All groups of the cluster, of whatever kind; asks every broker. Older brokers do not filter: we do."""
-        wanted_states = [state.lower() for state in states]
-        wanted_types = [kind.lower() for kind in types]
+        """All groups of the cluster, of every type. Sends a request to every broker. The client
+        filters as well, because older brokers do not."""
+        state_filter = [state.lower() for state in states]
+        type_filter = [kind.lower() for kind in types]
 
         async def attempt(brokers: list[int]) -> Outcome[int, list[GroupListing]]:
             done: dict[int, list[GroupListing]] = {}
@@ -73,13 +74,13 @@ class Groups(AdminBase):
                     errors[broker] = error
             return done, errors
 
-        found = await self._each_broker(None, attempt, timeout)
-        groups = {group.group_id: group for some in found.values() for group in some}
+        listings = await self._each_broker(None, attempt, timeout)
+        groups = {group.group_id: group for broker_groups in listings.values() for group in broker_groups}
         return [
             group
             for _, group in sorted(groups.items())
-            if (not wanted_states or (group.state or "").lower() in wanted_states)
-            and (not wanted_types or (group.type or "classic").lower() in wanted_types)
+            if (not state_filter or (group.state or "").lower() in state_filter)
+            and (not type_filter or (group.type or "classic").lower() in type_filter)
         ]
 
     async def _groups_of(self, broker: int, states: list[str], types: list[str]) -> list[GroupListing]:
@@ -103,7 +104,7 @@ class Groups(AdminBase):
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """The groups of consumers, and names under which only offsets are committed."""
+        """Consumer groups, and groups without members that only have committed offsets."""
         groups = await self.list_groups(states=states, types=types, timeout=timeout)
         return [group for group in groups if group.protocol_type in (CONSUMER, "")]
 
@@ -114,8 +115,8 @@ class Groups(AdminBase):
         include_authorized_operations: bool = False,
         timeout: float | None = None,
     ) -> dict[str, ConsumerGroupDescription]:
-        """State, members and what each has. A group that does not exist is GROUP_ID_NOT_FOUND, or Dead from a broker
-        that says so."""
+        """The state and the members with their assignments. A group that does not exist is
+        GROUP_ID_NOT_FOUND, or Dead with an older broker."""
 
         async def ask(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
             connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
@@ -133,8 +134,8 @@ class Groups(AdminBase):
                         errors[group.group_id] = error_of(group.error_code, group.error_message)
             classic = [name for name in names if name not in done and name not in errors]
             if classic:
-                found, failed = await self._classic_groups(node, classic, include_authorized_operations)
-                done |= found
+                descriptions, failed = await self._classic_groups(node, classic, include_authorized_operations)
+                done.update(descriptions)
                 errors |= failed
             return done, errors
 
@@ -147,8 +148,9 @@ class Groups(AdminBase):
         include_authorized_operations: bool = False,
         timeout: float | None = None,
     ) -> dict[str, ConsumerGroupDescription]:
-        """As `describe_consumer_groups`, for groups of the classic protocol alone, of consumers or of others (workers
-        of Connect, say). A group of another kind is GROUP_ID_NOT_FOUND, or Dead from a broker that says so."""
+        """As `describe_consumer_groups`, only for groups of the classic protocol: of consumers, or
+        of other clients such as Connect workers. A group of another type is GROUP_ID_NOT_FOUND, or
+        Dead with an older broker."""
 
         async def ask(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
             return await self._classic_groups(node, names, include_authorized_operations)
@@ -171,7 +173,7 @@ class Groups(AdminBase):
         """Delete groups that have no members, and their offsets."""
 
         async def ask(node: Node, names: list[str]) -> Outcome[str, None]:
-            response = await self._ask(node.id, DeleteGroupsRequest(groups_names=names))
+            response = await self._request(node.id, DeleteGroupsRequest(groups_names=names))
             done = {r.group_id: None for r in response.results if not r.error_code}
             return done, {r.group_id: error_of(r.error_code) for r in response.results if r.error_code}
 
@@ -180,16 +182,16 @@ class Groups(AdminBase):
     async def remove_members_from_consumer_group(
         self, group: str, members: Iterable[MemberToRemove] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Throw members out of a classic group: those given, or all."""
+        """Remove these members from a classic group, or all members."""
         if members is None:
             described = (await self.describe_consumer_groups(group, timeout=timeout))[group]
-            wanted = [
+            removals = [
                 MemberToRemove(m.group_instance_id, "" if m.group_instance_id else m.member_id)
                 for m in described.members
             ]
         else:
-            wanted = list(members)
-        if not wanted:
+            removals = list(members)
+        if not removals:
             return
 
         async def ask(node: Node, names: list[str]) -> Outcome[str, list[Any]]:
@@ -199,17 +201,17 @@ class Groups(AdminBase):
                     MemberIdentity(
                         member_id=m.member_id, group_instance_id=m.group_instance_id, reason=REMOVED_BY_ADMIN
                     )
-                    for m in wanted
+                    for m in removals
                 ],
             )
-            response = await self._ask(node.id, request)
+            response = await self._request(node.id, request)
             if response.error_code:
                 return {}, {group: error_of(response.error_code)}
             return {group: response.members}, {}
 
-        answers = (await self._one_group(group, ask, timeout)) or []
+        results = (await self._one_group(group, ask, timeout)) or []
         errors = {
-            MemberToRemove(m.group_instance_id, m.member_id): error_of(m.error_code) for m in answers if m.error_code
+            MemberToRemove(m.group_instance_id, m.member_id): error_of(m.error_code) for m in results if m.error_code
         }
         if errors:
             raise AdminError(errors, {})
@@ -224,24 +226,24 @@ class Groups(AdminBase):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed: for the given partitions (None where nothing is), or all that there is.
+        """The committed offsets of the group: of these partitions (None without an offset), or all.
 
         `require_stable` waits for offsets that are part of an open transaction.
         """
-        wanted = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
-        if wanted is not None and not wanted:
+        requested = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
+        if requested is not None and not requested:
             return {}
 
         async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, OffsetAndMetadata | None]]:
             connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
             version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_FETCH_BY_NAME)
-            request = _offset_fetch(group, wanted, version, require_stable)
+            request = _offset_fetch(group, requested, version, require_stable)
             response = await connection.send(request, version=version, timeout=self._request_timeout)
-            answer = response.groups[0] if version >= FIRST_FETCH_OF_GROUPS else response
-            if answer.error_code:
-                return {}, {group: error_of(answer.error_code)}
-            found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-            for topic in answer.topics:
+            result = response.groups[0] if version >= FIRST_FETCH_OF_GROUPS else response
+            if result.error_code:
+                return {}, {group: error_of(result.error_code)}
+            offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+            for topic in result.topics:
                 for p in topic.partitions:
                     if p.error_code:
                         return {}, {group: error_of(p.error_code, f"{topic.name}-{p.partition_index}")}
@@ -250,14 +252,16 @@ class Groups(AdminBase):
                         p.metadata or "",
                         None if p.committed_leader_epoch < 0 else p.committed_leader_epoch,
                     )
-                    if p.committed_offset >= 0 or wanted is not None:
+                    if p.committed_offset >= 0 or requested is not None:
                         tp = TopicPartition(topic.name, p.partition_index)
-                        found[tp] = committed if p.committed_offset >= 0 else None
-            return {group: found}, {}
+                        offsets[tp] = committed if p.committed_offset >= 0 else None
+            return {group: offsets}, {}
 
-        passing = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
-        found: dict[TopicPartition, OffsetAndMetadata | None] = await self._one_group(group, ask, timeout, passing)
-        return found
+        retriable = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
+        committed: dict[TopicPartition, OffsetAndMetadata | None] = await self._one_group(
+            group, ask, timeout, retriable
+        )
+        return committed
 
     async def alter_consumer_group_offsets(
         self,
@@ -266,12 +270,12 @@ class Groups(AdminBase):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Set what is committed, for a group that nobody consumes with now."""
+        """Set the committed offsets of a group without active members."""
 
         async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
             topics: dict[str, OffsetCommitRequestTopic] = {}
-            for (name, partition), given in offsets.items():
-                offset = OffsetAndMetadata(given) if isinstance(given, int) else given
+            for (name, partition), value in offsets.items():
+                offset = OffsetAndMetadata(value) if isinstance(value, int) else value
                 topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
                 topic.partitions.append(
                     OffsetCommitRequestPartition(
@@ -282,7 +286,7 @@ class Groups(AdminBase):
                     )
                 )
             request = OffsetCommitRequest(group_id=group, topics=list(topics.values()))
-            response = await self._ask(node.id, request, LAST_COMMIT_BY_NAME)
+            response = await self._request(node.id, request, LAST_COMMIT_BY_NAME)
             return _codes(group, response)
 
         _raise_for(await self._one_group(group, ask, timeout))
@@ -290,8 +294,8 @@ class Groups(AdminBase):
     async def delete_consumer_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
-        """Forget what is committed for partitions of topics that the group is not subscribed to."""
-        wanted = by_topic(partitions)
+        """Delete committed offsets of topics that the group is not subscribed to."""
+        requested = by_topic(partitions)
 
         async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
             request = OffsetDeleteRequest(
@@ -300,10 +304,10 @@ class Groups(AdminBase):
                     OffsetDeleteRequestTopic(
                         name=name, partitions=[OffsetDeleteRequestPartition(partition_index=p) for p in ids]
                     )
-                    for name, ids in wanted.items()
+                    for name, ids in requested.items()
                 ],
             )
-            response = await self._ask(node.id, request)
+            response = await self._request(node.id, request)
             if response.error_code:
                 return {}, {group: error_of(response.error_code)}
             return {group: _by_partition(response)}, {}
@@ -311,15 +315,16 @@ class Groups(AdminBase):
         _raise_for(await self._one_group(group, ask, timeout))
 
     async def _one_group(
-        self, group: str, ask: Any, timeout: float | None, passing: frozenset[ErrorCode] = frozenset()
+        self, group: str, ask: Any, timeout: float | None, retriable: frozenset[ErrorCode] = frozenset()
     ) -> Any:
-        """For one group; raises its error as it is."""
+        """As `_each_coordinator`, for one group. Raises its error directly."""
 
         async def attempt(left: list[str]) -> Outcome[str, Any]:
-            return await ask(await self._coordinator(group), left)  # type: ignore[no-any-return]
+            outcome: Outcome[str, Any] = await ask(await self._coordinator(group), left)
+            return outcome
 
         try:
-            return (await self._each([group], attempt, timeout, passing))[group]
+            return (await self._each([group], attempt, timeout, retriable))[group]
         except AdminError as error:
             raise error.errors[group] from None
 
@@ -343,7 +348,8 @@ def _offset_fetch(
 
 
 def _codes(group: str, response: Any) -> Outcome[str, dict[TopicPartition, int]]:
-    """Error codes by partition; one that concerns the whole group, which is then in all of them, as an error."""
+    """The error codes by partition. An error of the whole group is in all of them, and is returned
+    as the group's error."""
     codes = _by_partition(response)
     different = set(codes.values())
     if len(different) == 1 and (code := different.pop()):
@@ -412,9 +418,11 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     topics: tuple[str, ...] = ()
     rack = user_data = None
     if protocol_type in (CONSUMER, ""):
-        found = _versioned(ConsumerProtocolAssignment, member.member_assignment)
-        if found is not None:
-            assignment = frozenset(TopicPartition(t.topic, p) for t in found.assigned_partitions for p in t.partitions)
+        decoded = _versioned(ConsumerProtocolAssignment, member.member_assignment)
+        if decoded is not None:
+            assignment = frozenset(
+                TopicPartition(t.topic, p) for t in decoded.assigned_partitions for p in t.partitions
+            )
         subscription = _versioned(ConsumerProtocolSubscription, member.member_metadata)
         if subscription is not None:
             topics, rack, user_data = tuple(subscription.topics), subscription.rack_id, subscription.user_data
@@ -431,7 +439,8 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
 
 
 def _versioned(kind: Any, data: bytes) -> Any:
-    """Data of the consumer protocol, with its version in front; None for none, or what cannot be read."""
+    """Decode data of the consumer protocol, which starts with its version. None if it is empty or
+    invalid."""
     if len(data) < 2:
         return None
     version = int.from_bytes(data[:2], "big", signed=True)

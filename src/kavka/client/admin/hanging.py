@@ -1,4 +1,4 @@
-"""Transactions that hang: open in a partition, and no coordinator knows of them any more."""
+"""Hanging transactions: open in a partition, but unknown to every coordinator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kavka.client.admin.types import AbortTransactionSpec, OpenTransaction
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 
-MOST_AT_ONCE = 500
+MAX_PARTITIONS = 500
+"""Partitions in one request."""
 
 
 class Hanging(Topics, Transactions):
@@ -24,35 +25,36 @@ class Hanging(Topics, Transactions):
         broker_id: int | None = None,
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
-        """What is open in these partitions with nothing written for `older_than_ms`, and which of it hangs; as their
-        leaders know it, or the broker that is named."""
-        wanted = sorted(partitions)
+        """The open transactions in these partitions without a write for `older_than_ms`, and
+        whether they hang. The state is that of the leaders, or of the replica on `broker_id`."""
+        requested = sorted(partitions)
         oldest = int(time.time() * 1000) - older_than_ms
-        found: list[OpenTransaction] = []
-        for first in range(0, len(wanted), MOST_AT_ONCE):
-            some = wanted[first : first + MOST_AT_ONCE]
+        transactions: list[OpenTransaction] = []
+        for first in range(0, len(requested), MAX_PARTITIONS):
+            some = requested[first : first + MAX_PARTITIONS]
             described = await self.describe_producers(some, broker_id=broker_id, timeout=timeout)
-            found += [
+            transactions += [
                 OpenTransaction(tp, p)
                 for tp, producers in sorted(described.items())
                 for p in producers
                 if p.current_transaction_start_offset is not None and p.last_timestamp < oldest
             ]
-        return [one._replace(hangs=await self._nobody_ends(one, timeout)) for one in found]
+        return [t._replace(hangs=await self._is_hanging(t, timeout)) for t in transactions]
 
     async def find_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None
     ) -> AbortTransactionSpec | None:
-        """What `abort_transaction` takes, for the transaction that is open in a partition from this offset on."""
+        """The argument of `abort_transaction` for the transaction that starts at this offset."""
         for p in (await self.describe_producers([partition], timeout=timeout))[partition]:
             if p.current_transaction_start_offset == start_offset:
-                # One that hung before its producer ended any has no epoch of a coordinator: 0 is before all others.
+                # Before the first transaction marker of a producer there is no coordinator epoch; 0
+                # is lower than all others.
                 return AbortTransactionSpec(partition, p.producer_id, p.producer_epoch, p.coordinator_epoch or 0)
         return None
 
-    async def _nobody_ends(self, one: OpenTransaction, timeout: float | None) -> bool:
+    async def _is_hanging(self, transaction: OpenTransaction, timeout: float | None) -> bool:
         """Whether no coordinator has this partition in a transaction of this producer."""
-        listed = await self.list_transactions(producer_ids=[one.producer.producer_id], timeout=timeout)
+        listed = await self.list_transactions(producer_ids=[transaction.producer.producer_id], timeout=timeout)
         if not listed:
             return True
         try:
@@ -61,4 +63,4 @@ class Hanging(Topics, Transactions):
             if any(why.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND for why in error.errors.values()):
                 raise
             described = error.results
-        return not any(one.partition in transaction.partitions for transaction in described.values())
+        return not any(transaction.partition in t.partitions for t in described.values())

@@ -25,16 +25,17 @@ class LogDirs(AdminBase):
         *,
         timeout: float | None = None,
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """By broker and path: which partitions (or those of the given ones) lie there, and how large they are."""
+        """The replicas in each log directory with their sizes, by broker and path; of these
+        partitions or of all."""
         topics = None
         if partitions is not None:
             topics = [DescribableLogDirTopic(topic=t, partitions=ids) for t, ids in by_topic(partitions).items()]
 
         async def ask(node_id: int, some: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
-            response = await self._ask(node_id, DescribeLogDirsRequest(topics=topics))
+            response = await self._request(node_id, DescribeLogDirsRequest(topics=topics))
             if response.error_code:
                 return {}, {node_id: error_of(response.error_code)}
-            found: dict[str, LogDirDescription] = {}
+            descriptions: dict[str, LogDirDescription] = {}
             for result in response.results:
                 replicas: dict[TopicPartition, list[ReplicaInfo]] = {}
                 for topic in result.topics:
@@ -42,13 +43,13 @@ class LogDirs(AdminBase):
                         replicas.setdefault(TopicPartition(topic.name, p.partition_index), []).append(
                             ReplicaInfo(p.partition_size, p.offset_lag, p.is_future_key)
                         )
-                found[result.log_dir] = LogDirDescription(
+                descriptions[result.log_dir] = LogDirDescription(
                     error_of(result.error_code) if result.error_code else None,
                     replicas,
                     None if result.total_bytes < 0 else result.total_bytes,
                     None if result.usable_bytes < 0 else result.usable_bytes,
                 )
-            return {node_id: found}, {}
+            return {node_id: descriptions}, {}
 
         async def attempt(ids: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
             return await gather({broker: [broker] for broker in ids}, ask)
@@ -58,25 +59,25 @@ class LogDirs(AdminBase):
     async def describe_replica_log_dirs(
         self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
     ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
-        """In which directory of its broker each replica lies, and to which one it is being moved. Both are None for a
+        """The log directory of each replica, and the one it is being moved to. Both are None for a
         replica that the broker does not have."""
-        wanted = [TopicPartitionReplica(*replica) for replica in replicas]
+        requested = [TopicPartitionReplica(*replica) for replica in replicas]
         by_broker: dict[int, list[TopicPartition]] = {}
-        for replica in wanted:
+        for replica in requested:
             by_broker.setdefault(replica.broker_id, []).append(TopicPartition(replica.topic, replica.partition))
         partitions = {tp for some in by_broker.values() for tp in some}
-        result = dict.fromkeys(wanted, ReplicaLogDirInfo())
-        if not wanted:
+        result = dict.fromkeys(requested, ReplicaLogDirInfo())
+        if not requested:
             return result
         for broker, directories in (await self.describe_log_dirs(by_broker, partitions, timeout=timeout)).items():
             for path, directory in directories.items():
-                for tp, found in directory.replicas.items():
+                for tp, infos in directory.replicas.items():
                     replica = TopicPartitionReplica(tp.topic, tp.partition, broker)
-                    for one in found if replica in result else ():
-                        before, lag = result[replica], one.offset_lag
+                    for info in infos if replica in result else ():
+                        before, lag = result[replica], info.offset_lag
                         result[replica] = (
                             before._replace(future_log_dir=path, future_offset_lag=lag)
-                            if one.is_future
+                            if info.is_future
                             else before._replace(current_log_dir=path, current_offset_lag=lag)
                         )
         return result
@@ -84,13 +85,14 @@ class LogDirs(AdminBase):
     async def alter_replica_log_dirs(
         self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
     ) -> None:
-        """Begin to move replicas to other log directories of their brokers. Done when `describe_log_dirs` says so."""
-        wanted = {TopicPartitionReplica(*replica): path for replica, path in moves.items()}
+        """Start to move replicas to other log directories of their brokers. `describe_log_dirs`
+        shows the progress."""
+        requested = {TopicPartitionReplica(*replica): path for replica, path in moves.items()}
 
         async def ask(node_id: int, replicas: list[TopicPartitionReplica]) -> Outcome[TopicPartitionReplica, None]:
             dirs: dict[str, dict[str, list[int]]] = {}
             for replica in replicas:
-                ids = dirs.setdefault(wanted[replica], {}).setdefault(replica.topic, [])
+                ids = dirs.setdefault(requested[replica], {}).setdefault(replica.topic, [])
                 ids.append(replica.partition)
             request = AlterReplicaLogDirsRequest(
                 dirs=[
@@ -101,7 +103,7 @@ class LogDirs(AdminBase):
                     for path, topics in dirs.items()
                 ]
             )
-            response = await self._ask(node_id, request)
+            response = await self._request(node_id, request)
             done: dict[TopicPartitionReplica, None] = {}
             errors: dict[TopicPartitionReplica, KafkaError] = {}
             for result in response.results:
@@ -120,4 +122,4 @@ class LogDirs(AdminBase):
                 grouped.setdefault(replica.broker_id, []).append(replica)
             return await gather(grouped, ask)
 
-        await self._each(wanted, attempt, timeout)
+        await self._each(requested, attempt, timeout)

@@ -1,4 +1,4 @@
-"""Offsets of partitions, and the deletion of records before one."""
+"""Offsets of partitions, and the deletion of records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kavka.protocol.messages.delete_records import (
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-# From which version on a question can be asked that is no timestamp.
+# The first version that supports each special timestamp.
 FIRST_WITH_SPECIAL = {-3: 7, -4: 8, -5: 9, -6: 11}
 
 
@@ -29,17 +29,18 @@ class Records(AdminBase):
         isolation_level: str = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset that each spec asks for. With read_committed, the latest is that of the first open transaction."""
+        """The offset for each spec. With read_committed, the latest offset is the last stable
+        offset."""
         if isolation_level not in ISOLATION:
             raise ValueError(f"isolation_level must be one of {', '.join(ISOLATION)}, not {isolation_level}")
-        wanted = {TopicPartition(*tp): spec for tp, spec in partitions.items()}
+        requested = {TopicPartition(*tp): spec for tp, spec in partitions.items()}
 
         async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, ListedOffset]:
             connection = await self.cluster.connection(node_id, timeout=self._request_timeout)
             version = connection.version_of(ApiKey.LIST_OFFSETS)
             for tp in some:
-                if version < FIRST_WITH_SPECIAL.get(wanted[tp].timestamp, 1):
-                    raise UnsupportedVersion(f"{connection.name} cannot be asked for such an offset")
+                if version < FIRST_WITH_SPECIAL.get(requested[tp].timestamp, 1):
+                    raise UnsupportedVersion(f"{connection.name} does not support this kind of offset")
             request = ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=ISOLATION[isolation_level],
@@ -47,7 +48,9 @@ class Records(AdminBase):
                     ListOffsetsTopic(
                         name=name,
                         partitions=[
-                            ListOffsetsPartition(partition_index=p, timestamp=wanted[TopicPartition(name, p)].timestamp)
+                            ListOffsetsPartition(
+                                partition_index=p, timestamp=requested[TopicPartition(name, p)].timestamp
+                            )
                             for p in ids
                         ],
                     )
@@ -61,14 +64,14 @@ class Records(AdminBase):
                 lambda p: ListedOffset(p.offset, p.timestamp, None if p.leader_epoch < 0 else p.leader_epoch),
             )
 
-        return await self._each_leader(wanted, ask, timeout)
+        return await self._each_leader(requested, ask, timeout)
 
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete all records before an offset (-1: before the high watermark). Returns the offset of the first that is
-        left, by partition."""
-        wanted = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+        """Delete all records before an offset (-1: before the high watermark). Returns the first
+        remaining offset of each partition."""
+        requested = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
 
         async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, int]:
             request = DeleteRecordsRequest(
@@ -76,7 +79,7 @@ class Records(AdminBase):
                     DeleteRecordsTopic(
                         name=name,
                         partitions=[
-                            DeleteRecordsPartition(partition_index=p, offset=wanted[TopicPartition(name, p)])
+                            DeleteRecordsPartition(partition_index=p, offset=requested[TopicPartition(name, p)])
                             for p in ids
                         ],
                     )
@@ -84,7 +87,7 @@ class Records(AdminBase):
                 ],
                 timeout_ms=milliseconds(self._request_timeout),
             )
-            response = await self._ask(node_id, request)
+            response = await self._request(node_id, request)
             return by_partition(response.topics, lambda p: p.low_watermark)
 
-        return await self._each_leader(wanted, ask, timeout)
+        return await self._each_leader(requested, ask, timeout)

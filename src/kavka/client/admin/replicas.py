@@ -29,19 +29,20 @@ class Replicas(AdminBase):
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Make the preferred replica the leader (or, unclean, any that lives where there is none); of these partitions,
-        or of all. The result has each partition that was looked at, with the reason where nothing was done."""
-        wanted = None if partitions is None else by_topic(partitions)
+        """Elect the preferred replica as leader, or with UNCLEAN any live replica of a partition
+        without a leader; of these partitions or of all. The result has an error for each partition
+        without an election."""
+        requested = None if partitions is None else by_topic(partitions)
         limit = self._timeout if timeout is None else timeout
 
         async def attempt() -> dict[TopicPartition, KafkaError | None]:
             request = ElectLeadersRequest(election_type=int(election_type), timeout_ms=milliseconds(limit))
             request.topic_partitions = (
                 None
-                if wanted is None
-                else [TopicPartitions(topic=topic, partitions=ids) for topic, ids in wanted.items()]
+                if requested is None
+                else [TopicPartitions(topic=topic, partitions=ids) for topic, ids in requested.items()]
             )
-            response = await self._ask(await self._controller(), request, timeout=max(limit, self._request_timeout))
+            response = await self._request(await self._controller(), request, timeout=max(limit, self._request_timeout))
             if response.error_code:
                 raise error_of(response.error_code)
             return {
@@ -50,8 +51,8 @@ class Replicas(AdminBase):
                 )
                 for t in response.replica_election_results
                 for p in t.partition_result
-                # Asked for all, the answer is about those where an election was needed.
-                if wanted is not None or p.error_code != ErrorCode.ELECTION_NOT_NEEDED
+                # For all partitions, the result has only those that needed an election.
+                if requested is not None or p.error_code != ErrorCode.ELECTION_NOT_NEEDED
             }
 
         return await self._once("elect_leaders", attempt, timeout)
@@ -62,41 +63,43 @@ class Replicas(AdminBase):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Begin to move partitions to other brokers, the preferred leader first; None calls one off."""
-        wanted = {TopicPartition(*tp): replicas for tp, replicas in reassignments.items()}
+        """Start to move partitions to other brokers. The first replica is the preferred leader;
+        None cancels a reassignment."""
+        requested = {TopicPartition(*tp): replicas for tp, replicas in reassignments.items()}
         limit = self._timeout if timeout is None else timeout
 
         async def attempt(some: list[TopicPartition]) -> Outcome[TopicPartition, None]:
             topics: dict[str, ReassignableTopic] = {}
             for tp in some:
-                replicas = wanted[tp]
+                replicas = requested[tp]
                 topics.setdefault(tp.topic, ReassignableTopic(name=tp.topic)).partitions.append(
                     ReassignablePartition(
                         partition_index=tp.partition, replicas=None if replicas is None else list(replicas)
                     )
                 )
             request = AlterPartitionReassignmentsRequest(topics=list(topics.values()), timeout_ms=milliseconds(limit))
-            response = await self._ask(await self._controller(), request, timeout=max(limit, self._request_timeout))
+            response = await self._request(await self._controller(), request, timeout=max(limit, self._request_timeout))
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
             return by_partition(response.responses, lambda p: None)
 
-        await self._each(wanted, attempt, timeout)
+        await self._each(requested, attempt, timeout)
 
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The moves that are under way, of these partitions or of all."""
-        wanted = None if partitions is None else by_topic(partitions)
+        """The reassignments in progress, of these partitions or of all."""
+        requested = None if partitions is None else by_topic(partitions)
         limit = self._timeout if timeout is None else timeout
 
         async def attempt() -> dict[TopicPartition, PartitionReassignment]:
             request = ListPartitionReassignmentsRequest(timeout_ms=milliseconds(limit))
-            if wanted is not None:
+            if requested is not None:
                 request.topics = [
-                    ListPartitionReassignmentsTopics(name=name, partition_indexes=ids) for name, ids in wanted.items()
+                    ListPartitionReassignmentsTopics(name=name, partition_indexes=ids)
+                    for name, ids in requested.items()
                 ]
-            response = await self._ask(await self._controller(), request, timeout=max(limit, self._request_timeout))
+            response = await self._request(await self._controller(), request, timeout=max(limit, self._request_timeout))
             if response.error_code:
                 raise error_of(response.error_code, response.error_message)
             return {

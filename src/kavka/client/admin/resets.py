@@ -1,4 +1,4 @@
-"""Where a group goes on reading: what a reset of its offsets would set, by every way that Kafka's tool has."""
+"""Plans of offset resets, with all strategies of Kafka's kafka-consumer-groups tool."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ INACTIVE = ("Empty", "Dead")
 
 
 class BadReset(ValueError):
-    """What was asked for cannot be: a partition that is not there, a shift of nothing, a file with a wrong line."""
+    """An impossible reset: a partition that does not exist, a shift without a committed offset, an
+    invalid line in a file."""
 
 
 class NoSuchPartitions(BadReset):
@@ -49,10 +50,11 @@ class Resets(Topics, Groups, Records):
         *,
         timeout: float | None = None,
     ) -> OffsetReset:
-        """What `alter_consumer_group_offsets` would have to set to move the group by one of the ways of Kafka's tool:
-        to-earliest, to-latest, to-current; to-offset and shift-by (with a number), to-datetime and by-duration (with
-        text), from-file (with offsets by partition). For the partitions given, or all for which the group has offsets.
-        Nothing is changed. A wish that cannot be is a BadReset."""
+        """The offsets to set with `alter_consumer_group_offsets` for a reset of the group. `way` is
+        a strategy of Kafka's tool: to-earliest, to-latest, to-current; to-offset and shift-by with
+        a number; to-datetime and by-duration with a string; from-file with offsets by partition.
+        Applies to these partitions, or to all with a committed offset. Changes nothing. Raises
+        BadReset for an impossible reset."""
         plan = OffsetReset()
         if way == "from-file":
             assert isinstance(value, Mapping)
@@ -60,29 +62,29 @@ class Resets(Topics, Groups, Records):
             return plan
         if partitions is None:
             partitions = await self.list_consumer_group_offsets(group, timeout=timeout)
-        wanted = sorted(partitions)
-        await self._check_exist(wanted, timeout)
+        requested = sorted(partitions)
+        await self._check_exist(requested, timeout)
         match way:
             case "to-earliest":
-                plan.offsets = await self._at(wanted, OffsetSpec.earliest(), timeout)
+                plan.offsets = await self._at(requested, OffsetSpec.earliest(), timeout)
             case "to-latest":
-                plan.offsets = await self._at(wanted, OffsetSpec.latest(), timeout)
+                plan.offsets = await self._at(requested, OffsetSpec.latest(), timeout)
             case "to-offset":
-                await self._set_within(plan, dict.fromkeys(wanted, _number(value)), timeout)
+                await self._set_within(plan, dict.fromkeys(requested, _number(value)), timeout)
             case "to-datetime":
-                await self._set_at_time(plan, wanted, milliseconds_of(str(value)), timeout)
+                await self._set_at_time(plan, requested, milliseconds_of(str(value)), timeout)
             case "by-duration":
-                await self._set_at_time(plan, wanted, int(time.time() * 1000) - duration_ms(str(value)), timeout)
+                await self._set_at_time(plan, requested, int(time.time() * 1000) - duration_ms(str(value)), timeout)
             case "shift-by":
-                await self._set_within(plan, await self._shifted(group, wanted, _number(value), timeout), timeout)
+                await self._set_within(plan, await self._shifted(group, requested, _number(value), timeout), timeout)
             case "to-current":
-                plan.offsets = await self._current(group, wanted, timeout)
+                plan.offsets = await self._current(group, requested, timeout)
             case _:
                 raise BadReset(f"'{way}' is not a way to reset offsets: {', '.join(WAYS)}")
         return plan
 
     async def group_state(self, group: str, *, timeout: float | None = None) -> str:
-        """Dead for a group that is not there, whatever the broker says of such."""
+        """The state of the group. Dead if it does not exist, with every version of brokers."""
         try:
             return (await self.describe_consumer_groups([group], timeout=timeout))[group].state
         except AdminError as error:
@@ -91,34 +93,34 @@ class Resets(Topics, Groups, Records):
             raise
 
     async def _check_exist(self, partitions: Iterable[TopicPartition], timeout: float | None) -> None:
-        wanted = sorted(partitions)
-        names = sorted({tp.topic for tp in wanted})
+        requested = sorted(partitions)
+        names = sorted({tp.topic for tp in requested})
         if not names:
             return
         try:
             described = await self.describe_topics(names, timeout=timeout)
         except AdminError as error:
             described = error.results
-        found = {
+        existing = {
             TopicPartition(str(name), info.partition)
             for name, description in described.items()
             for info in description.partitions
         }
-        missing = [tp for tp in wanted if tp not in found]
+        missing = [tp for tp in requested if tp not in existing]
         if missing:
             raise NoSuchPartitions(f'The partitions "{",".join(map(str, missing))}" do not exist')
 
     async def _at(self, partitions: Iterable[TopicPartition], spec: OffsetSpec, timeout: float | None) -> Offsets:
         specs = dict.fromkeys(partitions, spec)
-        found = await self.list_offsets(specs, timeout=timeout) if specs else {}
-        return {tp: at.offset for tp, at in found.items()}
+        listed = await self.list_offsets(specs, timeout=timeout) if specs else {}
+        return {tp: at.offset for tp, at in listed.items()}
 
     async def _set_at_time(
         self, plan: OffsetReset, partitions: list[TopicPartition], timestamp: int, timeout: float | None
     ) -> None:
-        found = await self._at(partitions, OffsetSpec.for_timestamp(max(0, timestamp)), timeout)
-        plan.later = [tp for tp in partitions if found[tp] < 0]
-        plan.offsets = found | await self._at(plan.later, OffsetSpec.latest(), timeout)
+        offsets = await self._at(partitions, OffsetSpec.for_timestamp(max(0, timestamp)), timeout)
+        plan.later = [tp for tp in partitions if offsets[tp] < 0]
+        plan.offsets = offsets | await self._at(plan.later, OffsetSpec.latest(), timeout)
 
     async def _shifted(self, group: str, partitions: list[TopicPartition], by: int, timeout: float | None) -> Offsets:
         committed = await self.list_consumer_group_offsets(group, partitions, timeout=timeout)
@@ -131,18 +133,22 @@ class Resets(Topics, Groups, Records):
         return shifted
 
     async def _current(self, group: str, partitions: list[TopicPartition], timeout: float | None) -> Offsets:
-        """What is committed; the end where nothing is."""
+        """The committed offsets, or the log end offset of partitions without one."""
         committed = await self.list_consumer_group_offsets(group, partitions, timeout=timeout)
-        found = {tp: at.offset for tp, at in committed.items() if at is not None}
-        rest = [tp for tp in partitions if tp not in found]
-        return {tp: found[tp] for tp in partitions if tp in found} | await self._at(rest, OffsetSpec.latest(), timeout)
+        offsets = {tp: at.offset for tp, at in committed.items() if at is not None}
+        rest = [tp for tp in partitions if tp not in offsets]
+        return {tp: offsets[tp] for tp in partitions if tp in offsets} | await self._at(
+            rest, OffsetSpec.latest(), timeout
+        )
 
-    async def _set_within(self, plan: OffsetReset, wanted: Mapping[TopicPartition, int], timeout: float | None) -> None:
-        """Offsets that the partitions do not have become the nearest that they have."""
-        await self._check_exist(wanted, timeout)
-        earliest = await self._at(wanted, OffsetSpec.earliest(), timeout)
-        latest = await self._at(wanted, OffsetSpec.latest(), timeout)
-        for tp, offset in wanted.items():
+    async def _set_within(
+        self, plan: OffsetReset, requested: Mapping[TopicPartition, int], timeout: float | None
+    ) -> None:
+        """Set these offsets, limited to the range from the earliest to the latest offset."""
+        await self._check_exist(requested, timeout)
+        earliest = await self._at(requested, OffsetSpec.earliest(), timeout)
+        latest = await self._at(requested, OffsetSpec.latest(), timeout)
+        for tp, offset in requested.items():
             plan.offsets[tp] = min(max(offset, earliest[tp]), latest[tp])
             if plan.offsets[tp] != offset:
                 plan.moved.append(MovedOffset(tp, offset, plan.offsets[tp]))
@@ -156,8 +162,8 @@ def _number(value: object) -> int:
 
 
 def read_offsets_csv(lines: Iterable[str], groups: list[str], name: str) -> dict[str, Offsets]:
-    """topic,partition,offset for one group; group,topic,partition,offset for several. `name` is what the file is called
-    where a line is wrong."""
+    """Lines of topic,partition,offset for one group, or group,topic,partition,offset for several.
+    `name` is the file name in errors."""
     columns = 3 if len(groups) == 1 else 4
     expected = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
     plan: dict[str, Offsets] = {}

@@ -1,4 +1,4 @@
-"""How much the moving of replicas may take of the network: settings of brokers and topics."""
+"""Replication throttles of reassignments: settings of brokers and topics."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Throttles(Brokers, Configs):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Let the moves that are under way and those that are about to begin take at most `rate` bytes per second of
-        each broker that gives or takes."""
+        """Limit the replication of reassignments in progress (`under_way`) and of new ones
+        (`proposed`) to `rate` bytes per second on each source and target broker."""
         moves: dict[TopicPartition, tuple[set[int], set[int]]] = {
             tp: (set(r.replicas) - set(r.adding_replicas), set(r.adding_replicas)) for tp, r in under_way.items()
         }
@@ -65,7 +65,7 @@ class Throttles(Brokers, Configs):
     async def clear_throttles(
         self, brokers: Iterable[int], topics: Iterable[str], *, timeout: float | None = None
     ) -> None:
-        """Of these brokers and topics."""
+        """Remove the throttles of these brokers and topics."""
         rates = [AlterConfigOp.delete(name) for name in (LEADER_RATE, FOLLOWER_RATE, LOG_DIR_RATE)]
         await self.incremental_alter_configs(
             {ConfigResource.broker(broker): rates for broker in sorted(set(brokers))}, timeout=timeout

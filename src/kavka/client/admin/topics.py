@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, delete, more partitions."""
+"""Topics: create, list, describe, delete, add partitions."""
 
 from __future__ import annotations
 
@@ -35,10 +35,15 @@ from kavka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTop
 from kavka.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
     TopicRequest,
 )
-from kavka.protocol.messages.metadata import MetadataRequestTopic, MetadataResponseTopic
+from kavka.protocol.messages.metadata import (
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 
 FIRST_WITH_BROKER_DEFAULTS = 4
 FIRST_DELETE_BY_ID = 6
@@ -48,8 +53,9 @@ class Topics(AdminBase):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
     ) -> dict[str, CreatedTopic]:
-        """Make topics; a name alone stands for one with the broker's defaults. `validate_only` makes nothing."""
-        wanted = {
+        """Create topics. A name creates a topic with the broker's defaults. `validate_only` checks
+        the request and creates nothing."""
+        requested = {
             t.name: t for t in (NewTopic(t) if isinstance(t, str) else t for t in listed(topics, (NewTopic, str)))
         }
         limit = self._timeout if timeout is None else timeout
@@ -58,7 +64,7 @@ class Topics(AdminBase):
             connection = await self.cluster.connection(await self._controller(), timeout=self._request_timeout)
             version = connection.version_of(ApiKey.CREATE_TOPICS)
             request = CreateTopicsRequest(
-                topics=[_creatable(wanted[name], version) for name in names],
+                topics=[_creatable(requested[name], version) for name in names],
                 timeout_ms=milliseconds(limit),
                 validate_only=validate_only,
             )
@@ -66,17 +72,17 @@ class Topics(AdminBase):
             done = {t.name: _created(t) for t in response.topics if not t.error_code}
             return done, {t.name: error_of(t.error_code, t.error_message) for t in response.topics if t.error_code}
 
-        return await self._each(wanted, attempt, timeout)
+        return await self._each(requested, attempt, timeout)
 
     async def list_topics(
         self, list_internal: bool = False, *, timeout: float | None = None
     ) -> dict[str, TopicListing]:
-        """All topics by name, the cluster's own only if asked for."""
+        """All topics by name; internal topics only with `list_internal`."""
 
         async def attempt() -> dict[str, TopicListing]:
             response = await self._metadata(None)
-            found = (TopicListing(t.name or "", t.topic_id, t.is_internal) for t in response.topics)
-            return {t.name: t for t in sorted(found) if list_internal or not t.is_internal}
+            listings = (TopicListing(t.name or "", t.topic_id, t.is_internal) for t in response.topics)
+            return {t.name: t for t in sorted(listings) if list_internal or not t.is_internal}
 
         return await self._once("list_topics", attempt, timeout)
 
@@ -88,9 +94,9 @@ class Topics(AdminBase):
         partitions_per_response: int = 2000,
         timeout: float | None = None,
     ) -> dict[str | UUID, TopicDescription]:
-        """Partitions with their leader, replicas and ISR; topics by name or by id, the result by what was given.
-        Brokers since 3.8 answer by pages of `partitions_per_response`, or fewer."""
-        wanted: list[str | UUID] = listed(topics, (str, UUID))
+        """The partitions with leader, replicas and ISR, of topics by name or id. The result has the
+        same keys. Brokers since 3.8 respond in pages of at most `partitions_per_response`."""
+        requested: list[str | UUID] = listed(topics, (str, UUID))
 
         async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, TopicDescription]:
             connection = await self.cluster.any_connection(timeout=self._request_timeout)
@@ -120,7 +126,7 @@ class Topics(AdminBase):
                         done[key] = _description(topic, self.cluster.nodes)
             return done, errors
 
-        return await self._each(wanted, attempt, timeout)
+        return await self._each(requested, attempt, timeout)
 
     async def _describe_by_pages(
         self,
@@ -130,18 +136,18 @@ class Topics(AdminBase):
         done: dict[str | UUID, TopicDescription],
         errors: dict[str | UUID, KafkaError],
     ) -> None:
-        """DescribeTopicPartitions answers in pages; a topic may lie across two of them."""
+        """DescribeTopicPartitions responds in pages; a topic may span two pages."""
         await self._brokers()
         partitions: dict[str, list[TopicPartitionInfo]] = {}
         heads: dict[str, DescribeTopicPartitionsResponseTopic] = {}
         cursor: Cursor | None = None
         while True:
-            # With a cursor, only topics from there on are wanted, in the order of their names.
+            # With a cursor, the request has only topics from there on, in the order of names.
             left = sorted(name for name in names if cursor is None or name >= cursor.topic_name)
             request = DescribeTopicPartitionsRequest(
                 topics=[TopicRequest(name=name) for name in left], response_partition_limit=page, cursor=cursor
             )
-            response = await self._ask(None, request)
+            response = await self._request(None, request)
             for topic in response.topics:
                 name = topic.name or ""
                 if topic.error_code:
@@ -156,19 +162,19 @@ class Topics(AdminBase):
             if cursor is None:
                 break
         for name, head in heads.items():
-            found = sorted(partitions[name], key=lambda p: p.partition)
+            infos = sorted(partitions[name], key=lambda p: p.partition)
             bits = head.topic_authorized_operations
             done[name] = TopicDescription(
                 name,
                 head.topic_id,
                 head.is_internal,
-                tuple(found),
+                tuple(infos),
                 operations(bits) if include_operations else None,
             )
 
     async def delete_topics(self, topics: Iterable[str | UUID] | str | UUID, *, timeout: float | None = None) -> None:
         """Delete topics by name or by id, with all their records."""
-        wanted: list[str | UUID] = listed(topics, (str, UUID))
+        requested: list[str | UUID] = listed(topics, (str, UUID))
         limit = self._timeout if timeout is None else timeout
 
         async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, None]:
@@ -187,15 +193,15 @@ class Topics(AdminBase):
             response = await connection.send(request, version=version, timeout=max(limit, self._request_timeout))
             done: dict[str | UUID, None] = {}
             errors: dict[str | UUID, KafkaError] = {}
-            for answer in response.responses:
-                key = answer.name if answer.name in keys else answer.topic_id
-                if answer.error_code:
-                    errors[key] = error_of(answer.error_code, answer.error_message)
+            for result in response.responses:
+                key = result.name if result.name in keys else result.topic_id
+                if result.error_code:
+                    errors[key] = error_of(result.error_code, result.error_message)
                 else:
                     done[key] = None
             return done, errors
 
-        await self._each(wanted, attempt, timeout)
+        await self._each(requested, attempt, timeout)
 
     async def create_partitions(
         self,
@@ -204,21 +210,21 @@ class Topics(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Give topics more partitions: the new total by topic. There is no way to have fewer."""
-        wanted = {name: NewPartitions(p) if isinstance(p, int) else p for name, p in partitions.items()}
+        """Add partitions to topics: the new total by topic. It cannot be reduced."""
+        requested = {name: NewPartitions(p) if isinstance(p, int) else p for name, p in partitions.items()}
         limit = self._timeout if timeout is None else timeout
 
         async def attempt(names: list[str]) -> Outcome[str, None]:
             request = CreatePartitionsRequest(
-                topics=[_more_partitions(name, wanted[name]) for name in names],
+                topics=[_more_partitions(name, requested[name]) for name in names],
                 timeout_ms=milliseconds(limit),
                 validate_only=validate_only,
             )
-            response = await self._ask(await self._controller(), request, timeout=max(limit, self._request_timeout))
+            response = await self._request(await self._controller(), request, timeout=max(limit, self._request_timeout))
             done = {r.name: None for r in response.results if not r.error_code}
             return done, {r.name: error_of(r.error_code, r.error_message) for r in response.results if r.error_code}
 
-        await self._each(wanted, attempt, timeout)
+        await self._each(requested, attempt, timeout)
 
 
 def _creatable(topic: NewTopic, version: int) -> CreatableTopic:
@@ -228,7 +234,9 @@ def _creatable(topic: NewTopic, version: int) -> CreatableTopic:
         for partition, brokers in (topic.replica_assignments or {}).items()
     ]
     if not assignments and version < FIRST_WITH_BROKER_DEFAULTS and (partitions is None or replicas is None):
-        raise UnsupportedVersion("a broker this old needs the number of partitions and of replicas")
+        raise UnsupportedVersion(
+            "this broker has no defaults: give the number of partitions and the replication factor"
+        )
     return CreatableTopic(
         name=topic.name,
         num_partitions=-1 if partitions is None else partitions,
@@ -248,31 +256,31 @@ def _text(value: object) -> str | None:
     return str(value)
 
 
-def _created(answer: CreatableTopicResult) -> CreatedTopic:
-    configs = {config.name: config.value for config in answer.configs or ()}
-    return CreatedTopic(answer.name, answer.topic_id, answer.num_partitions, answer.replication_factor, configs)
+def _created(result: CreatableTopicResult) -> CreatedTopic:
+    configs = {config.name: config.value for config in result.configs or ()}
+    return CreatedTopic(result.name, result.topic_id, result.num_partitions, result.replication_factor, configs)
 
 
-def _more_partitions(name: str, wanted: NewPartitions) -> CreatePartitionsTopic:
+def _more_partitions(name: str, new: NewPartitions) -> CreatePartitionsTopic:
     assignments = None
-    if wanted.assignments is not None:
-        assignments = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in wanted.assignments]
-    return CreatePartitionsTopic(name=name, count=wanted.total, assignments=assignments)
+    if new.assignments is not None:
+        assignments = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in new.assignments]
+    return CreatePartitionsTopic(name=name, count=new.total, assignments=assignments)
 
 
 def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
-    found = sorted((_partition(p, nodes) for p in topic.partitions), key=lambda p: p.partition)
+    infos = sorted((_partition(p, nodes) for p in topic.partitions), key=lambda p: p.partition)
     return TopicDescription(
         topic.name or "",
         topic.topic_id,
         topic.is_internal,
-        tuple(found),
+        tuple(infos),
         operations(topic.topic_authorized_operations),
     )
 
 
 def _partition(
-    answer: object,
+    partition: MetadataResponsePartition | DescribeTopicPartitionsResponsePartition,
     nodes: Mapping[int, Node],
     eligible: list[int] | None = None,
     last_known: list[int] | None = None,
@@ -280,14 +288,14 @@ def _partition(
     def brokers(ids: Iterable[int]) -> tuple[Node, ...]:
         return tuple(nodes.get(broker_id) or Node(broker_id, "", -1) for broker_id in ids)
 
-    leader = answer.leader_id  # type: ignore[attr-defined]
+    leader = partition.leader_id
     return TopicPartitionInfo(
-        answer.partition_index,  # type: ignore[attr-defined]
+        partition.partition_index,
         None if leader < 0 else brokers([leader])[0],
-        answer.leader_epoch,  # type: ignore[attr-defined]
-        brokers(answer.replica_nodes),  # type: ignore[attr-defined]
-        brokers(answer.isr_nodes),  # type: ignore[attr-defined]
-        brokers(answer.offline_replicas),  # type: ignore[attr-defined]
+        partition.leader_epoch,
+        brokers(partition.replica_nodes),
+        brokers(partition.isr_nodes),
+        brokers(partition.offline_replicas),
         None if eligible is None else brokers(eligible),
         None if last_known is None else brokers(last_known),
     )

@@ -1,4 +1,4 @@
-"""Producers and transactions: what brokers know of them, and ending those that hang."""
+"""Producers and transactions: describe them, and end hanging transactions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kavka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 
-# Later versions of EndTxn raise the epoch: for transactions that were begun in that protocol.
+# Later versions of EndTxn raise the epoch, for transactions of the second protocol.
 FIRST_END_TXN = 4
 
 
@@ -39,23 +39,23 @@ class Transactions(AdminBase):
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The producers that the partition's leader knows, or another replica's broker, with where their open
-        transaction began."""
+        """The active producers of each partition with the start of their open transaction; from the
+        leader, or from the replica on `broker_id`."""
 
         async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
             topics = [TopicRequest(name=name, partition_indexes=ids) for name, ids in by_topic(some).items()]
-            response = await self._ask(node_id, DescribeProducersRequest(topics=topics))
+            response = await self._request(node_id, DescribeProducersRequest(topics=topics))
             return by_partition(response.topics, _states_of)
 
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        requested = [TopicPartition(*tp) for tp in partitions]
         if broker_id is None:
-            return await self._each_leader(wanted, ask, timeout)
+            return await self._each_leader(requested, ask, timeout)
 
         async def attempt(left: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
             await self._brokers()
             return await gather({broker_id: left}, ask)
 
-        return await self._each(wanted, attempt, timeout)
+        return await self._each(requested, attempt, timeout)
 
     async def list_transactions(
         self,
@@ -66,7 +66,7 @@ class Transactions(AdminBase):
         pattern: str | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """The transactions that the coordinators know, of all brokers."""
+        """The transactions of all coordinators."""
 
         async def attempt(brokers: list[int]) -> Outcome[int, list[TransactionListing]]:
             done: dict[int, list[TransactionListing]] = {}
@@ -95,14 +95,14 @@ class Transactions(AdminBase):
                     errors[broker] = error
             return done, errors
 
-        found = await self._each_broker(None, attempt, timeout)
-        return sorted(listing for some in found.values() for listing in some)
+        by_broker = await self._each_broker(None, attempt, timeout)
+        return sorted(listing for listings in by_broker.values() for listing in listings)
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
     ) -> dict[str, TransactionDescription]:
         async def ask(node: Node, ids: list[str]) -> Outcome[str, TransactionDescription]:
-            response = await self._ask(node.id, DescribeTransactionsRequest(transactional_ids=ids))
+            response = await self._request(node.id, DescribeTransactionsRequest(transactional_ids=ids))
             done: dict[str, TransactionDescription] = {}
             errors: dict[str, KafkaError] = {}
             for t in response.transaction_states:
@@ -124,9 +124,9 @@ class Transactions(AdminBase):
         return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, ask, timeout)
 
     async def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
-        """End a transaction that hangs in a partition, behind its coordinator's back: only for one that no coordinator
-        ends any more. Readers of committed records go on after it."""
-        wanted = TopicPartition(*spec.partition)
+        """Abort a hanging transaction in one partition, bypassing its coordinator. Only for a
+        transaction that no coordinator will end. It no longer blocks read_committed consumers."""
+        partition = TopicPartition(*spec.partition)
 
         async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, None]:
             marker = WritableTxnMarker(
@@ -134,63 +134,65 @@ class Transactions(AdminBase):
                 producer_epoch=spec.producer_epoch,
                 transaction_result=False,
                 coordinator_epoch=spec.coordinator_epoch,
-                topics=[WritableTxnMarkerTopic(name=wanted.topic, partition_indexes=[wanted.partition])],
+                topics=[WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
             )
-            response = await self._ask(node_id, WriteTxnMarkersRequest(markers=[marker]))
+            response = await self._request(node_id, WriteTxnMarkersRequest(markers=[marker]))
             codes = [p.error_code for m in response.markers for t in m.topics for p in t.partitions]
             if codes != [0]:
-                return {}, {wanted: error_of(codes[0] if codes else -1)}
-            return {wanted: None}, {}
+                return {}, {partition: error_of(codes[0] if codes else -1)}
+            return {partition: None}, {}
 
-        await self._each_leader([wanted], ask, timeout)
+        await self._each_leader([partition], ask, timeout)
 
     async def end_transactions(
         self, prepared: Iterable[PreparedTransaction], *, commit: bool = True, timeout: float | None = None
     ) -> None:
-        """Commit or abort transactions that producers have prepared, in this process or another, alive or not.
+        """Commit or abort prepared transactions. Their producers may be in any process, and need
+        not be alive.
 
-        Ending one again in the same way does nothing. One that had another end before, or whose transactional id was
-        used again, is an error: INVALID_TXN_STATE, PRODUCER_FENCED, INVALID_PRODUCER_EPOCH, or
-        INVALID_PRODUCER_ID_MAPPING where the id is forgotten."""
-        given = list(prepared)
-        wanted = {one.transactional_id: one for one in given}
-        if len(wanted) < len(given):
+        Repeating the same end does nothing. A transaction with another end, or whose transactional
+        id was used again, is an error: INVALID_TXN_STATE, PRODUCER_FENCED, INVALID_PRODUCER_EPOCH,
+        or INVALID_PRODUCER_ID_MAPPING if the id has expired."""
+        transactions = list(prepared)
+        by_id = {transaction.transactional_id: transaction for transaction in transactions}
+        if len(by_id) < len(transactions):
             raise ValueError("a transactional id has one transaction at a time")
 
         async def end(node: Node, name: str) -> int:
-            one = wanted[name]
+            transaction = by_id[name]
             request = EndTxnRequest(
                 transactional_id=name,
-                producer_id=one.producer_id,
-                producer_epoch=one.producer_epoch,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.producer_epoch,
                 committed=commit,
             )
-            response = await self._ask(node.id, request, None if one.second_protocol else FIRST_END_TXN)
+            highest = None if transaction.second_protocol else FIRST_END_TXN
+            response = await self._request(node.id, request, highest)
             code: int = response.error_code
             return code
 
         async def ask(node: Node, ids: list[str]) -> Outcome[str, None]:
             codes = await asyncio.gather(*(end(node, name) for name in ids))
-            found = dict(zip(ids, codes, strict=True))
-            return {name: None for name, code in found.items() if not code}, {
-                name: error_of(code) for name, code in found.items() if code
+            outcomes = dict(zip(ids, codes, strict=True))
+            return {name: None for name, code in outcomes.items() if not code}, {
+                name: error_of(code) for name, code in outcomes.items() if code
             }
 
-        await self._each_coordinator(wanted, TRANSACTION, ask, timeout)
+        await self._each_coordinator(by_id, TRANSACTION, ask, timeout)
 
     async def fence_producers(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
     ) -> dict[str, tuple[int, int]]:
-        """Shut out the producers that use these transactional ids now; their open transactions are aborted. Returns the
-        producer id and epoch that each has after that."""
+        """Fence the current producers with these transactional ids, and abort their open
+        transactions. Returns the new producer id and epoch of each."""
 
         async def ask(node: Node, ids: list[str]) -> Outcome[str, tuple[int, int]]:
             done: dict[str, tuple[int, int]] = {}
             errors: dict[str, KafkaError] = {}
             for name in ids:
-                # The timeout is that of a transaction that never begins.
+                # The timeout of a transaction that never begins.
                 request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
-                response = await self._ask(node.id, request)
+                response = await self._request(node.id, request)
                 if response.error_code:
                     errors[name] = error_of(response.error_code)
                 else:
@@ -200,7 +202,8 @@ class Transactions(AdminBase):
         return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, ask, timeout)
 
     async def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Abort whatever transaction is open under this id, whoever has it, a prepared one too."""
+        """Abort the open transaction of this id, including a prepared one, and fence its
+        producer."""
         await self.fence_producers(transactional_id, timeout=timeout)
 
 

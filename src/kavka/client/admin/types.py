@@ -1,4 +1,4 @@
-"""What the admin client takes and gives: plain values, nothing that talks to a cluster."""
+"""[pure] Arguments and results of the admin client."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NO_OPERATIONS = -(2**31)
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic to be made. Without a number of partitions or of replicas the broker's defaults count; with
-    `replica_assignments` (partition to broker ids) neither is given."""
+    """A topic to create. Without a number of partitions or a replication factor the broker's
+    defaults apply. With `replica_assignments` (broker ids by partition) both must be None."""
 
     name: str
     num_partitions: int | None = None
@@ -33,7 +33,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What was made. A broker older than 2.4 says no more than the name: then the numbers are -1."""
+    """The result of a creation. A broker older than 2.4 returns only the name: the numbers are
+    -1."""
 
     name: str
     topic_id: UUID
@@ -50,8 +51,8 @@ class TopicListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitionInfo:
-    """`leader` is None where there is none. `eligible_leaders` and `last_known_eligible` are for clusters that keep
-    such a list, else None."""
+    """`leader` is None without a leader. `eligible_leaders` and `last_known_eligible` are None in a
+    cluster without eligible leader replicas."""
 
     partition: int
     leader: Node | None
@@ -74,7 +75,7 @@ class TopicDescription:
 
 @dataclass(slots=True)
 class NewPartitions:
-    """`total` partitions in all; `assignments` has the brokers of each new one."""
+    """`total` includes the existing partitions; `assignments` has the brokers of each new one."""
 
     total: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -93,7 +94,8 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """Whose settings: a topic, a broker by its id as text ("" for all brokers' default), a group."""
+    """The owner of settings: a topic, a group, or a broker by its id ("" for the default of all
+    brokers)."""
 
     type: ResourceType
     name: str
@@ -153,7 +155,8 @@ class OpType(IntEnum):
 
 
 class AlterConfigOp(NamedTuple):
-    """One change of a setting: set it, delete it (back to the default), or add to or take from one that is a list."""
+    """A change of a setting: set it, reset it to its default (DELETE), or append to or subtract
+    from a list."""
 
     name: str
     value: str | None = None
@@ -180,8 +183,8 @@ class ReplicaInfo(NamedTuple):
 
 
 class ReplicaLogDirInfo(NamedTuple):
-    """Where a replica lies and where it is being moved to; None: nowhere. The lag is behind the high watermark, that
-    of a moved one behind the log it is made from."""
+    """The log directory of a replica, and the one it is being moved to; None if there is none. The
+    current lag is relative to the high watermark, the future lag to the current log."""
 
     current_log_dir: str | None = None
     current_offset_lag: int | None = None
@@ -210,7 +213,8 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class FeatureMetadata:
-    """Ranges of versions by name: what the cluster has agreed on, and what the broker that was asked knows."""
+    """Version ranges by feature: finalized in the cluster, and supported by the responding
+    broker."""
 
     finalized: dict[str, tuple[int, int]]
     supported: dict[str, tuple[int, int]]
@@ -229,7 +233,7 @@ class ApiVersionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """`type` is consumer or classic, None where the broker does not say."""
+    """`type` is consumer or classic, or None from an older broker."""
 
     group_id: str
     protocol_type: str
@@ -238,7 +242,7 @@ class GroupListing:
 
     @property
     def is_simple(self) -> bool:
-        """Only offsets are committed under this name; nobody ever joined."""
+        """Whether the group has only committed offsets and never had a member."""
         return self.protocol_type == ""
 
 
@@ -256,12 +260,13 @@ class MemberDescription:
     subscribed_pattern: str | None = None
     user_data: bytes | None = None
     upgraded: bool | None = None
-    """In a group of the new protocol: whether this member uses it, too; None where the broker does not say."""
+    """Whether a member of a consumer-protocol group uses that protocol; None from an older
+    broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescription:
-    """`assignor` is the protocol that a classic group has chosen, or the broker's assignor."""
+    """`assignor` is the selected protocol of a classic group, or the broker's assignor."""
 
     group_id: str
     state: str
@@ -276,7 +281,7 @@ class ConsumerGroupDescription:
 
 
 class MemberToRemove(NamedTuple):
-    """By its static id, or by the id that the group gave it."""
+    """A member by its group instance id, or by its member id."""
 
     group_instance_id: str | None = None
     member_id: str = ""
@@ -286,33 +291,33 @@ class MemberToRemove(NamedTuple):
 
 
 class OffsetSpec(NamedTuple):
-    """Which offset of a partition: see the class methods."""
+    """Selects an offset of a partition: see the class methods."""
 
     timestamp: int
 
     @classmethod
     def latest(cls) -> OffsetSpec:
-        """After the last record."""
+        """The offset after the last record."""
         return cls(-1)
 
     @classmethod
     def earliest(cls) -> OffsetSpec:
-        """Of the first record that is still there."""
+        """The offset of the first record in the log."""
         return cls(-2)
 
     @classmethod
     def max_timestamp(cls) -> OffsetSpec:
-        """Of the record with the highest timestamp."""
+        """The offset of the record with the highest timestamp."""
         return cls(-3)
 
     @classmethod
     def for_timestamp(cls, timestamp: int) -> OffsetSpec:
-        """Of the first record with this timestamp (milliseconds) or a later one."""
+        """The offset of the first record with this timestamp (milliseconds) or a later one."""
         return cls(timestamp)
 
 
 class ListedOffset(NamedTuple):
-    """`offset` is -1 where no record answers the question."""
+    """`offset` is -1 if no record matches."""
 
     offset: int
     timestamp: int
@@ -320,23 +325,24 @@ class ListedOffset(NamedTuple):
 
 
 class MovedOffset(NamedTuple):
-    """An offset that the partition does not have, and the nearest that it has."""
+    """A requested offset that is out of range, and the nearest `offset` in range."""
 
     partition: TopicPartition
-    wanted: int
+    requested: int
     offset: int
 
     def __str__(self) -> str:
-        than = "lower than earliest" if self.wanted < self.offset else "higher than latest"
+        than = "lower than earliest" if self.requested < self.offset else "higher than latest"
         return (
-            f"New offset ({self.wanted}) is {than} offset for topic partition {self.partition}. "
+            f"New offset ({self.requested}) is {than} offset for topic partition {self.partition}. "
             f"Value will be set to {self.offset}"
         )
 
 
 @dataclass(slots=True)
 class OffsetReset:
-    """What would be set. `later` are partitions with no record of the time that was asked for, or after it."""
+    """The plan of a reset. `later` has the partitions without a record at or after the requested
+    time."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     moved: list[MovedOffset] = field(default_factory=list)
@@ -356,7 +362,7 @@ class ProducerState(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """Open in a partition. `hangs` says that no coordinator ends it."""
+    """An open transaction in a partition. `hangs`: no coordinator will end it."""
 
     partition: TopicPartition
     producer: ProducerState
@@ -364,7 +370,7 @@ class OpenTransaction(NamedTuple):
 
 
 class TransactionListing(NamedTuple):
-    """`coordinator` is the id of the broker that looks after it."""
+    """`coordinator` is the id of the coordinator's broker."""
 
     transactional_id: str
     producer_id: int
@@ -385,7 +391,7 @@ class TransactionDescription:
 
 
 class AbortTransactionSpec(NamedTuple):
-    """A transaction that hangs in a partition; `describe_producers` has the numbers."""
+    """A hanging transaction in a partition; `describe_producers` returns the values."""
 
     partition: TopicPartition
     producer_id: int
@@ -409,7 +415,7 @@ class PartitionReassignment:
 
 
 def operations(bits: int) -> frozenset[int] | None:
-    """Numbers of the operations that a bit field allows; None where the broker was not asked."""
+    """The operation codes in a bit field; None if the request did not ask for them."""
     if bits == NO_OPERATIONS:
         return None
     return frozenset(n for n in range(32) if bits >> n & 1)

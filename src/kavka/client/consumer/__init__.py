@@ -1,12 +1,13 @@
 """The consumer.
 
-`core.py` is the consumer as such, asyncio code with no threads, with its parts beside it: `fetcher.py` fills the buffer
-ahead of the program, `coordinator.py` speaks to the group's coordinator, `classic.py` and `modern.py` are the two ways
-to be a member, `offsets.py` finds positions. `blocking.py` and `asynchronous.py` are its two faces. `_decode.py` is the
-hot part, which is compiled.
+`core.py` is the consumer without threads: asyncio code, and a description of its tasks.
+`fetcher.py` prefetches into the buffer, `coordinator.py` sends requests to the group's coordinator,
+`classic.py` and `modern.py` are the members of the two group protocols (their states:
+`member_states.py`), and `positions.py` determines positions. `consumer.py` and `aio.py` are the
+blocking and the asyncio consumer. `_decode.py` is the hot path, which can be compiled.
 
-Who may change what. The program's thread takes records out of the buffer and moves positions over them. Everything else
-(the assignment, positions that are sought or reset, pauses) is changed on the loop, and only by a call that the program
-is waiting for. What runs in the background (fetching, heartbeats, rebalances) reads that, fills the buffer, and leaves
-errands for the next poll to carry out.
+Ownership: the application's thread takes records out of the buffer and moves positions past them.
+All other state (the assignment, seeks, resets, pauses) changes on the loop, and only in calls that
+the application waits for. Background tasks (fetches, heartbeats, rebalances) read that state, fill
+the buffer, and submit changes as tasks of the next poll.
 """

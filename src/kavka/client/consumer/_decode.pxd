@@ -1,4 +1,5 @@
-# C types of _decode.py, and its inner loops, for where it is compiled. What has no entry here is an ordinary Python object.
+# C types and inner loops of _decode.py, for the compiled form. Names without an entry here are
+# ordinary Python objects.
 # cython: annotation_typing=False
 
 cimport cython
@@ -20,14 +21,14 @@ cdef class ConsumerRecord:
 
 
 cdef class Columns:
-    cdef public Py_ssize_t rows, room, most
+    cdef public Py_ssize_t rows, room, max_size
     cdef public object offsets, timestamps, keys, values
     cdef public bytearray key_data, value_data, key_ends, value_ends, key_flags, value_flags
     cdef public list headers, runs, types
-    # Of key_data and value_data, which are longer while they are being filled.
+    # Used bytes of key_data and value_data, which are longer while they are filled.
     cdef public Py_ssize_t key_used, value_used
 
-    cpdef ran(self, topic, long partition, long timestamp_type, Py_ssize_t rows)
+    cpdef add_run(self, topic, long partition, long timestamp_type, Py_ssize_t rows)
 
 
 cdef class Fetched:
@@ -36,7 +37,7 @@ cdef class Fetched:
     cdef public bint check_crcs, exhausted
     cdef public long long next_offset, base_offset, last_offset, base_timestamp, append_time, version
     cdef public Py_ssize_t end, size, batch_end, body_end, pos, left, next_aborted
-    # What the batch that was opened last says that its checksum is.
+    # The checksum in the header of the open batch.
     cdef public unsigned long crc
 
     @cython.locals(done=Py_ssize_t, before=Py_ssize_t)
@@ -47,11 +48,11 @@ cdef class Fetched:
     cdef bint _open(self) except -1
     cdef Py_ssize_t _take(self, list out, Py_ssize_t limit) except -1
     cdef Py_ssize_t _take_columns(self, Columns out, Py_ssize_t limit) except -1
-    cdef _moved(self, Py_ssize_t pos, Py_ssize_t left, long long offset, Py_ssize_t size)
+    cdef _advance(self, Py_ssize_t pos, Py_ssize_t left, long long offset, Py_ssize_t size)
 
 
 cdef inline bytearray new_bytearray(Py_ssize_t size):
-    """Not filled with zeroes, as `bytearray(size)` is."""
+    """Does not zero the memory, unlike `bytearray(size)`."""
     return PyByteArray_FromStringAndSize(NULL, size)
 
 
@@ -94,8 +95,8 @@ cdef inline tuple find_end(object data):
 
 
 cdef inline bint open_plain(Fetched self) except -1:
-    """Opens the batch at `batch_end`, its checksum not looked at, if it is one of magic 2 with records for us, neither
-    compressed nor part of a transaction that matters; else does nothing."""
+    """Open the batch at `batch_end` without validating its checksum, if it has magic 2 and records
+    to return and is neither compressed nor part of a transaction to check; else do nothing."""
     cdef Py_buffer view
     cdef const unsigned char* at
     cdef Py_ssize_t start = self.batch_end
@@ -136,14 +137,14 @@ cdef inline bint open_plain(Fetched self) except -1:
     return True
 
 
-cdef inline const unsigned char* refuse(str why) except NULL:
-    raise ValueError(why)
+cdef inline const unsigned char* fail(str reason) except NULL:
+    raise ValueError(reason)
 
 
 cdef inline const unsigned char* read_varint(
     const unsigned char* at, const unsigned char* end, int bits, long long* value
 ) except NULL nogil:
-    """A zigzag varint of at most so many bits; ValueError where it is longer, or cut off by `end`."""
+    """Read a zigzag varint of at most `bits` bits; ValueError if it is longer or passes `end`."""
     cdef unsigned long long number, byte
     cdef int shift
     if at < end and at[0] < 128:
@@ -157,18 +158,18 @@ cdef inline const unsigned char* read_varint(
         at += 1
         if shift >= bits or (shift == 63 and byte > 1) or (bits == 32 and shift == 28 and byte > 15):
             with gil:
-                return refuse("a variable-length number is too long")
+                return fail("a variable-length number is too long")
         number |= (byte & 127) << shift
         if byte < 128:
             value[0] = <long long>(number >> 1) ^ -<long long>(number & 1)
             return at
         shift += 7
     with gil:
-        return refuse("a batch ends before the last of its records")
+        return fail("a batch ends before its last record")
 
 
 cdef struct Raw:
-    # One record of a batch: where its parts are. Lengths are -1 for null; headers are those with their count in front.
+    # The positions of a record's parts. Lengths are -1 for null; headers start with their count.
     long long offset, timestamp, key_size, value_size
     const unsigned char* key
     const unsigned char* value
@@ -179,12 +180,12 @@ cdef struct Raw:
 cdef inline const unsigned char* read_record(
     const unsigned char* at, const unsigned char* end, long long first, Raw* raw
 ) except NULL nogil:
-    """The record at `at`, its offset and timestamp still relative; one below `first` is not looked at further."""
+    """Parse the record at `at`. Its offset and timestamp are relative. Skip it below `first`."""
     cdef long long length
     at = read_varint(at, end, 32, &length)
     if length < 0 or length > end - at:
         with gil:
-            return refuse(f"a record of {length} bytes where {end - at} are left")
+            return fail(f"a record of {length} bytes where {end - at} are left")
     end = at + length
     raw.end = end
     at = read_varint(at + 1, end, 64, &raw.timestamp)
@@ -196,24 +197,24 @@ cdef inline const unsigned char* read_record(
     if raw.key_size > 0:
         if raw.key_size > end - at:
             with gil:
-                return refuse("a record's fields do not fill it")
+                return fail("a record's fields do not fill it")
         at += raw.key_size
     elif raw.key_size < -1:
         with gil:
-            return refuse(f"a record's key has {raw.key_size} bytes")
+            return fail(f"a record's key has {raw.key_size} bytes")
     at = read_varint(at, end, 32, &raw.value_size)
     raw.value = at
     if raw.value_size > 0:
         if raw.value_size > end - at:
             with gil:
-                return refuse("a record's fields do not fill it")
+                return fail("a record's fields do not fill it")
         at += raw.value_size
     elif raw.value_size < -1:
         with gil:
-            return refuse(f"a record's value has {raw.value_size} bytes")
+            return fail(f"a record's value has {raw.value_size} bytes")
     if at >= end:
         with gil:
-            return refuse("a record's fields do not fill it")
+            return fail("a record's fields do not fill it")
     raw.headers = NULL if at[0] == 0 and at + 1 == end else at
     return end
 
@@ -255,14 +256,14 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
                 record._headers = PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers)
             out.append(record)
             done += 1
-        self._moved(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, self.body_end)
+        self._advance(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
     return done
 
 
 cdef inline int make_room(Columns out, Py_ssize_t rows, Py_ssize_t keys, Py_ssize_t values) except -1:
-    """Room for so many rows more, and so many bytes of keys and of values."""
+    """Ensure room for more rows, and for bytes of keys and values."""
     cdef Py_ssize_t need = out.rows + rows
     if need > out.room:
         need = max(need, 2 * out.room, 4096)
@@ -283,7 +284,7 @@ cdef inline int make_room(Columns out, Py_ssize_t rows, Py_ssize_t keys, Py_ssiz
 
 
 cdef struct Sinks:
-    # The memory of columns. It has room for what is put there, and nobody moves it meanwhile.
+    # The memory of columns. It has enough room and does not move while records are decoded.
     int64_t* offsets
     int64_t* timestamps
     char* key_flags
@@ -331,7 +332,7 @@ cdef inline void put_row(
     to.row = row + 1
 
 
-cdef inline int keep(Columns out, Sinks* sinks) except -1:
+cdef inline int store_sizes(Columns out, Sinks* sinks) except -1:
     out.rows = sinks.row
     out.key_used = sinks.key_used
     out.value_used = sinks.value_used
@@ -349,7 +350,7 @@ cdef inline int add_row(Columns out, long long offset, long long timestamp, obje
         <const unsigned char*>PyBytes_AS_STRING(k), -1 if key is None else PyBytes_GET_SIZE(k),
         <const unsigned char*>PyBytes_AS_STRING(v), -1 if value is None else PyBytes_GET_SIZE(v),
     )
-    return keep(out, &sinks)
+    return store_sizes(out, &sinks)
 
 
 cdef inline int put_headers(Columns out, Py_ssize_t row, Raw* raw) except -1 nogil:
@@ -359,7 +360,7 @@ cdef inline int put_headers(Columns out, Py_ssize_t row, Raw* raw) except -1 nog
 
 
 cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit) except -1:
-    """The thread that fetches goes on meanwhile: nothing here needs the interpreter but headers and errors."""
+    """Releases the interpreter's lock, except for headers and errors, for the fetching thread."""
     cdef Py_buffer view
     cdef Raw raw
     cdef Sinks sinks
@@ -373,7 +374,7 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
     cdef long long append_time = self.append_time
     cdef long long first = self.next_offset - base_offset
     raw.offset = first - 1
-    # What of a batch is not taken at once is little; so is what its keys do not need of the room.
+    # Room for the whole batch in both columns: the excess is small.
     make_room(out, min(left, limit), room, room)
     sinks = sinks_of(out)
     PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
@@ -394,8 +395,8 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
                     raw.key, raw.key_size, raw.value, raw.value_size,
                 )
                 done += 1
-        self._moved(at - <const unsigned char*>view.buf, left, base_offset + raw.offset, self.body_end)
+        self._advance(at - <const unsigned char*>view.buf, left, base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
-    keep(out, &sinks)
+    store_sizes(out, &sinks)
     return done

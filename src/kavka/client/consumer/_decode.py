@@ -1,20 +1,21 @@
-"""The hot part of the consumer: from the bytes of a fetch to records, or to columns.
+"""The hot path of the consumer: decodes fetched bytes to records or columns.
 
-This file is plain Python and is compiled with Cython where a compiler was there at install time; `_decode.pxd` has the
-C types and the inner loops in C. Where those do the work, the Python beside them (under `else`, and `plain_decode.py`)
-does the same.
+This file is plain Python. If a compiler is available at install time, Cython compiles it;
+`_decode.pxd` has the C types and the inner loops in C. The Python code beside them (under `else`,
+and in `plain_decode.py`) does the same without a compiler.
 
-A `Fetched` belongs to the thread that polls, from when it is in the buffer on.
+A `Fetched` belongs to the polling thread once it is in the buffer.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
 from kavka.client.consumer.errors import UnreadableBatch
-from kavka.client.consumer.plain_decode import take_plainly
+from kavka.client.consumer.plain_decode import take_plain
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, batch_at, corrupt
@@ -22,13 +23,17 @@ from kavka.records.compression import MAX_DECOMPRESSED, decompress
 from kavka.records.reader import batch_records
 from kavka.records.varint import decode_varint, encode_varint
 
-try:
-    import cython
-except ImportError:
+if TYPE_CHECKING:
     from kavka.common import plain_cython as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from kavka.common import plain_cython as cython
 
 NO_TIMESTAMP_TYPE = -1
-# No batch unpacks to more than MAX_DECOMPRESSED, so that with one more of them a column is still below 2 GB.
+# A batch decompresses to at most MAX_DECOMPRESSED, so a column stays below 2 GB with one more
+# batch.
 MAX_COLUMN = 1024 * 1024 * 1024
 
 
@@ -39,10 +44,10 @@ def is_compiled() -> bool:
 @cython.freelist(1024)
 @cython.cclass
 class ConsumerRecord:
-    """A record as the program gets it. `timestamp` is in milliseconds, -1 where there is none.
+    """A consumed record. `timestamp` is in milliseconds, -1 if there is none.
 
-    `timestamp_type` is 0 where the producer set the time, 1 where the broker did. Sizes are those of the bytes before
-    deserialisation, -1 for null. `leader_epoch` is -1 where the broker did not tell.
+    `timestamp_type` is 0 if the producer set the time, 1 if the broker did. Sizes are those of the
+    serialized bytes, -1 for null. `leader_epoch` is -1 if the broker did not send it.
     """
 
     __slots__ = (
@@ -87,13 +92,18 @@ class ConsumerRecord:
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """(key, value) pairs in the order they were written. Read from the record's bytes when first asked for."""
-        found = self._headers
-        if found is None:
+        """(key, value) pairs in the order of the record. Decoded on first access."""
+        headers = self._headers
+        if headers is None:
             return ()
-        if type(found) is bytes:
-            found = self._headers = parse_headers(found)
-        return found  # type: ignore[no-any-return]
+        if type(headers) is bytes:
+            headers = self._headers = parse_headers(headers)
+        return headers  # type: ignore[no-any-return]
+
+    @classmethod
+    def __class_getitem__(cls, types: Any) -> GenericAlias:
+        """`ConsumerRecord[K, V]`; see `records.py` for the types."""
+        return GenericAlias(cls, types)
 
     def _fields(self) -> tuple[Any, ...]:
         return (
@@ -127,14 +137,14 @@ class ConsumerRecord:
 
 
 def new_buffer(size: int) -> bytearray:
-    """Compiled, it is not filled with zeroes, as it is about to be with something else."""
+    """Allocate a buffer for a response. The compiled form does not zero the memory."""
     if cython.compiled:
         return new_bytearray(size)  # type: ignore[name-defined,no-any-return]  # noqa: F821
     return bytearray(size)
 
 
 def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of a record, from their count to the record's end, which must be that of the last of them."""
+    """Decode the headers of a record: their count, then keys and values up to the end of `data`."""
     end = len(data)
     try:
         count, pos = decode_varint(data, 0)
@@ -156,14 +166,14 @@ def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
                 headers.append((name, data[pos : pos + length]))
                 pos += length
     except IndexError:
-        raise corrupt("the headers of a record are cut off") from None
+        raise corrupt("the headers of a record are truncated") from None
     if pos != end:
         raise corrupt("the headers of a record do not fill it")
     return tuple(headers)
 
 
 def write_headers(headers: Any) -> bytes:
-    """What `parse_headers` reads."""
+    """Encode headers for `parse_headers`."""
     parts = [encode_varint(len(headers))]
     for name, value in headers:
         encoded = name.encode("utf-8", "surrogateescape")
@@ -176,9 +186,11 @@ def write_headers(headers: Any) -> bytes:
 
 
 def end_of_batches(data: Any) -> tuple[int, int, int]:
-    """(offset after the last whole batch, its leader epoch, where it ends); (-1, -1, 0) where there is none whole.
+    """Return (offset after the last complete batch, its leader epoch, its end position), or
+    (-1, -1, 0) without a complete batch.
 
-    Only headers are looked at. Stops where a length or magic cannot be: whoever reads the batches finds out."""
+    Reads batch headers only. Stops at an invalid length or magic; reading the batches reports
+    it."""
     if cython.compiled:
         return find_end(data)  # type: ignore[name-defined,no-any-return]  # noqa: F821
     pos = 0
@@ -201,12 +213,13 @@ def end_of_batches(data: Any) -> tuple[int, int, int]:
 
 
 class Columns:
-    """Records of many batches as columns. Compiled: bytearrays that Arrow takes as they are, of fixed-size items or,
-    for keys and values, of their bytes one after the other, with 4-byte ends and a flag for each that is not null.
-    Plain: lists.
+    """Records of several batches as columns. Compiled: bytearrays in Arrow's layout, either of
+    fixed-size items or, for keys and values, concatenated bytes with 4-byte ends and a flag per
+    non-null item. Plain: lists.
 
-    `runs` are (topic, partition, rows) and `types` (timestamp type, rows), as those change rarely; `headers` are (row,
-    bytes for `parse_headers`) of the rows that have any. `key_used` and `value_used` are bytes of keys and values."""
+    `runs` are (topic, partition, rows) and `types` are (timestamp type, rows), since both change
+    rarely. `headers` are (row, bytes for `parse_headers`) of the rows with headers. `key_used` and
+    `value_used` are the sizes of all keys and values."""
 
     __slots__ = (
         "headers",
@@ -215,7 +228,7 @@ class Columns:
         "key_flags",
         "key_used",
         "keys",
-        "most",
+        "max_size",
         "offsets",
         "room",
         "rows",
@@ -229,9 +242,10 @@ class Columns:
         "values",
     )
 
-    def __init__(self, size: int = 0, most: int = MAX_COLUMN) -> None:
-        """`size`: how many bytes of values are to be expected. `most`: with so many it is full; a batch may be more."""
-        self.most = most
+    def __init__(self, size: int = 0, max_size: int = MAX_COLUMN) -> None:
+        """`size`: the expected bytes of values. `max_size`: the columns are full with this many
+        bytes; the last batch may exceed it."""
+        self.max_size = max_size
         self.rows = 0
         self.room = 0
         self.offsets: Any = bytearray() if cython.compiled else []
@@ -253,8 +267,8 @@ class Columns:
         self.runs: list[list[Any]] = []
         self.types: list[list[int]] = []
 
-    def ran(self, topic: str, partition: int, timestamp_type: int, rows: int) -> None:
-        """So many rows more are of that partition, with that type of timestamp."""
+    def add_run(self, topic: str, partition: int, timestamp_type: int, rows: int) -> None:
+        """Record that the last `rows` rows are of this partition and timestamp type."""
         last = self.runs[len(self.runs) - 1] if self.runs else None
         if last is not None and last[0] == topic and last[1] == partition:
             last[2] += rows
@@ -267,7 +281,7 @@ class Columns:
             self.types.append([timestamp_type, rows])
 
     def add(self, offset: int, timestamp: int, key: Any, value: Any, headers: Any) -> None:
-        """One record of an old format."""
+        """Add a record of an old message format."""
         if headers:
             self.headers.append((self.rows, headers))
         if cython.compiled:
@@ -283,14 +297,14 @@ class Columns:
 
 
 class Fetched:
-    """What one fetch brought of one partition. Batches are checked and opened as they are reached.
+    """The fetched bytes of one partition. Batches are validated and opened one at a time.
 
-    `next_offset` is the position after what was taken. It moves past records that nobody is given: those below the
-    offset that was asked for, control records, and with `read_committed` those of aborted transactions. `aborted` are
-    (first offset, producer id) in order of offsets, or None for read_uncommitted.
+    `next_offset` is the position after the taken records. It skips records below the fetch offset,
+    control records and, with `read_committed`, records of aborted transactions. `aborted` are
+    (first offset, producer id) in the order of offsets, or None for read_uncommitted.
 
-    An error is raised when nothing could be taken before it; it leaves the position at the batch that it is about, and
-    comes again with the next call.
+    An error is raised if no record before it could be taken. It leaves the position at the invalid
+    batch, and the next call raises it again.
     """
 
     __slots__ = (
@@ -345,7 +359,7 @@ class Fetched:
         self.source = source
         self.version = version
         self.exhausted = False
-        # The open batch: what is left of it, and where it ends in `data`.
+        # The open batch: the number of records left, and its end in `data`.
         self.batch_end = 0
         self.left = 0
         self.crc = 0
@@ -361,8 +375,8 @@ class Fetched:
         self.epoch = -1
 
     def take(self, out: list[ConsumerRecord], limit: int) -> int:
-        """Append up to `limit` records to `out`; returns how many. Fewer means that there are no more (`exhausted`), or
-        that what follows cannot be read."""
+        """Append up to `limit` records to `out` and return their number. It is lower if no record
+        is left (`exhausted`) or the next batch is invalid."""
         done = 0
         before = len(out)
         while done < limit:
@@ -371,17 +385,17 @@ class Fetched:
                     break
                 done += self._take_old(out, limit - done) if self.old is not None else self._take(out, limit - done)
             except KafkaError as error:
-                # Records before the one that cannot be read, of the same batch, come with it or not at all.
+                # The call either returns records or raises: drop those of the invalid batch.
                 del out[before + done :]
                 if done:
                     break
-                raise self._about(error) from None
+                raise self._unreadable(error) from None
         return done
 
     def take_columns(self, out: Columns, limit: int) -> int:
-        """As `take`, into columns; also stops where those are full."""
+        """Like `take`, into columns; also stops when they are full."""
         done = 0
-        while done < limit and out.value_used < out.most and out.key_used < out.most:
+        while done < limit and out.value_used < out.max_size and out.key_used < out.max_size:
             try:
                 if self.left == 0 and not self._open():
                     break
@@ -392,15 +406,16 @@ class Fetched:
             except KafkaError as error:
                 if done:
                     break
-                raise self._about(error) from None
+                raise self._unreadable(error) from None
             if more:
-                out.ran(self.topic, self.partition, self.timestamp_type, more)
+                out.add_run(self.topic, self.partition, self.timestamp_type, more)
             done += more
         return done
 
     def take_batch(self) -> Any:
-        """The next batch that has records for us, unopened: (offset of its first wanted record, offset behind its last,
-        view of its bytes). None where there is no more (`exhausted`). Not to be mixed with the others above."""
+        """The next batch with records to return, unopened: (first offset, offset after the last,
+        view of its bytes). None if no batch is left (`exhausted`). Do not mix with `take` and
+        `take_columns`."""
         data = self.data
         while True:
             start = self.batch_end
@@ -412,7 +427,7 @@ class Fetched:
                     return None
                 skip = self._skip_batch(start, end, magic)
             except KafkaError as error:
-                raise self._about(error) from None
+                raise self._unreadable(error) from None
             self.batch_end = end
             if self.last_offset < first:
                 continue
@@ -421,13 +436,14 @@ class Fetched:
                 return max(first, self.base_offset), self.next_offset, data[start:end]
 
     def _skip_batch(self, start: int, end: int, magic: int) -> bool:
-        """Whether a batch has nothing for us; notes its offsets, and checks its bytes unless they are behind us."""
+        """Whether a batch has no records to return. Sets the offsets of the batch; validates its
+        checksum unless the position is past it."""
         data = self.data
         if magic < 2:
             batch = batch_at(data, start, end)
             if batch is None:
-                raise corrupt("a message that is not whole")
-            # A compressed message of old says where it ends, and not where it begins.
+                raise corrupt("a message is incomplete")
+            # An old compressed message has only its last offset.
             self.base_offset = 0 if batch.codec else batch.base_offset
             self.last_offset = batch.last_offset
             self.epoch = -1
@@ -448,7 +464,7 @@ class Fetched:
         return bool(skip)
 
     def rewind(self, offset: int) -> None:
-        """Go back to `offset`, which was taken before."""
+        """Move the position back to `offset`."""
         self.batch_end = 0
         self.left = 0
         self.body = self.old = None
@@ -461,7 +477,7 @@ class Fetched:
     # --- batches
 
     def _open(self) -> bool:
-        """Make the next batch that has records for us the open one; False where there is none."""
+        """Open the next batch with records to return; False if there is none."""
         data = self.data
         while True:
             start = self.batch_end
@@ -503,7 +519,7 @@ class Fetched:
             elif not cython.compiled:
                 body = bytes(body)
             if count < 0 or count * 7 > len(body):
-                raise corrupt(f"a batch of {len(body)} bytes says that it has {count} records")
+                raise corrupt(f"a batch of {len(body)} bytes claims {count} records")
             self.epoch = epoch
             self.batch_end = batch_end
             self.old = None
@@ -518,7 +534,7 @@ class Fetched:
             return True
 
     def _next(self, start: int) -> tuple[int, int]:
-        """(end, magic) of the batch at `start`; an end of -1 where it is not there whole."""
+        """(end, magic) of the batch at `start`; the end is -1 if the batch is incomplete."""
         left = self.end - start
         if left < 17:
             return -1, 0
@@ -526,13 +542,14 @@ class Fetched:
         size = LOG_OVERHEAD + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
         magic = data[start + 16]
         if magic > 2:
-            raise corrupt(f"there is no record format of magic {magic}")
+            raise corrupt(f"the record format {magic} is unknown")
         if size < (HEADER_SIZE if magic == 2 else 26):
             raise corrupt(f"a batch of {size} bytes")
         return (-1, 0) if size > left else (start + size, magic)
 
     def _is_aborted(self, producer_id: int, attributes: int, body: int, end: int) -> bool:
-        """Also keeps track of whose transactions are to be left out; so it sees every batch, in order."""
+        """Whether the batch belongs to an aborted transaction. Must be called for every batch in
+        order, since it tracks the producers with an aborted transaction."""
         aborted = self.aborted or ()
         while self.next_aborted < len(aborted) and aborted[self.next_aborted][0] <= self.last_offset:
             self.aborting.add(aborted[self.next_aborted][1])
@@ -546,7 +563,7 @@ class Fetched:
     def _open_old(self, start: int, end: int) -> bool:
         batch = batch_at(self.data, start, end)
         if batch is None:
-            raise corrupt("a message that is not whole")
+            raise corrupt("a message is incomplete")
         self.last_offset = batch.last_offset
         if batch.last_offset < self.next_offset:
             self.batch_end = end
@@ -563,7 +580,7 @@ class Fetched:
         self.left = len(records)
         return True
 
-    def _about(self, error: KafkaError) -> KafkaError:
+    def _unreadable(self, error: KafkaError) -> KafkaError:
         code = error.code if error.code != ErrorCode.NONE else ErrorCode.CORRUPT_MESSAGE
         return UnreadableBatch(
             code,
@@ -582,18 +599,18 @@ class Fetched:
             except ValueError as error:
                 raise corrupt(str(error)) from None
         else:
-            return take_plainly(self, ConsumerRecord, out, limit)
+            return take_plain(self, ConsumerRecord, out, limit)
 
     def _take_columns(self, out: Columns, limit: int) -> int:
         if cython.compiled:
             try:
                 return take_columns(self, out, limit)  # type: ignore[name-defined,no-any-return]  # noqa: F821
             except ValueError as error:
-                out.headers = [found for found in out.headers if found[0] < out.rows]
+                out.headers = [entry for entry in out.headers if entry[0] < out.rows]
                 raise corrupt(str(error)) from None
         else:
             records: list[ConsumerRecord] = []
-            done = take_plainly(self, ConsumerRecord, records, limit)
+            done = take_plain(self, ConsumerRecord, records, limit)
             rows = out.rows
             out.offsets.extend([r.offset for r in records])
             out.timestamps.extend([r.timestamp for r in records])
@@ -605,11 +622,12 @@ class Fetched:
             out.rows = rows + done
             return done
 
-    def _moved(self, pos: int, left: int, offset: int, size: int) -> None:
-        """Some records were taken, the last at `offset`; what is left of the batch begins at `pos`."""
+    def _advance(self, pos: int, left: int, offset: int, size: int) -> None:
+        """Move the position past the taken records, the last at `offset`; the rest of the batch
+        begins at `pos`."""
         if left == 0:
             if pos != size:
-                raise corrupt(f"a batch has {size - pos} bytes after the last of its records")
+                raise corrupt(f"a batch has {size - pos} bytes after its last record")
             self.body = None
             offset = self.last_offset
         self.pos = pos
@@ -617,7 +635,7 @@ class Fetched:
         if offset >= self.next_offset:
             self.next_offset = offset + 1
 
-    # --- old formats: messages that were opened whole
+    # --- old message formats, decoded as a whole
 
     def _take_old(self, out: list[ConsumerRecord], limit: int) -> int:
         records = self.old[self.pos : self.pos + limit]
@@ -627,17 +645,17 @@ class Fetched:
             record.serialized_key_size = -1 if r.key is None else len(r.key)
             record.serialized_value_size = -1 if r.value is None else len(r.value)
             out.append(record)
-        self._moved_old(len(records))
+        self._advance_old(len(records))
         return len(records)
 
     def _take_old_columns(self, out: Columns, limit: int) -> int:
         records = self.old[self.pos : self.pos + limit]
         for r in records:
             out.add(r.offset, r.timestamp, r.key, r.value, None)
-        self._moved_old(len(records))
+        self._advance_old(len(records))
         return len(records)
 
-    def _moved_old(self, count: int) -> None:
+    def _advance_old(self, count: int) -> None:
         self.pos += count
         self.left -= count
         if self.left == 0:
@@ -648,12 +666,13 @@ class Fetched:
 
 
 def _checksum(data: Any) -> int:
-    """For all but small batches other threads run meanwhile: the one that fetches may be waiting for that."""
+    """CRC-32C. Releases the interpreter's lock for batches that are not small, so that the fetching
+    thread can run."""
     return crc32c(data, 0, 1) if len(data) >= 4096 else crc32c(data)
 
 
 def _control_type(body: bytes) -> int:
-    """The type of a control batch's one record (0 abort, 1 commit); -1 where it is not to be seen."""
+    """The type of the record of a control batch (0 abort, 1 commit); -1 if it is invalid."""
     try:
         _, pos = decode_varint(body, 0)
         _, pos = decode_varint(body, pos + 1, 10)

@@ -1,4 +1,4 @@
-"""The consumer for asyncio."""
+"""The asyncio consumer."""
 
 from __future__ import annotations
 
@@ -8,24 +8,33 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
-from kavka.client.consumer._decode import ConsumerRecord
-from kavka.client.consumer.arguments import OnPartitions, make_listener, many_partitions, one_partition
+from kavka.client.consumer.arguments import (
+    Offsets,
+    OnPartitions,
+    Partition,
+    Partitions,
+    make_listener,
+    to_partition,
+    to_partitions,
+)
 from kavka.client.consumer.commits import CommitCallback
 from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, ConsumerCore
 from kavka.client.consumer.errors import ConcurrentAccess, Wakeup
-from kavka.client.consumer.records import EMPTY, Records
+from kavka.client.consumer.records import EMPTY, ConsumerRecord, Records
 from kavka.client.consumer_config import consumer_config
 from kavka.client.dropped import close_on_loop
 from kavka.client.errors import ClientClosed, IllegalState
 from kavka.client.io_thread import warn_unclosed
 from kavka.client.metadata import PartitionMetadata
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from kavka.client.types import ConsumerGroupMetadata, K, OffsetAndMetadata, OffsetAndTimestamp, V
 from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from kavka.client.settings import ConsumerSettings
 
 T = TypeVar("T")
 
@@ -33,25 +42,26 @@ _NO_LIMIT = 1 << 62
 _ITERATION = 1.0
 
 
-class Consumer:
-    """Reads records of topics, alone or as one of a group, on the loop it was started on.
+class Consumer(Generic[K, V]):
+    """Reads records of topics, alone or as a member of a group, on the loop that started it.
 
         async with Consumer(bootstrap_servers="localhost:9092", group_id="g") as consumer:
             await consumer.subscribe(["orders"])
             async for record in consumer:
                 print(record.key, record.value)
 
-    Without `async with`: `await consumer.start()`, and `await consumer.close()` at the end. All that is said of the
-    blocking `kavka.Consumer` holds, with `await`; listeners and callbacks may be coroutine functions. Two polls at a
-    time raise ConcurrentAccess, other calls may be made while one waits. A poll that is cancelled loses nothing. A
-    consumer that is dropped without `close` gives a ResourceWarning and leaves its group while its loop runs.
+    Without `async with`, call `await consumer.start()` and `await consumer.close()`. The methods
+    are those of the blocking `kavka.Consumer`, with `await`; listeners and callbacks may be
+    coroutine functions. Two concurrent polls raise ConcurrentAccess; other calls may run while a
+    poll waits. Cancelling a poll loses no records. A consumer that is dropped without `close`
+    issues a ResourceWarning and leaves its group while its loop runs.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerSettings[K, V]]) -> None:
         settings = consumer_config(config, keywords)
-        bell = self._bell = _Bell()
-        core = self._core = ConsumerCore(settings, _call_user, bell.ring, lambda: bell.on_room())
-        bell.on_room = core.fetcher.kick
+        waiter = self._waiter = _PollWaiter()
+        core = self._core = ConsumerCore(settings, _call_user, waiter.wake, lambda: waiter.on_room())
+        waiter.on_room = core.fetcher.wake
         self._unread = self._core.unread
         self._limit: int = settings["max.poll.records"]
         self._started = False
@@ -67,13 +77,13 @@ class Consumer:
         return self
 
     async def close(self, timeout: float = 30.0, *, leave_group: bool | None = None) -> None:
-        """Commit (where that is automatic), leave the group, end."""
+        """Commit (if automatic), leave the group and close."""
         if self._core.closing:
             return
         if not self._started:
             self._core.closing = self._core.closed = True
             return
-        self._bell.ring()
+        self._waiter.wake()
         try:
             await self._core.close(timeout, leave_group)
         finally:
@@ -95,41 +105,41 @@ class Consumer:
             self._unread.put_back()
         await self.close()
 
-    # --- what to read
+    # --- subscription and assignment
 
     async def subscribe(
         self,
         topics: Iterable[str] | str | None = None,
         *,
         pattern: str | re.Pattern[str] | None = None,
-        listener: Any = None,
+        listener: object = None,
         on_assigned: OnPartitions | None = None,
         on_revoked: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
         core = self._open()
-        heard = make_listener(listener, on_assigned, on_revoked, on_lost)
+        rebalance_listener = make_listener(listener, on_assigned, on_revoked, on_lost)
         if (topics is None) == (pattern is None):
-            raise TypeError("either topics or a pattern")
-        self._give_back()
+            raise TypeError("pass either topics or a pattern")
+        self._refetch_unread()
         if pattern is not None:
-            core.subscribe_pattern(pattern, heard)
+            core.subscribe_pattern(pattern, rebalance_listener)
         elif topics:
-            core.subscribe(topics, heard)
+            core.subscribe(topics, rebalance_listener)
         else:
             await core.unsubscribe()
 
     async def unsubscribe(self) -> None:
         core = self._open()
-        self._give_back()
+        self._refetch_unread()
         await core.unsubscribe()
 
-    async def assign(self, partitions: Iterable[Any]) -> None:
+    async def assign(self, partitions: Partitions) -> None:
         core = self._open()
-        wanted = many_partitions(partitions)
-        # Commits what was consumed of the old ones.
-        await core.assign(wanted)
-        self._unread.keep(wanted)
+        requested = to_partitions(partitions)
+        # This commits the consumed positions of the old assignment.
+        await core.assign(requested)
+        self._unread.keep(requested)
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._core.subscriptions.partitions)
@@ -137,37 +147,37 @@ class Consumer:
     def subscription(self) -> set[str]:
         return set(self._core.subscriptions.topics)
 
-    async def pause(self, partitions: Iterable[Any]) -> None:
-        self._open().pause(many_partitions(partitions), True)
+    async def pause(self, partitions: Partitions) -> None:
+        self._open().pause(to_partitions(partitions), True)
 
-    async def resume(self, partitions: Iterable[Any]) -> None:
-        self._open().pause(many_partitions(partitions), False)
+    async def resume(self, partitions: Partitions) -> None:
+        self._open().pause(to_partitions(partitions), False)
 
     def paused(self) -> set[TopicPartition]:
         return {tp for tp, state in self._core.subscriptions.partitions.items() if state.paused}
 
     # --- records
 
-    async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> Records:
+    async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> Records[K, V]:
         limit = self._limit if max_records is None else max_records
         if self._unread:
-            self._open().polled()
+            self._open().poll_started()
             return self._unread.take(limit)
         taken = await self._wait_for(timeout, lambda: self._take(limit))
         if taken is None:
             return EMPTY
-        records = Records(*taken)
+        records: Records[K, V] = Records(*taken)
         return self._core.interceptors.on_consume(records) if self._core.interceptors.see_records else records
 
     async def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch | None:
         from kavka.client.consumer.arrow import record_batch
 
-        self._give_back()
+        self._refetch_unread()
         limit = _NO_LIMIT if max_records is None else max_records
         columns = await self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
         return None if columns is None else record_batch(columns)
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
         while not self._core.closing:
             if not self._unread:
                 self._unread.set(await self.poll(_ITERATION))
@@ -181,95 +191,103 @@ class Consumer:
     async def _wait_for(self, timeout: float, take: Callable[[], T | None]) -> T | None:
         core = self._open()
         if self._polling:
-            raise ConcurrentAccess("another task polls this consumer")
-        core.polled()
+            raise ConcurrentAccess("another task is polling this consumer")
+        core.poll_started()
         deadline = core.last_poll + timeout
         self._polling = core.in_poll = True
         try:
             while True:
                 self._check_woken()
-                if core.attention and not core.closing:
-                    await core.attend(deadline)
-                found = take()
-                if found is not None:
-                    return found
+                if core.has_poll_work and not core.closing:
+                    await core.run_poll_work(deadline)
+                result = take()
+                if result is not None:
+                    return result
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    # A loop of polls that never wait must not keep others from running.
+                    # Let other tasks run: the application may poll without a timeout in a loop.
                     await asyncio.sleep(0)
                     return None
                 await self._wait(left)
                 if core.closing:
-                    raise ClientClosed("the consumer was closed while it polled")
+                    raise ClientClosed("the consumer was closed during a poll")
         finally:
             self._polling = core.in_poll = False
             core.last_poll = time.monotonic()
 
     # --- positions
 
-    async def seek(self, partition: Any, offset: int | OffsetAndMetadata) -> None:
-        tp = one_partition(partition)
+    async def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
+        tp = to_partition(partition)
         self._open().seek(tp, offset)
         self._unread.drop((tp,))
 
-    async def seek_to_beginning(self, partitions: Iterable[Any] = ()) -> None:
+    async def seek_to_beginning(self, partitions: Partitions = ()) -> None:
         self._seek_to(partitions, SEEK_BEGINNING)
 
-    async def seek_to_end(self, partitions: Iterable[Any] = ()) -> None:
+    async def seek_to_end(self, partitions: Partitions = ()) -> None:
         self._seek_to(partitions, SEEK_END)
 
-    def _seek_to(self, partitions: Iterable[Any], when: int) -> None:
-        wanted = many_partitions(partitions)
-        self._open().seek_to(wanted, when)
-        self._unread.drop(wanted or self._core.subscriptions.partitions)
+    def _seek_to(self, partitions: Partitions, timestamp: int) -> None:
+        requested = to_partitions(partitions)
+        self._open().seek_to(requested, timestamp)
+        self._unread.drop(requested or self._core.subscriptions.partitions)
 
-    async def position(self, partition: Any, timeout: float | None = None) -> int:
+    async def position(self, partition: Partition, timeout: float | None = None) -> int:
         core = self._open()
-        tp = one_partition(partition)
+        tp = to_partition(partition)
         unread = self._unread.first().get(tp)
-        return await core.position(tp, core.deadline(timeout)) if unread is None else unread
+        return await core.queries.position(tp, core.deadline(timeout)) if unread is None else unread
 
-    async def lag(self, partition: Any = None, timeout: float | None = None) -> Any:
+    @overload
+    async def lag(self, partition: None = None, timeout: float | None = None) -> dict[TopicPartition, int]: ...
+
+    @overload
+    async def lag(self, partition: Partition, timeout: float | None = None) -> int: ...
+
+    async def lag(
+        self, partition: Partition | None = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int] | int:
         core = self._open()
-        asked = [] if partition is None else [one_partition(partition)]
-        found = await core.lag(asked, core.deadline(timeout))
-        return found if partition is None else found[asked[0]]
+        requested = [] if partition is None else [to_partition(partition)]
+        lags = await core.queries.lag(requested, core.deadline(timeout))
+        return lags if partition is None else lags[requested[0]]
 
-    async def current_lag(self, partition: Any) -> int | None:
-        return self._open().known_lag(one_partition(partition))
+    async def current_lag(self, partition: Partition) -> int | None:
+        return self._open().queries.current_lag(to_partition(partition))
 
     async def offsets_for_times(
-        self, times: Mapping[Any, int], timeout: float | None = None
+        self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         core = self._open()
-        asked = {one_partition(tp): when for tp, when in times.items()}
-        return await core.offsets_for_times(asked, core.deadline(timeout))
+        requested = {to_partition(tp): when for tp, when in times.items()}
+        return await core.queries.offsets_for_times(requested, core.deadline(timeout))
 
     async def beginning_offsets(
-        self, partitions: Iterable[Any], timeout: float | None = None
+        self, partitions: Partitions, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         core = self._open()
-        return await core.edge_offsets(many_partitions(partitions), SEEK_BEGINNING, core.deadline(timeout))
+        return await core.queries.edge_offsets(to_partitions(partitions), SEEK_BEGINNING, core.deadline(timeout))
 
-    async def end_offsets(self, partitions: Iterable[Any], timeout: float | None = None) -> dict[TopicPartition, int]:
+    async def end_offsets(self, partitions: Partitions, timeout: float | None = None) -> dict[TopicPartition, int]:
         core = self._open()
-        return await core.edge_offsets(many_partitions(partitions), SEEK_END, core.deadline(timeout))
+        return await core.queries.edge_offsets(to_partitions(partitions), SEEK_END, core.deadline(timeout))
 
     # --- commits
 
-    async def commit_sync(self, offsets: Any = None, timeout: float | None = None) -> None:
+    async def commit_sync(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
         core = self._open()
-        await core.commits.commit(core.commits.meant(offsets), core.deadline(timeout))
+        await core.commits.commit(core.commits.parse_offsets(offsets), core.deadline(timeout))
 
-    async def commit_async(self, offsets: Any = None, callback: CommitCallback | None = None) -> None:
-        """Returns at once; `callback(offsets, error)` is called by a later poll."""
-        self._open().commits.commit_later(offsets, callback)
+    async def commit_async(self, offsets: Offsets | None = None, callback: CommitCallback | None = None) -> None:
+        """Commit without waiting; a later poll calls `callback(offsets, error)`."""
+        self._open().commits.commit_async(offsets, callback)
 
     async def committed(
-        self, partitions: Iterable[Any], timeout: float | None = None
+        self, partitions: Partitions, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         core = self._open()
-        return await core.commits.committed(many_partitions(partitions), core.deadline(timeout))
+        return await core.commits.committed(to_partitions(partitions), core.deadline(timeout))
 
     # --- the cluster and the group
 
@@ -279,7 +297,7 @@ class Consumer:
 
     async def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionMetadata]]:
         core = self._open()
-        return await core.topic_names(core.deadline(timeout))
+        return await core.list_topics(core.deadline(timeout))
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         return self._core.group_metadata()
@@ -291,14 +309,14 @@ class Consumer:
         return self._core.all_metrics()
 
     def wakeup(self) -> None:
-        """The poll that waits now, or the next one, raises Wakeup. On the consumer's loop."""
+        """Make the waiting poll, or the next one, raise Wakeup. Call it on the consumer's loop."""
         self._woken = True
-        self._bell.ring()
+        self._waiter.wake()
 
-    # --- inside
+    # --- internals
 
-    def _give_back(self) -> None:
-        """Records that an iteration has not returned yet are fetched again."""
+    def _refetch_unread(self) -> None:
+        """Seek back to the records that an iteration has not yielded yet."""
         for tp, offset in self._unread.first().items():
             if tp in self._core.subscriptions.partitions:
                 self._core.seek(tp, offset)
@@ -316,29 +334,29 @@ class Consumer:
             raise Wakeup("wakeup was called")
 
     async def _wait(self, seconds: float) -> None:
-        if self._core.buffer or self._core.attention or self._woken:
+        if self._core.buffer or self._core.has_poll_work or self._woken:
             return
         loop = asyncio.get_running_loop()
-        waiter = self._bell.waiter = loop.create_future()
-        timer = loop.call_later(seconds, _done, waiter)
+        future = self._waiter.future = loop.create_future()
+        timer = loop.call_later(seconds, _done, future)
         try:
-            await waiter
+            await future
         finally:
             timer.cancel()
-            self._bell.waiter = None
+            self._waiter.future = None
 
 
-class _Bell:
-    """Wakes a poll that waits. The core refers to this, and not to the consumer: a consumer that the program drops can
-    be collected."""
+class _PollWaiter:
+    """Wakes a poll that waits. The core refers to this object and not to the consumer, so that a
+    consumer that the application drops can be garbage collected."""
 
     def __init__(self) -> None:
-        self.waiter: asyncio.Future[None] | None = None
+        self.future: asyncio.Future[None] | None = None
         self.on_room: Callable[[], object] = lambda: None
 
-    def ring(self) -> None:
-        if self.waiter is not None:
-            _done(self.waiter)
+    def wake(self) -> None:
+        if self.future is not None:
+            _done(self.future)
 
 
 async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
@@ -346,6 +364,6 @@ async def _call_user(function: Callable[..., Any], *args: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def _done(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,20 +1,35 @@
-"""What both faces of the consumer take as arguments."""
+"""Arguments of the blocking and the asyncio consumer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeAlias
 
+from kavka.client.types import OffsetAndMetadata
 from kavka.common.types import TopicPartition
 
 OnPartitions = Callable[[set[TopicPartition]], object]
+Partition: TypeAlias = tuple[str, int]
+"""A TopicPartition, or (topic, number)."""
+Partitions: TypeAlias = TopicPartition | Iterable[Partition]
+"""Several partitions, or a single TopicPartition."""
+Offsets: TypeAlias = (
+    Mapping[TopicPartition, OffsetAndMetadata | int]
+    | Mapping[Partition, OffsetAndMetadata | int]
+    | TopicPartition
+    | Sequence[Partition]
+    | Set[Partition]
+)
+"""The argument of a commit: offsets by partition, or partitions whose positions to commit."""
 
 
 class RebalanceListener:
-    """Told of partitions that come and go; called inside `poll`, `close` and `unsubscribe`. Methods may be missing.
+    """Notified of changes of the assignment, inside `poll`, `close` and `unsubscribe`. Every method
+    is optional.
 
-    In `on_partitions_revoked` the consumer still has them and may commit. When they are lost (the consumer was thrown
-    out of the group), others may be reading them already; without `on_partitions_lost`, revoked is called.
+    In `on_partitions_revoked` the consumer still owns the partitions and may commit. Partitions are
+    lost if the consumer was removed from the group; other members may read them already. A listener
+    without `on_partitions_lost` gets `on_partitions_revoked` instead.
     """
 
     def on_partitions_assigned(self, partitions: set[TopicPartition]) -> object:
@@ -42,33 +57,33 @@ def make_listener(
 ) -> Any:
     functions = (assigned, revoked, lost)
     if listener is None:
-        return None if all(one is None for one in functions) else _Functions(*functions)
-    if any(one is not None for one in functions):
-        raise TypeError("either a listener or functions, not both")
+        return None if all(function is None for function in functions) else _Functions(*functions)
+    if any(function is not None for function in functions):
+        raise TypeError("pass either a listener or functions, not both")
     names = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost")
     if not any(callable(getattr(listener, name, None)) for name in names):
-        raise TypeError(f"a {type(listener).__name__} is no rebalance listener: it has none of {', '.join(names)}")
+        raise TypeError(f"{type(listener).__name__} is not a rebalance listener: it has none of {', '.join(names)}")
     return listener
 
 
-def one_partition(partition: Any) -> TopicPartition:
+def to_partition(partition: Any) -> TopicPartition:
     if isinstance(partition, TopicPartition):
         return partition
     try:
         topic, index = partition
     except (TypeError, ValueError):
-        raise TypeError(f"a partition is a TopicPartition or (topic, number), not {partition!r}") from None
+        raise TypeError(f"a partition must be a TopicPartition or (topic, number), not {partition!r}") from None
     if not isinstance(topic, str) or not isinstance(index, int):
-        raise TypeError(f"a partition is a TopicPartition or (topic, number), not {partition!r}")
+        raise TypeError(f"a partition must be a TopicPartition or (topic, number), not {partition!r}")
     if index < 0:
-        raise ValueError(f"there is no partition {index}")
+        raise ValueError(f"a partition number cannot be negative: {index}")
     return TopicPartition(topic, index)
 
 
-def many_partitions(partitions: Iterable[Any]) -> list[TopicPartition]:
-    """In their order, each once; a single one will do too."""
+def to_partitions(partitions: Iterable[Any]) -> list[TopicPartition]:
+    """Convert partitions, or a single one; drops duplicates and keeps the order."""
     if isinstance(partitions, TopicPartition):
         return [partitions]
     if isinstance(partitions, str):
-        raise TypeError(f"partitions are wanted, not the topic {partitions!r}")
-    return list(dict.fromkeys(map(one_partition, partitions)))
+        raise TypeError(f"partitions are required, not the topic {partitions!r}")
+    return list(dict.fromkeys(map(to_partition, partitions)))

@@ -1,4 +1,4 @@
-"""From columns to Arrow."""
+"""Converts columns to Arrow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 
 
 def record_batch(columns: Columns) -> pa.RecordBatch:
-    """The columns are not to be touched afterwards: what can be is not copied."""
+    """Convert columns, mostly without copying: do not change them afterwards."""
     rows = columns.rows
     topics = {topic: index for index, topic in enumerate(dict.fromkeys(run[0] for run in columns.runs))}
     return pa.RecordBatch.from_arrays(
@@ -70,18 +70,18 @@ def _binary(items: list[bytes | None] | None, flags: bytearray, ends: bytearray,
         return pa.nulls(rows, pa.binary())
     validity = None
     if present < rows:
-        one_byte_each = pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(flags)])
-        validity = one_byte_each.cast(pa.bool_()).buffers()[1]
+        bytes_array = pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(flags)])
+        validity = bytes_array.cast(pa.bool_()).buffers()[1]
     return pa.Array.from_buffers(
         pa.binary(), rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], null_count=rows - present
     )
 
 
-def _headers(found: list[tuple[int, bytes]], rows: int) -> pa.Array:
-    """Null where a record has none."""
-    if not found:
+def _headers(headers: list[tuple[int, bytes]], rows: int) -> pa.Array:
+    """A record without headers has null."""
+    if not headers:
         return pa.nulls(rows, HEADERS)
     column: list[Any] = [None] * rows
-    for row, data in found:
+    for row, data in headers:
         column[row] = [{"key": key, "value": value} for key, value in parse_headers(data)]
     return pa.array(column, HEADERS)

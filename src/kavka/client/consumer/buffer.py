@@ -1,4 +1,4 @@
-"""What was fetched and not taken yet."""
+"""The buffer of fetched data that polls have not taken yet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kavka.common.types import TopicPartition
 
 Taken = tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, OffsetAndMetadata]]
 
-# Columns are handed out when they have so many bytes of values: more than this falls out of the processor's caches on
-# the way, which costs more than the fewer calls save.
+# The size of values at which columns are returned: larger columns do not fit into the processor's
+# caches, which costs more than fewer calls save.
 COLUMNS_SIZE = 2 * 1024 * 1024
 BATCH_SIZE = 64 * 1024
-# So many answers of paused partitions may wait before it is looked whether any of them is of no use any more.
-PARKED_AT_LEAST = 16
+# Parked responses are checked for outdated ones from this number on.
+MIN_PARKED = 16
 
 
 class WholeBatch(NamedTuple):
-    """A batch as it was fetched. Of its records those from `first` up to, not including, `end` are wanted."""
+    """An undecoded batch. Its records from `first` up to, not including, `end` are in the range."""
 
     first: int
     end: int
@@ -33,9 +33,11 @@ class WholeBatch(NamedTuple):
 
 
 class FetchBuffer:
-    """The loop appends at the end, who polls takes from the front: with a deque, neither needs a lock.
+    """Owns fetched data in fetch order. The loop appends and the polling thread takes from the
+    front; a deque needs no lock for that.
 
-    `hungry` is set by the loop where it would fetch if there were room; `on_room` is called then, by who polls.
+    The loop sets `needs_room` if it would fetch with more room; the polling thread then calls
+    `on_room` after taking data. Data of paused and held partitions is parked until `resume`.
     """
 
     def __init__(self, key: Convert | None, value: Convert | None, on_room: Callable[[], object]) -> None:
@@ -44,53 +46,53 @@ class FetchBuffer:
         self._on_room = on_room
         self._queue: deque[Fetched] = deque()
         self._parked: deque[Fetched] = deque()
-        self._park_limit = PARKED_AT_LEAST
-        # Records that were made, but not all deserialised, since one of them cannot be.
+        self._park_limit = MIN_PARKED
+        # Decoded records, starting with one that cannot be deserialized.
         self._rest: list[ConsumerRecord] = []
         self._rest_of: Fetched | None = None
-        self.under_way: dict[TopicPartition, int] = {}
-        """By partition the position before what was taken since somebody cleared it; see `Unread`."""
-        self.hungry = False
+        self.in_progress: dict[TopicPartition, int] = {}
+        """By partition: the position before the records taken since `Unread` cleared it."""
+        self.needs_room = False
         self.records = 0
         self.bytes = 0
 
     def __bool__(self) -> bool:
-        """Whether there may be something to take."""
+        """Whether the buffer may have data to take."""
         return bool(self._queue)
 
     def append(self, fetched: Fetched) -> None:
         self._queue.append(fetched)
 
     def resume(self) -> None:
-        """Partitions are not paused any more; called while nobody takes."""
+        """Return parked data to the queue. Not called during a `take`."""
         parked = [f for f in self._parked if f.version == f.source.version]
         self._parked.clear()
-        self._park_limit = PARKED_AT_LEAST
+        self._park_limit = MIN_PARKED
         self._queue.extendleft(reversed(parked))
 
     def take(self, limit: int) -> Taken:
-        """Up to `limit` records. What cannot be read is raised when nothing before it could be."""
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        """Take up to `limit` records. Raises an error of the data if no records precede it."""
+        records: dict[TopicPartition, list[ConsumerRecord]] = {}
         after: dict[TopicPartition, OffsetAndMetadata] = {}
         queue = self._queue
         while limit > 0 and queue:
             fetched = queue[0]
             state = fetched.source
-            if not self._usable(fetched, state):
+            if not self._is_usable(fetched, state):
                 continue
-            out = found.get(state.tp)
+            out = records.get(state.tp)
             if out is None:
                 out = []
             try:
                 done = self._take(fetched, out, limit)
             except KafkaError:
-                if found:
+                if records:
                     break
                 raise
             if out:
-                found[state.tp] = out
+                records[state.tp] = out
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
-            self.under_way.setdefault(state.tp, state.position)
+            self.in_progress.setdefault(state.tp, state.position)
             state.position = fetched.next_offset if self._rest_of is not fetched else self._rest[0].offset
             if done:
                 after[state.tp] = OffsetAndMetadata(state.position, "", state.epoch if state.epoch >= 0 else None)
@@ -99,24 +101,26 @@ class FetchBuffer:
             if self._rest_of is fetched:
                 break
             if fetched.exhausted:
-                self._emptied(fetched, state)
+                self._remove_first(fetched, state)
             elif limit > 0 and done:
-                # What comes next cannot be read: that is told when there is nothing else to return.
+                # The next batch is invalid: raise the error when no records precede it.
                 break
-        return found, after
+        return records, after
 
     def take_columns(self, limit: int) -> Columns | None:
-        """As `take`, into columns; None where there is nothing. Keys and values are as they are in the batches."""
+        """Like `take`, into columns, without deserializing; None if there are no records."""
         out: Columns | None = None
         queue = self._queue
         while limit > 0 and queue:
             fetched = queue[0]
             state = fetched.source
-            if not self._usable(fetched, state):
+            if not self._is_usable(fetched, state):
                 continue
-            columns = Columns(min(self._waiting(), COLUMNS_SIZE + BATCH_SIZE), COLUMNS_SIZE) if out is None else out
+            columns = (
+                Columns(min(self._available_bytes(), COLUMNS_SIZE + BATCH_SIZE), COLUMNS_SIZE) if out is None else out
+            )
             if self._rest_of is fetched:
-                self._give_back(fetched)
+                self._rewind(fetched)
             rows = columns.rows
             try:
                 done = fetched.take_columns(columns, limit)
@@ -128,23 +132,23 @@ class FetchBuffer:
                 out = columns
                 self.records += done
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
-            self.under_way.setdefault(state.tp, state.position)
+            self.in_progress.setdefault(state.tp, state.position)
             state.position = fetched.next_offset
             limit -= done
             if not fetched.exhausted:
                 break
-            self._emptied(fetched, state)
+            self._remove_first(fetched, state)
         return out
 
-    def take_batches(self, end: int, most: int) -> list[WholeBatch] | None:
-        """Batches unopened, of one partition, until one begins at `end` or later, or there are `most` bytes; None where
-        there is nothing."""
+    def take_batches(self, end: int, max_bytes: int) -> list[WholeBatch] | None:
+        """Take undecoded batches of one partition up to the offset `end` and about `max_bytes`;
+        None if there are none."""
         out: list[WholeBatch] = []
         queue = self._queue
-        while most > 0 and queue:
+        while max_bytes > 0 and queue:
             fetched = queue[0]
             state = fetched.source
-            if not self._usable(fetched, state):
+            if not self._is_usable(fetched, state):
                 continue
             try:
                 taken = fetched.take_batch()
@@ -153,24 +157,24 @@ class FetchBuffer:
                     break
                 raise
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
-            self.under_way.setdefault(state.tp, state.position)
+            self.in_progress.setdefault(state.tp, state.position)
             state.position = fetched.next_offset
             if taken is None:
-                self._emptied(fetched, state)
+                self._remove_first(fetched, state)
             elif taken[0] < end:
                 out.append(WholeBatch(taken[0], min(taken[1], end), taken[2]))
-                most -= len(taken[2])
+                max_bytes -= len(taken[2])
             if state.position >= end:
                 break
         return out or None
 
-    def _waiting(self) -> int:
-        """About how many bytes there are, of the first two answers. By their places: the loop may append meanwhile,
-        which ends an iteration with an error."""
+    def _available_bytes(self) -> int:
+        """About the size of the first two responses. Uses indexes, since the loop may append to the
+        deque, which would break an iteration."""
         queue = self._queue
         return sum(queue[at].end - queue[at].batch_end for at in range(min(2, len(queue))))
 
-    def _usable(self, fetched: Fetched, state: PartitionState) -> bool:
+    def _is_usable(self, fetched: Fetched, state: PartitionState) -> bool:
         if fetched.version != state.version:
             self._queue.popleft()
             return False
@@ -180,19 +184,20 @@ class FetchBuffer:
         return True
 
     def _park(self, fetched: Fetched) -> None:
-        """Until `resume`. What is held is given up, and perhaps nobody ever resumes: its memory must not stay here."""
+        """Keep data until `resume`. Outdated data, as of partitions that were given up, is dropped
+        at times, since `resume` may never be called."""
         parked = self._parked
         parked.append(fetched)
         if len(parked) >= self._park_limit:
             self._parked = deque(f for f in parked if f.version == f.source.version)
-            self._park_limit = max(PARKED_AT_LEAST, 2 * len(self._parked))
+            self._park_limit = max(MIN_PARKED, 2 * len(self._parked))
 
-    def _emptied(self, fetched: Fetched, state: PartitionState) -> None:
+    def _remove_first(self, fetched: Fetched, state: PartitionState) -> None:
         self._queue.popleft()
         self.bytes += fetched.size
         state.drained_bytes += fetched.size
-        if self.hungry:
-            self.hungry = False
+        if self.needs_room:
+            self.needs_room = False
             self._on_room()
 
     def _take(self, fetched: Fetched, out: list[ConsumerRecord], limit: int) -> int:
@@ -206,7 +211,7 @@ class FetchBuffer:
         self._rest, self._rest_of = [], None
         for index, record in enumerate(raw):
             try:
-                self._deserialise(record)
+                self._deserialize(record)
             except RecordDeserializationError:
                 self._rest, self._rest_of = raw[index:], fetched
                 if not index and not out:
@@ -216,13 +221,13 @@ class FetchBuffer:
         out += raw
         return len(raw)
 
-    def _give_back(self, fetched: Fetched) -> None:
-        """Columns do not deserialise: go back to the first record that could not be."""
+    def _rewind(self, fetched: Fetched) -> None:
+        """Return to the first record that was not deserialized: columns need no deserializer."""
         offset = self._rest[0].offset
         self._rest, self._rest_of = [], None
         fetched.rewind(offset)
 
-    def _deserialise(self, record: ConsumerRecord) -> None:
+    def _deserialize(self, record: ConsumerRecord) -> None:
         key, value = record.key, record.value
         origin = "key"
         try:
@@ -234,8 +239,8 @@ class FetchBuffer:
         except Exception as error:
             record.key, record.value = key, value
             raise RecordDeserializationError(
-                f"the {origin} of {record.topic}-{record.partition} at offset {record.offset} cannot be deserialised: "
-                f"{error} (seek past it to go on)",
+                f"the {origin} of {record.topic}-{record.partition} at offset {record.offset} cannot be deserialized: "
+                f"{error} (seek past it to continue)",
                 TopicPartition(record.topic, record.partition),
                 record.offset,
                 origin,

@@ -1,15 +1,20 @@
-"""A member of a classic group: the members agree on an assignor, and the leader among them runs it.
+"""A member of a classic group: the members agree on an assignor, and the group's leader runs it.
 
-    UNJOINED --JoinGroup--> JOINING --answer--> SYNCING --SyncGroup, errand--> STABLE
-        ^                                                                        |
-        +---- thrown out, or polls too rarely -------------- rebalance: JOINING <+
+`member_states.py` has the states and their transitions. Two background tasks run on the loop, both
+started by `poll`:
 
-- A rebalance begins in a poll. With assignors that are not cooperative everything is revoked first; with cooperative
-  ones only what is no longer subscribed to, and what moves is revoked when the assignment says so, after which the
-  member joins once more.
-- From JoinGroup's answer on, heartbeats say that the member lives; while JoinGroup is on its way the coordinator knows.
-- JoinGroup may take as long as the slowest member's max.poll.interval.ms, and a broker answers the requests of a
-  connection in order: joining has a connection of its own, so that commits and heartbeats do not wait behind it.
+- `_rebalance` runs while the member needs to join. It submits two poll tasks: `_prepare` gives up
+  partitions before JoinGroup, `_complete` applies the assignment after SyncGroup.
+- `_heartbeats` wakes at each heartbeat interval, and when JoinGroup has succeeded. A response that
+  announces a rebalance makes the next poll start `_rebalance`.
+
+Assignors that are not cooperative revoke all partitions before JoinGroup. Cooperative ones revoke
+only partitions of unsubscribed topics then; partitions that move to another member are revoked when
+the assignment arrives, after which the member joins once more.
+
+JoinGroup may take as long as the slowest member's max.poll.interval.ms, and a broker responds to
+the requests of a connection in order. JoinGroup and SyncGroup therefore use a separate connection,
+so that commits and heartbeats do not wait behind them.
 """
 
 from __future__ import annotations
@@ -17,16 +22,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from enum import Enum
 from functools import partial
 from typing import Any
 
 from kavka.client.config import ClientConfig
 from kavka.client.consumer import assignors, embedded
 from kavka.client.consumer.assignors import Assignment, Subscription
+from kavka.client.consumer.classic_leader import GroupLeader
 from kavka.client.consumer.coordinator import Identity
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress
-from kavka.client.consumer.member import ASSIGNED, LOST, REVOKED, Again, Host, Member, describe, names
+from kavka.client.consumer.member import ASSIGNED, LOST, REVOKED, Host, Member, Retry, describe, names
+from kavka.client.consumer.member_states import CLASSIC_TRANSITIONS, MemberState
 from kavka.client.consumer.subscription import Mode
 from kavka.client.errors import Disconnected, KafkaTimeout, error_of
 from kavka.common.errors import ErrorCode, KafkaError
@@ -37,132 +43,135 @@ from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentit
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kavka.protocol.primitives import ProtocolError, TopMessage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 JOIN_CHANNEL = "join"
 LEAVES_BY_LIST_FROM = 3
-# What the coordinator may take beyond the rebalance timeout before it is taken for dead.
+# Seconds beyond the rebalance timeout after which JoinGroup and SyncGroup time out.
 JOIN_LAPSE = 5.0
 
 _MEMBER_UNKNOWN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-# Joining again without its id, a static member would throw out the one that has taken its place, and any other would
-# have the group wait for the member that it was.
+# After these errors the member keeps its id. Without the id, a static member would replace the
+# instance that has just replaced it, and a dynamic one would make the group wait for its old id.
 _KEEPS_ID = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
-_PASSING = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
-
-
-class State(Enum):
-    UNJOINED = "unjoined"
-    JOINING = "joining"
-    SYNCING = "syncing"
-    STABLE = "stable"
+_TRANSIENT = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
+_MAY_COMMIT = frozenset({MemberState.STABLE, MemberState.LEAVING})
 
 
 class ClassicMember(Member):
+    """Owns the member's part of the classic protocol: its generation, the chosen assignor
+    (`protocol`), and the reason to rejoin. For who may call, see `Member`."""
+
+    TRANSITIONS = CLASSIC_TRANSITIONS
+
     def __init__(self, config: ClientConfig, host: Host) -> None:
         super().__init__(config, host)
         self.assignors = assignors.load(config["partition.assignment.strategy"], config.originals)
-        self.cooperative = all(getattr(one, "cooperative", False) for one in self.assignors)
-        self.state = State.UNJOINED
+        self.cooperative = all(getattr(assignor, "cooperative", False) for assignor in self.assignors)
         self.protocol = ""
         self._session_timeout = config.seconds("session.timeout.ms")
         self._heartbeat_interval = config.seconds("heartbeat.interval.ms")
-        self._rejoin = "the consumer begins"
-        self._prepared = False
+        self._rejoin_reason = "the consumer starts"
+        """Empty while the member need not join."""
+        self._leader = GroupLeader(
+            self.group_id, self.assignors, host.cluster, host.subscriptions, self._session_timeout / 2
+        )
         self._is_leader = False
-        self._joined: frozenset[str] | None = None
-        self._seen_partitions: dict[str, int] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._heart: asyncio.Task[None] | None = None
+        self._joined_topics: frozenset[str] | None = None
+        """The subscription that the current assignment is for."""
+        self._rebalance_task: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
 
     # --- for the coordinator's other requests
 
     def committer(self) -> Identity:
-        if self.host.subscriptions.by_group and self.state is not State.STABLE:
-            if self.generation >= 0 or self.rebalancing:
+        if not self.host.subscriptions.uses_group:
+            return Identity(instance_id=None)
+        if self.state not in _MAY_COMMIT:
+            if self.generation >= 0 or self.is_rebalancing:
                 raise RebalanceInProgress("the offsets were not committed: the group rebalances; poll and commit again")
             raise CommitFailed(
-                "the offsets were not committed: this consumer is not a member of the group (any more); if it was, it "
-                "took longer than max.poll.interval.ms between two polls"
+                "the offsets were not committed: this consumer is not a member of the group; if it was a member, the "
+                "time between two polls exceeded max.poll.interval.ms"
             )
-        return self.identity() if self.host.subscriptions.by_group else Identity(instance_id=None)
+        return self.identity()
 
-    def refused(self, identity: Identity, code: ErrorCode) -> None:
+    def identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
         if identity.generation != self.generation or identity.member_id != self.member_id or self.generation < 0:
             return
         if code in _MEMBER_UNKNOWN or code == ErrorCode.FENCED_INSTANCE_ID:
-            self._thrown_out(f"a commit was answered with {code.name}", keep_id=code in _KEEPS_ID)
+            self._fence(f"a commit failed with {code.name}", keep_id=code in _KEEPS_ID)
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._want_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
+            self.rejoin("a commit failed with REBALANCE_IN_PROGRESS")
 
     # --- for the consumer
 
     @property
-    def rebalancing(self) -> bool:
-        return self._task is not None and not self._task.done()
+    def is_rebalancing(self) -> bool:
+        return self._rebalance_task is not None and not self._rebalance_task.done()
 
     def poll(self) -> None:
-        if not self.host.subscriptions.by_group:
+        if not self.host.subscriptions.uses_group or self.state is MemberState.LEAVING:
             return
-        if self._heart is None or self._heart.done():
-            self._heart = self._start(self._beat(), "heartbeat")
-        if self._needs_rejoin() and not self.rebalancing:
-            self._task = self._start(self._rebalance(), "rebalance")
+        if self._heartbeat_task is None or self._heartbeat_task.done():
+            self._heartbeat_task = self._start(self._heartbeats(), "heartbeat")
+        if self._needs_rejoin() and not self.is_rebalancing:
+            self._rebalance_task = self._start(self._rebalance(), "rebalance")
 
     def on_metadata(self) -> None:
-        if self.host.subscriptions.by_group and self._needs_rejoin():
-            self.host.want_poll()
+        if self.host.subscriptions.uses_group and self._needs_rejoin():
+            self.host.request_poll()
 
     def rejoin(self, reason: str) -> None:
-        self._want_rejoin(reason)
+        if not self._rejoin_reason:
+            logger.info("Member %s rejoins group %s: %s", self.member_id, self.group_id, reason)
+            self._rejoin_reason = reason
+        self.host.request_poll()
 
-    async def leave(self, deadline: float, *, tell_group: bool | None = None) -> None:
+    async def leave(self, deadline: float, *, leave_group: bool | None = None) -> None:
         await self._stop()
-        self._task = self._heart = None
-        owned = list(self.host.subscriptions.partitions) if self.host.subscriptions.by_group else []
-        await self._give_up(owned, REVOKED if self.generation >= 0 and not self._lost else LOST)
-        if self.instance_id is None if tell_group is None else tell_group:
+        self._rebalance_task = self._heartbeat_task = None
+        owned = list(self.host.subscriptions.partitions) if self.host.subscriptions.uses_group else []
+        await self._give_up(owned, REVOKED if self.generation >= 0 else LOST)
+        self._transition(MemberState.LEAVING)
+        if self.instance_id is None if leave_group is None else leave_group:
             left = max(0.001, min(self.coordinator.timeout, deadline - time.monotonic()))
             await self._send_leave(left, "the consumer is closed or unsubscribed")
-        self._reset("it has left")
-        self._lost = False
+        self._reset("the consumer subscribed again")
+        # A commit that was in flight may have fenced the member.
+        self._transition(MemberState.LEAVING)
+        self._transition(MemberState.UNJOINED)
 
     def _needs_rejoin(self) -> bool:
-        if self._rejoin:
+        if self._rejoin_reason:
             return True
-        if self._joined is not None and self._joined != self.host.subscriptions.topics:
-            self._rejoin = "its subscription has changed"
-        elif self._seen_partitions is not None and self._seen_partitions != self._counts(self._seen_partitions):
-            self._rejoin = "the number of partitions has changed"
-        return bool(self._rejoin)
+        if self._joined_topics is not None and self._joined_topics != self.host.subscriptions.topics:
+            self._rejoin_reason = "the subscription has changed"
+        elif self._leader.partitions_changed():
+            self._rejoin_reason = "the number of partitions has changed"
+        return bool(self._rejoin_reason)
 
-    def _counts(self, topics: Any) -> dict[str, int]:
-        known = self.host.cluster.topics
-        return {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}
-
-    def _want_rejoin(self, reason: str) -> None:
-        if not self._rejoin:
-            log.info("Member %s of group %s joins again: %s", self.member_id, self.group_id, reason)
-            self._rejoin = reason
-        self.host.want_poll()
-
-    def _thrown_out(self, why: str, *, keep_id: bool = False) -> None:
-        """No member any more: what it had, others may have by now."""
-        log.info("Member %s is not in group %s any more: %s", self.member_id, self.group_id, why)
-        self._lose_all()
-        self._prepared = False
+    def _fence(self, reason: str, *, keep_id: bool = False) -> None:
+        """The member was removed from the group; other members may own its partitions."""
+        logger.info("Member %s is no longer in group %s: %s", self.member_id, self.group_id, reason)
+        self._hold_partitions()
         member_id = self.member_id
-        self._reset(why)
+        self._reset(reason)
         if keep_id:
             self.member_id = member_id
-        self.host.want_poll()
+        self._transition(MemberState.FENCED)
+        self.host.request_poll()
 
-    def _reset(self, why: str) -> None:
+    def _reset(self, reason: str) -> None:
         self.generation = -1
         self.member_id = ""
-        self.state = State.UNJOINED
-        self._joined = self._seen_partitions = None
-        self._rejoin = why
+        self._joined_topics = self._leader.partition_counts = None
+        self._rejoin_reason = reason
+
+    def _abort_join(self) -> None:
+        """The current attempt to join failed; the next attempt starts with JoinGroup."""
+        if self.state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE):
+            self._transition(MemberState.UNJOINED)
 
     # --- rebalances
 
@@ -170,79 +179,82 @@ class ClassicMember(Member):
         failures = 0
         started = time.monotonic()
         try:
-            await self._match_pattern(fresh=self._joined is None)
+            await self._match_pattern(refresh=self._joined_topics is None)
             while self._needs_rejoin():
                 try:
                     await self._match_pattern()
                     await self.coordinator.find()
-                    if not self._prepared:
-                        await self.host.errand(self._prepare)
+                    if self.state in (MemberState.STABLE, MemberState.FENCED):
+                        await self.host.run_in_poll(self._prepare)
                     assignment, topics = await self._join_and_sync()
-                    await self.host.errand(partial(self._complete, assignment, topics, self.generation))
+                    await self.host.run_in_poll(partial(self._complete, assignment, topics, self.generation))
                     failures = 0
                     self.host.metrics.rebalance_latency.add(time.monotonic() - started)
                     started = time.monotonic()
-                except Again as again:
+                except Retry as retry:
                     self.host.metrics.failed_rebalances += 1
-                    log.debug("Joining group %s: %s", self.group_id, again)
-                    if again.pause:
+                    logger.debug("Joining group %s: %s", self.group_id, retry)
+                    if retry.backoff:
                         failures += 1
                         await asyncio.sleep(self.coordinator.backoff.delay(failures))
                 except (Disconnected, KafkaTimeout) as error:
                     self.host.metrics.failed_rebalances += 1
-                    log.debug("Joining group %s: %s", self.group_id, error)
-                    if self.state is not State.STABLE:
-                        self.state = State.UNJOINED
+                    logger.debug("Joining group %s: %s", self.group_id, error)
+                    self._abort_join()
                     failures += 1
                     await asyncio.sleep(self.coordinator.backoff.delay(failures))
-        except KafkaError as error:
-            self.state = State.UNJOINED
-            self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # An assignor of the program's own, or a defect of ours.
-            self.state = State.UNJOINED
+            # A fatal response, an assignor of the application that failed, or a bug.
+            self._abort_join()
+            if self.state is not MemberState.STABLE:
+                self._rejoin_reason = self._rejoin_reason or "the last rebalance failed"
+            if isinstance(error, KafkaError):
+                error = KafkaError(error.code, f"group {self.group_id}: {error}")
             self.host.fail(error)
-        self._task = None
+        self._rebalance_task = None
 
-    async def _match_pattern(self, fresh: bool = False) -> None:
-        """What a pattern stands for is only known from the metadata of all topics: who joins without it would have
-        the whole group rebalance again."""
+    async def _match_pattern(self, refresh: bool = False) -> None:
+        """Match a pattern against the metadata of all topics before joining. A member that joins
+        without it would make the whole group rebalance twice."""
         cluster, subscriptions = self.host.cluster, self.host.subscriptions
-        while subscriptions.mode is Mode.PATTERN and (fresh or not subscriptions.matched):
+        while subscriptions.mode is Mode.PATTERN and (refresh or not subscriptions.matched):
             await cluster.wait_for_update(cluster.request_update(), None)
-            fresh = False
+            refresh = False
 
     async def _prepare(self) -> None:
-        """Errand: give up what must not be read while others may be told to."""
+        """Poll task: give up the partitions that other members may read during the rebalance."""
         subscriptions = self.host.subscriptions
-        if self._lost:
-            await self._give_up(list(subscriptions.partitions), LOST)
-            self._lost = False
-        elif not self.cooperative:
-            await self._give_up(list(subscriptions.partitions), REVOKED)
-        else:
-            gone = [tp for tp in subscriptions.partitions if tp.topic not in subscriptions.topics]
-            if gone:
-                await self._give_up(gone, REVOKED)
+        if self.state is not MemberState.FENCED:
+            if self.cooperative:
+                revoked = [tp for tp in subscriptions.partitions if tp.topic not in subscriptions.topics]
+            else:
+                revoked = list(subscriptions.partitions)
+            if revoked:
+                await self._give_up(revoked, REVOKED)
             elif self.host.auto_commit:
                 await self.host.commit_positions(time.monotonic() + self.coordinator.timeout)
-        self._prepared = True
+        # The response to the commit may have fenced the member.
+        if self.state is MemberState.FENCED:
+            await self._give_up(list(subscriptions.partitions), LOST)
+        self._transition(MemberState.PREPARING_REBALANCE)
 
     async def _join_and_sync(self) -> tuple[bytes, frozenset[str]]:
-        """The assignment as it came, and the topics that it is for."""
+        """Return the encoded assignment and the subscribed topics that it is for."""
         topics = self.host.subscriptions.topics
-        reason, self._rejoin = self._rejoin, ""
-        self.state = State.JOINING
+        reason, self._rejoin_reason = self._rejoin_reason, ""
+        self._transition(MemberState.PREPARING_REBALANCE)
         try:
-            answer = await self._join(topics, reason)
-            self.state = State.SYNCING
-            self._awake.set()
-            assignments = await self._lead(answer) if self._is_leader else []
+            response = await self._join(topics, reason)
+            self._transition(MemberState.COMPLETING_REBALANCE)
+            self._heartbeat_wakeup.set()
+            assignments: list[SyncGroupRequestAssignment] = []
+            if self._is_leader:
+                assignments = await self._leader.assign(response, self.protocol, cooperative=self.cooperative)
             return await self._sync(assignments), topics
         except BaseException:
-            self._rejoin = self._rejoin or reason
+            self._rejoin_reason = self._rejoin_reason or reason
             raise
 
     async def _join(self, topics: frozenset[str], reason: str) -> JoinGroupResponse:
@@ -264,79 +276,30 @@ class ClassicMember(Member):
             reason=reason[:255],
         )
         started = time.monotonic()
-        timeout = max(self.coordinator.timeout, self._max_poll_interval + JOIN_LAPSE)
-        answer: JoinGroupResponse = await self._send(request, timeout)
+        response: JoinGroupResponse = await self._send(request)
         self.host.metrics.join_latency.add(time.monotonic() - started)
-        code = answer.error_code
+        code = response.error_code
         if code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-            raise Again("the coordinator has given us a member id", pause=False)
+            self.member_id = response.member_id
+            raise Retry("the coordinator has assigned a member id", backoff=False)
         self._check(code, "JoinGroup")
-        self.generation = answer.generation_id
-        self.member_id = answer.member_id
-        self.protocol = answer.protocol_name or ""
-        self._is_leader = answer.leader == answer.member_id
-        self._seen_partitions = None
-        log.info(
+        self.member_id = response.member_id
+        if self.state is not MemberState.PREPARING_REBALANCE:
+            raise Retry("the member was fenced while it joined", backoff=False)
+        self.generation = response.generation_id
+        self.protocol = response.protocol_name or ""
+        self._is_leader = response.leader == response.member_id
+        self._leader.partition_counts = None
+        logger.info(
             "Member %s is in generation %s of group %s%s",
             self.member_id, self.generation, self.group_id, " and leads it" if self._is_leader else "",
         )  # fmt: skip
-        return answer
+        return response
 
     def _subscription(self, assignor: Any, topics: frozenset[str], owned: tuple[TopicPartition, ...]) -> Subscription:
         user_data = getattr(assignor, "user_data", None)
         data = user_data(topics) if callable(user_data) else None
         return Subscription(topics, data, owned, self.generation, self.instance_id, self.rack)
-
-    async def _lead(self, answer: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        members: dict[str, Subscription] = {}
-        for one in answer.members:
-            try:
-                members[one.member_id] = embedded.read_subscription(one.metadata, one.group_instance_id)
-            except ProtocolError as error:
-                raise KafkaError(
-                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                    f"the subscription of {one.member_id} cannot be read: {error}",
-                ) from None
-        topics = frozenset(topic for one in members.values() for topic in one.topics)
-        await self._learn(topics)
-        if answer.skip_assignment:
-            # A static member that came back to lead: everybody keeps what it has.
-            self._seen_partitions = self._counts(topics)
-            return []
-        assignor = next((one for one in self.assignors if one.name == self.protocol), None)
-        if assignor is None:
-            raise KafkaError(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group wants the assignor {self.protocol}, which is not set"
-            )
-        counts = self._counts(topics)
-        found = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
-        assignments = assignors.as_assignments(found, members)
-        if self.cooperative:
-            wrong = assignors.check_cooperative(members, assignments)
-            if wrong is not None:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"assignor {self.protocol} is said to be cooperative, but {wrong}"
-                )
-        self._seen_partitions = counts
-        return [
-            SyncGroupRequestAssignment(member_id=member_id, assignment=embedded.write_assignment(assignment))
-            for member_id, assignment in assignments.items()
-        ]
-
-    async def _learn(self, topics: frozenset[str]) -> None:
-        """Metadata of the topics of all members; those that do not exist stay unknown."""
-        cluster = self.host.cluster
-        subscriptions = self.host.subscriptions
-        subscriptions.group_topics = topics
-        missing = [topic for topic in topics if topic not in cluster.topics]
-        if not cluster.all_topics:
-            cluster.set_topics(subscriptions.topics | topics)
-        if missing:
-            try:
-                await cluster.wait_for_update(cluster.request_update(), self._session_timeout / 2)
-            except KafkaTimeout as error:
-                log.warning("The leader of group %s assigns without metadata of %s: %s", self.group_id, missing, error)
 
     async def _sync(self, assignments: list[SyncGroupRequestAssignment]) -> bytes:
         request = SyncGroupRequest(
@@ -349,13 +312,15 @@ class ClassicMember(Member):
             assignments=assignments,
         )
         started = time.monotonic()
-        # The coordinator answers when the leader has sent its assignments, or when the rebalance timeout is over.
-        answer = await self._send(request, max(self.coordinator.timeout, self._max_poll_interval + JOIN_LAPSE))
+        response = await self._send(request)
         self.host.metrics.sync_latency.add(time.monotonic() - started)
-        self._check(answer.error_code, "SyncGroup")
-        return bytes(answer.assignment)
+        self._check(response.error_code, "SyncGroup")
+        return bytes(response.assignment)
 
-    async def _send(self, request: TopMessage, timeout: float) -> Any:
+    async def _send(self, request: TopMessage) -> Any:
+        """Send JoinGroup or SyncGroup. The coordinator responds when all members have joined or the
+        leader has sent the assignments, at the latest after the rebalance timeout."""
+        timeout = max(self.coordinator.timeout, self._max_poll_interval + JOIN_LAPSE)
         node = await self.coordinator.find()
         try:
             return await self.host.cluster.request(node, request, timeout=timeout, channel=JOIN_CHANNEL)
@@ -363,72 +328,72 @@ class ClassicMember(Member):
             self.coordinator.forget()
             raise
 
-    def _check(self, code: int, what: str) -> None:
+    def _check(self, code: int, api: str) -> None:
         if not code:
             return
         error = error_of(code)
         if code in _MEMBER_UNKNOWN:
-            why = f"{what} was answered with {error.code.name}"
-            self._thrown_out(why, keep_id=code in _KEEPS_ID)
-            raise Again(describe(error), pause=False)
-        if self.coordinator.lost(code) or code in _PASSING:
-            self.state = State.UNJOINED
-            raise Again(describe(error), pause=True)
+            self._fence(f"{api} failed with {error.code.name}", keep_id=code in _KEEPS_ID)
+            raise Retry(describe(error), backoff=False)
+        if self.coordinator.has_moved(code) or code in _TRANSIENT:
+            self._abort_join()
+            raise Retry(describe(error), backoff=True)
         raise error
 
     async def _complete(self, data: bytes, topics: frozenset[str], generation: int) -> None:
-        """Errand: read what the leader has given us."""
-        if generation != self.generation:
-            # Thrown out while the program was busy.
+        """Poll task: apply the assignment that the leader sent."""
+        if generation != self.generation or self.state is not MemberState.COMPLETING_REBALANCE:
+            # The member was fenced before the application polled.
             return
         subscriptions = self.host.subscriptions
         try:
             assignment = embedded.read_assignment(data)
         except ProtocolError as error:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"an assignment cannot be read: {error}") from None
-        # What is not subscribed to any more is given back by the rebalance that follows.
-        given = [tp for tp in assignment.partitions if tp.topic in subscriptions.topics]
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"an assignment cannot be decoded: {error}"
+            ) from None
+        # The next rebalance gives up the partitions of topics that were unsubscribed meanwhile.
+        assigned = [tp for tp in assignment.partitions if tp.topic in subscriptions.topics]
         owned = set(subscriptions.partitions)
-        self.state = State.STABLE
-        self._prepared = False
-        self._joined = topics
-        if self.cooperative and (gone := owned.difference(given)):
-            await self._give_up(sorted(gone), REVOKED)
+        self._transition(MemberState.STABLE)
+        self._joined_topics = topics
+        if self.cooperative and (revoked := owned.difference(assigned)):
+            await self._give_up(sorted(revoked), REVOKED)
             if generation != self.generation:
                 return
-            self._want_rejoin(f"it has given up {names(gone)}")
-        subscriptions.set_partitions(given)
+            self.rejoin(f"the member has revoked {names(revoked)}")
+        subscriptions.set_partitions(assigned)
         for assignor in self.assignors:
             if assignor.name == self.protocol and callable(getattr(assignor, "on_assignment", None)):
-                assignor.on_assignment(Assignment(tuple(given), assignment.user_data), self.generation)
+                assignor.on_assignment(Assignment(tuple(assigned), assignment.user_data), self.generation)
         self.host.assignment_changed()
-        new = [tp for tp in given if tp not in owned] if self.cooperative else given
-        log.info("Member %s of group %s reads %s", self.member_id, self.group_id, names(given))
-        await self._tell(ASSIGNED, new)
+        added = [tp for tp in assigned if tp not in owned] if self.cooperative else assigned
+        logger.info("Member %s of group %s is assigned %s", self.member_id, self.group_id, names(assigned))
+        await self._notify_listener(ASSIGNED, added)
 
     # --- heartbeats
 
-    async def _beat(self) -> None:
-        heard = time.monotonic()
-        due = heard + self._heartbeat_interval
+    async def _heartbeats(self) -> None:
+        last_response = time.monotonic()
+        due = last_response + self._heartbeat_interval
         while True:
             await self._sleep(min(due - time.monotonic(), self._heartbeat_interval))
             now = time.monotonic()
-            if self.generation < 0 or self.state is State.JOINING:
-                heard, due = now, now + self._heartbeat_interval
+            if self.generation < 0 or self.state is MemberState.PREPARING_REBALANCE:
+                last_response, due = now, now + self._heartbeat_interval
                 continue
-            if self._polls_too_rarely():
+            if self._exceeds_poll_interval():
                 await self._leave_as_too_slow()
                 continue
             if now < due:
                 continue
-            if now - heard > self._session_timeout:
-                # It has thrown us out by now, or is gone.
+            if now - last_response > self._session_timeout:
+                # The session has expired, or the coordinator has failed.
                 self.coordinator.forget()
-                heard = now
+                last_response = now
             due = now + self._heartbeat_interval
             if await self._heartbeat():
-                heard = time.monotonic()
+                last_response = time.monotonic()
             else:
                 due = time.monotonic() + min(self.coordinator.backoff.delay(1), self._heartbeat_interval)
 
@@ -442,45 +407,41 @@ class ClassicMember(Member):
         )
         started = time.monotonic()
         try:
-            answer = await self.coordinator.send(request, timeout=min(self.coordinator.timeout, self._session_timeout))
+            response = await self.coordinator.send(
+                request, timeout=min(self.coordinator.timeout, self._session_timeout)
+            )
         except KafkaError as failure:
-            log.debug("No answer to a heartbeat: %s", failure)
+            logger.debug("A heartbeat failed: %s", failure)
             return False
-        self.host.metrics.heard(time.monotonic() - started)
-        code = answer.error_code
-        if not code:
+        self.host.metrics.record_heartbeat(time.monotonic() - started)
+        code = response.error_code
+        if not code or identity != self.identity():
+            # An error for an earlier generation does not matter.
             return True
-        if identity != self.identity():
-            # The answer is to what we were before.
-            return True
-        if self.coordinator.lost(code):
+        if self.coordinator.has_moved(code):
             return False
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            if self.state is State.STABLE and not self.rebalancing:
-                self._want_rejoin("the group rebalances")
+            if self.state is MemberState.STABLE and not self.is_rebalancing:
+                self.rejoin("the group rebalances")
             return True
         error = error_of(code)
         if code in _MEMBER_UNKNOWN:
-            self._thrown_out(f"a heartbeat was answered with {error.code.name}", keep_id=code in _KEEPS_ID)
+            self._fence(f"a heartbeat failed with {error.code.name}", keep_id=code in _KEEPS_ID)
         elif code == ErrorCode.FENCED_INSTANCE_ID:
-            self._thrown_out("another member has its instance id", keep_id=True)
+            self._fence("another member has its instance id", keep_id=True)
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
         elif not error.retriable:
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
         return error.retriable is False
 
     async def _leave_as_too_slow(self) -> None:
-        why = (
-            f"the program has not polled for longer than max.poll.interval.ms ({self._max_poll_interval:g} s); poll "
-            "more often, or take fewer records at a time (max.poll.records)"
-        )
-        log.warning("Member %s leaves group %s: %s", self.member_id, self.group_id, why)
-        if self.rebalancing and self._task is not None:
-            self._task.cancel()
-            self._task = None
+        self._log_poll_interval_exceeded()
+        if self.is_rebalancing and self._rebalance_task is not None:
+            self._rebalance_task.cancel()
+            self._rebalance_task = None
         if self.instance_id is None:
-            await self._send_leave(self.coordinator.timeout, "it polls too rarely")
-        self._thrown_out("it polls too rarely")
+            await self._send_leave(self.coordinator.timeout, "max.poll.interval.ms has expired")
+        self._fence("max.poll.interval.ms has expired")
 
     async def _send_leave(self, timeout: float, reason: str) -> None:
         if not self.member_id:
@@ -496,4 +457,4 @@ class ClassicMember(Member):
                 request.member_id = self.member_id
             await self.coordinator.send(request, timeout=timeout, max_version=version)
         except KafkaError as error:
-            log.debug("Leaving group %s: %s", self.group_id, error)
+            logger.debug("Leaving group %s: %s", self.group_id, error)

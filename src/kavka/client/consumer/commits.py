@@ -1,7 +1,7 @@
-"""What a consumer commits: what it was told to, and from time to time what was polled.
+"""Commits of a consumer: those of the application, and automatic ones.
 
-All on the loop, but for `consumed` and `meant`, which who polls may call, too. Commits that nobody waits for are tasks;
-what is to be told of them waits for the next poll (`tell`).
+Runs on the loop, except for `consumed` and `parse_offsets`, which the application's thread may also
+call. Asynchronous commits are tasks; the next poll calls their callbacks (`run_callbacks`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object]
 
 _NEVER = float("inf")
-# How soon to look again where a rebalance is under way: it commits, or it is over soon.
+# Seconds to defer an automatic commit while the group rebalances.
 _AFTER_REBALANCE = 0.1
 
 
 class Commits:
-    """`auto`: what was polled is committed by itself, next at `next_auto`. `rebalancing()` says whether the group is
-    just then; for `call_user` and `want_poll` see ConsumerCore."""
+    """Owns the commits in flight and their pending callbacks. With `auto`, consumed positions are
+    committed automatically, next at `next_auto`. For the callables see ConsumerCore."""
 
     def __init__(
         self,
@@ -44,31 +44,32 @@ class Commits:
         interceptors: Interceptors,
         unread: Unread,
         call_user: Callable[..., Awaitable[Any]],
-        want_poll: Callable[[], object],
-        rebalancing: Callable[[], bool],
+        request_poll: Callable[[], object],
+        is_rebalancing: Callable[[], bool],
     ) -> None:
         self._coordinator = coordinator
         self._subscriptions = subscriptions
         self._interceptors = interceptors
         self._unread = unread
         self._call_user = call_user
-        self._want_poll = want_poll
-        self._rebalancing = rebalancing
+        self._request_poll = request_poll
+        self._is_rebalancing = is_rebalancing
         self._has_group = config["group.id"] is not None
         self._interval = config.seconds("auto.commit.interval.ms")
         self.auto = self._has_group and config["enable.auto.commit"]
         self.next_auto = _NEVER
-        self._to_tell: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._callbacks: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def check_group(self) -> None:
         if not self._has_group:
             raise IllegalState("group.id is not set: offsets are committed for a group")
 
-    # --- what
+    # --- offsets to commit
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What was polled of each partition; for who polls, or while it waits."""
+        """The consumed position of each partition. Call it from the polling thread, or while that
+        waits."""
         unread = self._unread.first()
         return {
             tp: OffsetAndMetadata(unread.get(tp, state.position), "", state.epoch if state.epoch >= 0 else None)
@@ -76,17 +77,18 @@ class Commits:
             if state.position >= 0
         }
 
-    def meant(self, offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit's argument means: nothing for everything polled, partitions, or offsets by partition."""
+    def parse_offsets(self, offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Convert a commit's argument: None (all consumed positions), partitions, or offsets by
+        partition."""
         if offsets is None:
             return self.consumed()
         if isinstance(offsets, Mapping):
             result: dict[TopicPartition, OffsetAndMetadata] = {}
-            for tp, what in offsets.items():
-                one = OffsetAndMetadata(what) if isinstance(what, int) else OffsetAndMetadata(*what)
-                if one.offset < 0:
-                    raise ValueError(f"the offset of {TopicPartition(*tp)} cannot be {one.offset}")
-                result[TopicPartition(*tp)] = one
+            for tp, value in offsets.items():
+                position = OffsetAndMetadata(value) if isinstance(value, int) else OffsetAndMetadata(*value)
+                if position.offset < 0:
+                    raise ValueError(f"the offset of {TopicPartition(*tp)} cannot be negative: {position.offset}")
+                result[TopicPartition(*tp)] = position
             return result
         if isinstance(offsets, TopicPartition):
             offsets = (offsets,)
@@ -96,23 +98,23 @@ class Commits:
             self._subscriptions.state(tp)
         return {tp: consumed[tp] for tp in chosen if tp in consumed}
 
-    # --- by the program
+    # --- commits of the application
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata], deadline: float) -> None:
         self.check_group()
         self._unread.committed(offsets)
-        # Those that were asked for before come before.
-        await self.settle(deadline)
-        await self.tell()
+        # Earlier commits complete first.
+        await self.wait_for_pending(deadline)
+        await self.run_callbacks()
         await self._coordinator.commit(offsets, deadline)
         if offsets and self._interceptors.see_commits:
             await self._call_user(self._interceptors.on_commit, offsets)
 
-    def commit_later(self, offsets: Any, callback: CommitCallback | None = None) -> None:
+    def commit_async(self, offsets: Any, callback: CommitCallback | None = None) -> None:
         self.check_group()
-        chosen = self.meant(offsets)
+        chosen = self.parse_offsets(offsets)
         self._unread.committed(chosen)
-        self._begin(chosen, callback)
+        self._start(chosen, callback)
 
     async def committed(
         self, partitions: Collection[TopicPartition], deadline: float
@@ -120,10 +122,10 @@ class Commits:
         self.check_group()
         return await self._coordinator.committed(partitions, deadline)
 
-    # --- by itself
+    # --- automatic commits
 
-    def assigned(self) -> None:
-        """From now on there is something to commit."""
+    def start_auto_commit(self) -> None:
+        """Partitions are assigned: start the interval of automatic commits."""
         if self.auto and self.next_auto == _NEVER:
             self.next_auto = time.monotonic() + self._interval
 
@@ -131,61 +133,65 @@ class Commits:
         now = time.monotonic()
         if now < self.next_auto or not self.auto:
             return
-        if self._rebalancing():
+        if self._is_rebalancing():
             self.next_auto = now + min(self._interval, _AFTER_REBALANCE)
             return
         self.next_auto = now + self._interval
         offsets = self.consumed()
         if offsets:
-            self._begin(offsets, None)
+            self._start(offsets, None)
 
     async def commit_consumed(self, deadline: float) -> None:
-        """What was polled; that it fails is said in the log alone."""
+        """Commit the consumed positions; a failure is only logged."""
         offsets: Offsets = self.consumed()
-        await self.settle(deadline)
+        await self.wait_for_pending(deadline)
         try:
             await self._coordinator.commit(offsets, deadline)
         except KafkaError as error:
-            log.warning("What was polled was not committed: %s", error)
+            logger.warning("The consumed positions were not committed: %s", error)
             return
         if offsets and self._interceptors.see_commits:
-            self._to_tell.append((self._interceptors.on_commit, (offsets,)))
+            self._callbacks.append((self._interceptors.on_commit, (offsets,)))
 
-    # --- those under way
+    # --- commits in flight
 
-    async def settle(self, deadline: float) -> None:
-        """Wait for them."""
+    async def wait_for_pending(self, deadline: float) -> None:
+        """Wait for the commits in flight."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(0.0, deadline - time.monotonic()))
 
-    async def tell(self) -> None:
-        """Call who wants to hear of those that are done."""
-        while self._to_tell:
-            function, args = self._to_tell.popleft()
+    async def run_callbacks(self) -> None:
+        """Call the callbacks and interceptors of completed commits."""
+        while self._callbacks:
+            function, args = self._callbacks.popleft()
             try:
                 await self._call_user(function, *args)
             except Exception:
-                log.exception("A callback of a commit failed")
+                logger.exception("A commit callback failed")
 
     def cancel(self) -> None:
         for task in list(self._tasks):
             task.cancel()
 
-    def _begin(self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None) -> None:
-        task = asyncio.create_task(self._once(offsets, callback), name="kavka-commit")
+    def _start(self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None) -> None:
+        task = asyncio.create_task(self._commit_once(offsets, callback), name="kavka-commit")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _once(self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None) -> None:
+    async def _commit_once(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
+    ) -> None:
         error: BaseException | None = None
         try:
             await self._coordinator.commit_once(offsets)
         except KafkaError as failure:
             error = failure
-            log.log(logging.WARNING if callback is None else logging.DEBUG, "Offsets were not committed: %s", failure)
+            logger.log(
+                logging.WARNING if callback is None else logging.DEBUG, "Offsets were not committed: %s", failure
+            )
         if error is None and self._interceptors.see_commits and offsets:
-            self._to_tell.append((self._interceptors.on_commit, (offsets,)))
+            self._callbacks.append((self._interceptors.on_commit, (offsets,)))
         if callback is not None:
-            self._to_tell.append((callback, (offsets, error)))
-        if self._to_tell:
-            self._want_poll()
+            self._callbacks.append((callback, (offsets, error)))
+        if self._callbacks:
+            self._request_poll()

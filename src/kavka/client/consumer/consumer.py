@@ -10,183 +10,199 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
-from kavka.client.consumer._decode import Columns, ConsumerRecord
-from kavka.client.consumer.arguments import OnPartitions, make_listener, many_partitions, one_partition
+from kavka.client.consumer._decode import Columns
+from kavka.client.consumer.arguments import (
+    Offsets,
+    OnPartitions,
+    Partition,
+    Partitions,
+    make_listener,
+    to_partition,
+    to_partitions,
+)
+from kavka.client.consumer.background_events import BackgroundEvents, Callback
 from kavka.client.consumer.commits import CommitCallback
 from kavka.client.consumer.core import SEEK_BEGINNING, SEEK_END, ConsumerCore
 from kavka.client.consumer.errors import ConcurrentAccess, Wakeup
-from kavka.client.consumer.mailbox import Call, Mailbox
-from kavka.client.consumer.records import EMPTY, Records
+from kavka.client.consumer.records import EMPTY, ConsumerRecord, Records
 from kavka.client.consumer_config import consumer_config
 from kavka.client.errors import ClientClosed
 from kavka.client.io_thread import IoThread, warn_unclosed
 from kavka.client.metadata import PartitionMetadata
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from kavka.client.types import ConsumerGroupMetadata, K, OffsetAndMetadata, OffsetAndTimestamp, V
 from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from kavka.client.settings import ConsumerSettings
+
 T = TypeVar("T")
 
 _NO_LIMIT = 1 << 62
-# An iteration polls with this; how long only matters to a program that looks at metrics.
+# Timeout in seconds of the polls of an iteration; it only affects metrics.
 _ITERATION = 1.0
 
 
-class Consumer:
-    """Reads records of topics, alone or as one of a group.
+class Consumer(Generic[K, V]):
+    """Reads records of topics, alone or as a member of a group.
 
         with Consumer(bootstrap_servers="localhost:9092", group_id="g") as consumer:
             consumer.subscribe(["orders"])
             for record in consumer:
                 print(record.key, record.value)
 
-    Not safe for threads: a second thread that calls anything but `wakeup` while a first one is inside raises
-    ConcurrentAccess. Fetching and heartbeats go on in a thread of the consumer's own; everything that the program gives
-    it (listeners, callbacks, interceptors, deserializers) is called in the program's thread, inside its calls.
+    Not thread-safe: a call of another thread while a first thread is in a method raises
+    ConcurrentAccess, except `wakeup`. Fetches and heartbeats run in a background thread. Listeners,
+    callbacks, interceptors and deserializers run in the application's thread, inside its calls.
 
-    When an exception leaves the `with` block, automatic commits leave out what the program was handling: the record
-    that the iteration returned last, or those of the last poll. `close` commits them, as Java's does. A consumer that
-    is dropped without `close` gives a ResourceWarning and leaves its group in the background, without a commit.
+    When an exception leaves the `with` block, the automatic commit excludes the records that the
+    application was processing: the last record of an iteration, or those of the last poll. `close`
+    commits them, as in Java. A consumer that is dropped without `close` issues a ResourceWarning
+    and leaves its group in the background, without a commit.
 
-    Times are in seconds; a call that may wait takes `default.api.timeout.ms` where no timeout is given, and raises
-    KafkaTimeout after it. Partitions are TopicPartition or (topic, number). Settings: `consumer_config.py`.
+    Times are in seconds. A call without a timeout uses `default.api.timeout.ms`; KafkaTimeout is
+    raised after it. Partitions are TopicPartition or (topic, number). Settings:
+    `consumer_config.py`.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerSettings[K, V]]) -> None:
         settings = consumer_config(config, keywords)
-        mailbox = self._mailbox = Mailbox()
+        events = self._events = BackgroundEvents()
         self._woken = False
         self._mutex = threading.Lock()
         self._user = 0
         self._depth = 0
-        core = self._core = ConsumerCore(settings, mailbox.call_user, mailbox.signal, lambda: mailbox.on_room())
+        core = self._core = ConsumerCore(settings, events.call_user, events.wake_poll, lambda: events.on_room())
         self._unread = self._core.unread
         self._limit: int = settings["max.poll.records"]
         name = settings["client.id"] or "consumer"
-        io = self._io = IoThread(f"kavka-{name}", partial(mailbox.abandon, core))
-        mailbox.on_room = partial(io.call_soon, core.fetcher.kick)
+        io = self._io = IoThread(f"kavka-{name}", partial(events.abandon, core))
+        events.on_room = partial(io.call_soon, core.fetcher.wake)
         try:
             self._io.run(self._core.start())
         except BaseException:
             self._io.stop()
             raise
 
-    # --- what to read
+    # --- subscription and assignment
 
     def subscribe(
         self,
         topics: Iterable[str] | str | None = None,
         *,
         pattern: str | re.Pattern[str] | None = None,
-        listener: Any = None,
+        listener: object = None,
         on_assigned: OnPartitions | None = None,
         on_revoked: OnPartitions | None = None,
         on_lost: OnPartitions | None = None,
     ) -> None:
-        """Read these topics, or all that match a pattern as a whole, as a member of the group; instead of what was
-        subscribed to before. No topics: `unsubscribe`.
+        """Subscribe to topics, or to all topics whose whole name matches a pattern, as a member of
+        the group. Replaces the previous subscription. An empty list of topics unsubscribes.
 
-        With `group.protocol=consumer` a pattern that is text is matched by the broker (RE2), a compiled one here.
-        A listener has `on_partitions_assigned`, `on_partitions_revoked`, `on_partitions_lost`; or give functions."""
-        heard = make_listener(listener, on_assigned, on_revoked, on_lost)
+        With `group.protocol=consumer`, the broker matches a pattern that is text (RE2), and the
+        client a compiled one. A listener has the methods of `RebalanceListener`; alternatively pass
+        functions."""
+        rebalance_listener = make_listener(listener, on_assigned, on_revoked, on_lost)
         if (topics is None) == (pattern is None):
-            raise TypeError("either topics or a pattern")
-        with self._used():
-            self._give_back()
+            raise TypeError("pass either topics or a pattern")
+        with self._acquire():
+            self._refetch_unread()
             if pattern is not None:
-                self._on_loop(self._core.subscribe_pattern, pattern, heard)
+                self._call_on_loop(self._core.subscribe_pattern, pattern, rebalance_listener)
             elif topics:
-                self._on_loop(self._core.subscribe, topics, heard)
+                self._call_on_loop(self._core.subscribe, topics, rebalance_listener)
             else:
                 self._run(self._core.unsubscribe())
 
     def unsubscribe(self) -> None:
-        """Read nothing: leave the group, or give up the partitions that were assigned."""
-        with self._used():
-            self._give_back()
+        """Leave the group, or give up the manually assigned partitions."""
+        with self._acquire():
+            self._refetch_unread()
             self._run(self._core.unsubscribe())
 
-    def assign(self, partitions: Iterable[Any]) -> None:
-        """Read these partitions, without sharing them with others; instead of those that were assigned before. Those
-        that are in both keep their position."""
-        with self._used():
-            wanted = many_partitions(partitions)
-            # Commits what was consumed of the old ones.
-            self._run(self._core.assign(wanted))
-            self._unread.keep(wanted)
+    def assign(self, partitions: Partitions) -> None:
+        """Assign partitions manually, outside a group. Replaces the previous assignment; partitions
+        that stay assigned keep their position."""
+        with self._acquire():
+            requested = to_partitions(partitions)
+            # This commits the consumed positions of the old assignment.
+            self._run(self._core.assign(requested))
+            self._unread.keep(requested)
 
     def assignment(self) -> set[TopicPartition]:
-        with self._used():
+        with self._acquire():
             return set(self._core.subscriptions.partitions)
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to; with a pattern, those that it stands for now."""
-        with self._used():
+        """The subscribed topics; for a pattern, the topics that match it now."""
+        with self._acquire():
             return set(self._core.subscriptions.topics)
 
-    def pause(self, partitions: Iterable[Any]) -> None:
-        """Polls return nothing of these until `resume`; the group is not told."""
-        with self._used():
-            self._on_loop(self._core.pause, many_partitions(partitions), True)
+    def pause(self, partitions: Partitions) -> None:
+        """Polls return no records of these partitions until `resume`. The group does not
+        rebalance."""
+        with self._acquire():
+            self._call_on_loop(self._core.pause, to_partitions(partitions), True)
 
-    def resume(self, partitions: Iterable[Any]) -> None:
-        with self._used():
-            self._on_loop(self._core.pause, many_partitions(partitions), False)
+    def resume(self, partitions: Partitions) -> None:
+        with self._acquire():
+            self._call_on_loop(self._core.pause, to_partitions(partitions), False)
 
     def paused(self) -> set[TopicPartition]:
-        with self._used():
+        with self._acquire():
             return {tp for tp, state in self._core.subscriptions.partitions.items() if state.paused}
 
     # --- records
 
-    def poll(self, timeout: float = 0.0, max_records: int | None = None) -> Records:
-        """Records that are there, at most `max.poll.records`; waits up to `timeout` seconds for the first. Nothing in
-        time is no error: the result is empty.
+    def poll(self, timeout: float = 0.0, max_records: int | None = None) -> Records[K, V]:
+        """Return available records, at most `max.poll.records`; wait up to `timeout` seconds for
+        the first. The result is empty if none arrive in time.
 
-        To poll is also to say that what earlier polls returned is done with (it is what automatic commits commit), and
-        to take part in the group: a member that does not poll for `max.poll.interval.ms` is out."""
-        with self._used():
+        A poll marks the records of earlier polls as processed, so that automatic commits include
+        them. It also serves the group: a member that does not poll for `max.poll.interval.ms`
+        leaves the group."""
+        with self._acquire():
             return self._poll(timeout, self._limit if max_records is None else max_records)
 
     def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch | None:
-        """As `poll`, to Arrow: columns topic, partition, offset, timestamp, timestamp_type, key, value and headers,
-        keys and values as bytes. No Python object is made for a record; deserializers and interceptors are not called.
-        None if nothing came in time. The limit is what was fetched, not `max.poll.records`. Needs pyarrow
-        (`kavka[arrow]`)."""
+        """Like `poll`, as an Arrow batch with the columns topic, partition, offset, timestamp,
+        timestamp_type, key, value and headers. Keys and values are bytes; deserializers and
+        interceptors are not called, and no Python object is created per record. None if no records
+        arrive in time. The size is that of the fetched data, not `max.poll.records`. Requires
+        pyarrow (`kavka[arrow]`)."""
         from kavka.client.consumer.arrow import record_batch
 
         columns = self.poll_columns(timeout, max_records)
         return None if columns is None else record_batch(columns)
 
     def poll_columns(self, timeout: float = 0.0, max_records: int | None = None) -> Columns | None:
-        """As `poll_arrow`, to the columns that Arrow would get: for whoever only counts, and needs no pyarrow."""
-        with self._used():
-            self._give_back()
+        """Like `poll_arrow`, as the underlying columns, which do not require pyarrow."""
+        with self._acquire():
+            self._refetch_unread()
             limit = _NO_LIMIT if max_records is None else max_records
             return self._wait_for(timeout, lambda: self._core.buffer.take_columns(limit))
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Record by record, for ever; ends when the consumer is closed. A commit in the middle commits what was given
-        out so far, the last record included."""
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
+        """Iterate over records until the consumer is closed. A commit during the iteration commits
+        the records that were yielded, including the last one."""
         while not self._core.closing:
             if not self._unread:
-                with self._used():
+                with self._acquire():
                     records = self._poll(_ITERATION, self._limit)
                 self._unread.set(records)
             yield from self._unread
 
-    def _poll(self, timeout: float, limit: int) -> Records:
+    def _poll(self, timeout: float, limit: int) -> Records[K, V]:
         if self._unread:
-            self._core.polled()
+            self._core.poll_started()
             return self._unread.take(limit)
         taken = self._wait_for(timeout, lambda: self._take(limit))
         if taken is None:
             return EMPTY
-        records = Records(*taken)
+        records: Records[K, V] = Records(*taken)
         return self._core.interceptors.on_consume(records) if self._core.interceptors.see_records else records
 
     def _take(self, limit: int) -> Any:
@@ -195,17 +211,17 @@ class Consumer:
 
     def _wait_for(self, timeout: float, take: Callable[[], T | None]) -> T | None:
         core = self._core
-        core.polled()
+        core.poll_started()
         deadline = core.last_poll + timeout
         core.in_poll = True
         try:
             while True:
                 self._check_woken()
-                if core.attention:
-                    self._run(core.attend(deadline, nested=self._depth > 1), wakes=True)
-                found = take()
-                if found is not None:
-                    return found
+                if core.has_poll_work:
+                    self._run(core.run_poll_work(deadline, nested=self._depth > 1), wakes=True)
+                result = take()
+                if result is not None:
+                    return result
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
@@ -216,135 +232,149 @@ class Consumer:
 
     # --- positions
 
-    def seek(self, partition: Any, offset: int | OffsetAndMetadata) -> None:
-        """The next poll goes on at this offset."""
-        with self._used():
-            tp = one_partition(partition)
-            self._on_loop(self._core.seek, tp, offset)
+    def seek(self, partition: Partition, offset: int | OffsetAndMetadata) -> None:
+        """Continue at this offset with the next poll."""
+        with self._acquire():
+            tp = to_partition(partition)
+            self._call_on_loop(self._core.seek, tp, offset)
             self._unread.drop((tp,))
 
-    def seek_to_beginning(self, partitions: Iterable[Any] = ()) -> None:
-        """Of all assigned partitions where none are given. Where that is is looked up by the next poll or
-        `position`."""
+    def seek_to_beginning(self, partitions: Partitions = ()) -> None:
+        """Seek to the first offset of these partitions, or of all assigned ones. The next poll or
+        `position` looks the offset up."""
         self._seek_to(partitions, SEEK_BEGINNING)
 
-    def seek_to_end(self, partitions: Iterable[Any] = ()) -> None:
-        """With `isolation.level=read_committed`, to the first record of a transaction that is still open."""
+    def seek_to_end(self, partitions: Partitions = ()) -> None:
+        """Seek to the end of these partitions, or of all assigned ones. With
+        `isolation.level=read_committed`, that is the last stable offset."""
         self._seek_to(partitions, SEEK_END)
 
-    def _seek_to(self, partitions: Iterable[Any], when: int) -> None:
-        with self._used():
-            wanted = many_partitions(partitions)
-            self._on_loop(self._core.seek_to, wanted, when)
-            self._unread.drop(wanted or self._core.subscriptions.partitions)
+    def _seek_to(self, partitions: Partitions, timestamp: int) -> None:
+        with self._acquire():
+            requested = to_partitions(partitions)
+            self._call_on_loop(self._core.seek_to, requested, timestamp)
+            self._unread.drop(requested or self._core.subscriptions.partitions)
 
-    def position(self, partition: Any, timeout: float | None = None) -> int:
-        """The offset of the next record that this consumer gets of the partition."""
-        with self._used():
-            tp = one_partition(partition)
+    def position(self, partition: Partition, timeout: float | None = None) -> int:
+        """The offset of the next record of the partition that a poll returns."""
+        with self._acquire():
+            tp = to_partition(partition)
             unread = self._unread.first().get(tp)
             if unread is not None:
                 return unread
-            return self._run(self._core.position(tp, self._core.deadline(timeout)), wakes=True)
+            return self._run(self._core.queries.position(tp, self._core.deadline(timeout)), wakes=True)
 
-    def lag(self, partition: Any = None, timeout: float | None = None) -> Any:
-        """How many records a partition has after the position; without an argument, of all assigned partitions by
-        partition. It is as of the last fetch, and asked for only where nothing was fetched yet."""
-        with self._used():
-            asked = [] if partition is None else [one_partition(partition)]
-            found = self._run(self._core.lag(asked, self._core.deadline(timeout)), wakes=True)
-            return found if partition is None else found[asked[0]]
+    @overload
+    def lag(self, partition: None = None, timeout: float | None = None) -> dict[TopicPartition, int]: ...
 
-    def current_lag(self, partition: Any) -> int | None:
-        """As `lag`, of what is known now: asks nobody, and is None before the first fetch."""
-        with self._used():
-            return self._on_loop(self._core.known_lag, one_partition(partition))
+    @overload
+    def lag(self, partition: Partition, timeout: float | None = None) -> int: ...
+
+    def lag(self, partition: Partition | None = None, timeout: float | None = None) -> dict[TopicPartition, int] | int:
+        """The number of records after the position of a partition; without a partition, of all
+        assigned partitions. Uses the end of the last fetch; looks the end up before the first."""
+        with self._acquire():
+            requested = [] if partition is None else [to_partition(partition)]
+            lags = self._run(self._core.queries.lag(requested, self._core.deadline(timeout)), wakes=True)
+            return lags if partition is None else lags[requested[0]]
+
+    def current_lag(self, partition: Partition) -> int | None:
+        """Like `lag`, as of the last fetch, without a request; None before the first fetch."""
+        with self._acquire():
+            return self._call_on_loop(self._core.queries.current_lag, to_partition(partition))
 
     def offsets_for_times(
-        self, times: Mapping[Any, int], timeout: float | None = None
+        self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition the first record of that time (ms since 1970) or later; None where there is none."""
-        with self._used():
-            asked = {one_partition(tp): when for tp, when in times.items()}
-            return self._run(self._core.offsets_for_times(asked, self._core.deadline(timeout)), wakes=True)
+        """By partition: the first record with this timestamp (ms since 1970) or a later one; None
+        if there is none."""
+        with self._acquire():
+            requested = {to_partition(tp): when for tp, when in times.items()}
+            return self._run(self._core.queries.offsets_for_times(requested, self._core.deadline(timeout)), wakes=True)
 
-    def beginning_offsets(self, partitions: Iterable[Any], timeout: float | None = None) -> dict[TopicPartition, int]:
-        with self._used():
-            asked = many_partitions(partitions)
-            return self._run(self._core.edge_offsets(asked, SEEK_BEGINNING, self._core.deadline(timeout)), wakes=True)
+    def beginning_offsets(self, partitions: Partitions, timeout: float | None = None) -> dict[TopicPartition, int]:
+        with self._acquire():
+            requested = to_partitions(partitions)
+            return self._run(
+                self._core.queries.edge_offsets(requested, SEEK_BEGINNING, self._core.deadline(timeout)), wakes=True
+            )
 
-    def end_offsets(self, partitions: Iterable[Any], timeout: float | None = None) -> dict[TopicPartition, int]:
-        """The offsets of the next records to be written; with read_committed, of the first that is not committed."""
-        with self._used():
-            asked = many_partitions(partitions)
-            return self._run(self._core.edge_offsets(asked, SEEK_END, self._core.deadline(timeout)), wakes=True)
+    def end_offsets(self, partitions: Partitions, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The offsets after the last records; with read_committed, the last stable offsets."""
+        with self._acquire():
+            requested = to_partitions(partitions)
+            return self._run(
+                self._core.queries.edge_offsets(requested, SEEK_END, self._core.deadline(timeout)), wakes=True
+            )
 
     # --- commits
 
-    def commit_sync(self, offsets: Any = None, timeout: float | None = None) -> None:
-        """Commit and wait until it is done: everything that polls have returned, or that of some partitions (a list of
-        them), or the offsets of a mapping by partition (the next to be read, so the last record's plus one).
+    def commit_sync(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
+        """Commit and wait: all consumed positions, those of some partitions (a list), or offsets by
+        partition (a mapping). An offset is that of the next record to read.
 
-        CommitFailed: others have the partitions by now. RebalanceInProgress: poll first."""
-        with self._used():
+        Raises CommitFailed if the consumer is no longer a member of the group, and
+        RebalanceInProgress if it must poll first."""
+        with self._acquire():
             commits = self._core.commits
-            self._run(commits.commit(commits.meant(offsets), self._core.deadline(timeout)), wakes=True)
+            self._run(commits.commit(commits.parse_offsets(offsets), self._core.deadline(timeout)), wakes=True)
 
-    def commit_async(self, offsets: Any = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting, and without trying again. `callback(offsets, error)` is called by a later poll, or
-        other call that waits."""
-        with self._used():
-            self._on_loop(self._core.commits.commit_later, self._core.commits.meant(offsets), callback)
+    def commit_async(self, offsets: Offsets | None = None, callback: CommitCallback | None = None) -> None:
+        """Commit without waiting and without retries. A later poll or commit calls
+        `callback(offsets, error)`."""
+        with self._acquire():
+            self._call_on_loop(self._core.commits.commit_async, self._core.commits.parse_offsets(offsets), callback)
 
     def committed(
-        self, partitions: Iterable[Any], timeout: float | None = None
+        self, partitions: Partitions, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, by whichever member; None where nothing is."""
-        with self._used():
-            asked = many_partitions(partitions)
-            return self._run(self._core.commits.committed(asked, self._core.deadline(timeout)), wakes=True)
+        """The committed offsets of the group; None for partitions without one."""
+        with self._acquire():
+            requested = to_partitions(partitions)
+            return self._run(self._core.commits.committed(requested, self._core.deadline(timeout)), wakes=True)
 
     # --- the cluster and the group
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionMetadata]:
         """The partitions of a topic, with their leaders and replicas."""
-        with self._used():
+        with self._acquire():
             return self._run(self._core.partitions_for(topic, self._core.deadline(timeout)), wakes=True)
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionMetadata]]:
-        """All topics that this consumer may see, with their partitions."""
-        with self._used():
-            return self._run(self._core.topic_names(self._core.deadline(timeout)), wakes=True)
+        """All topics that this consumer is authorized to see, with their partitions."""
+        with self._acquire():
+            return self._run(self._core.list_topics(self._core.deadline(timeout)), wakes=True)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """For `Producer.send_offsets_to_transaction`."""
-        with self._used():
+        with self._acquire():
             return self._core.group_metadata()
 
     def enforce_rebalance(self, reason: str | None = None) -> None:
-        """Have a classic group rebalance with the next poll."""
-        with self._used():
-            self._on_loop(self._core.enforce_rebalance, reason)
+        """Make a classic group rebalance with the next poll."""
+        with self._acquire():
+            self._call_on_loop(self._core.enforce_rebalance, reason)
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start, by Kafka's names."""
+        """Metrics by Kafka's names."""
         return self._core.all_metrics()
 
     def wakeup(self) -> None:
-        """From any thread: the call that waits now, or the next one that would, raises Wakeup."""
+        """Make the blocked call, or the next one that blocks, raise Wakeup. May be called from any
+        thread."""
         self._woken = True
-        self._mailbox.inbox.put(None)
+        self._events.queue.put(None)
 
     def close(self, timeout: float = 30.0, *, leave_group: bool | None = None) -> None:
-        """Commit (where that is automatic), leave the group, end. A static member stays in the group until its session
-        is over, unless `leave_group` says otherwise."""
+        """Commit (if automatic), leave the group and close. A static member stays in the group
+        until its session expires, unless `leave_group` is set."""
         if self._core.closing:
             return
         if self._io.forked:
-            # The membership is that of the process it was made in.
+            # The membership belongs to the parent process.
             self._core.closing = self._core.closed = True
             return
-        with self._used():
+        with self._acquire():
             try:
                 self._run(self._core.close(timeout, leave_group))
             finally:
@@ -367,9 +397,9 @@ class Consumer:
             self._unread.put_back()
         self.close()
 
-    # --- one thread at a time
+    # --- exclusive access
 
-    def _used(self) -> _Use:
+    def _acquire(self) -> _Guard:
         me = threading.get_ident()
         # A listener may still use the consumer while it is being closed.
         if self._core.closed or (self._core.closing and self._user != me):
@@ -377,26 +407,25 @@ class Consumer:
         self._io.check()
         if self._user != me:
             if not self._mutex.acquire(blocking=False):
-                raise ConcurrentAccess(
-                    "the consumer is not safe for threads: another thread is inside one of its methods"
-                )
+                raise ConcurrentAccess("the consumer is not thread-safe: another thread is in one of its methods")
             self._user = me
         self._depth += 1
-        return _Use(self)
+        return _Guard(self)
 
-    def _unused(self) -> None:
+    def _release(self) -> None:
         self._depth -= 1
         if not self._depth:
             self._user = 0
             self._mutex.release()
 
-    # --- between the program's thread and the loop's
+    # --- calls between the application's thread and the loop
 
     def _run(self, work: Coroutine[Any, Any, T], *, wakes: bool = False) -> T:
-        """Run it on the loop and wait. Functions of the program's that the loop wants called are called meanwhile.
+        """Run a coroutine on the loop and wait for it, running callbacks of the application
+        meanwhile.
 
-        Such a function may call the consumer, and so wait in here too, where it may take the news of the outer future
-        from the inbox: so after each of them it is looked at."""
+        A callback may call the consumer and wait in this method as well. It may then take the event
+        of the outer future from the queue, so the future is checked after every callback."""
         try:
             if wakes:
                 self._check_woken()
@@ -404,10 +433,10 @@ class Consumer:
         except BaseException:
             work.close()
             raise
-        future.add_done_callback(self._mailbox.inbox.put)
+        future.add_done_callback(self._events.queue.put)
         try:
             while True:
-                item = self._mailbox.inbox.get()
+                item = self._events.queue.get()
                 if item is future:
                     break
                 self._handle(item)
@@ -421,24 +450,24 @@ class Consumer:
         result: T = future.result()
         return result
 
-    def _on_loop(self, function: Callable[..., T], *args: Any) -> T:
+    def _call_on_loop(self, function: Callable[..., T], *args: Any) -> T:
         async def call() -> T:
             return function(*args)
 
         return self._run(call())
 
     def _wait(self, seconds: float) -> None:
-        """Until the loop has something, or the time is up."""
-        self._mailbox.is_waiting = True
-        if self._core.buffer or self._core.attention or self._woken:
-            self._mailbox.is_waiting = False
+        """Wait for an event of the loop, at most this long."""
+        self._events.is_waiting = True
+        if self._core.buffer or self._core.has_poll_work or self._woken:
+            self._events.is_waiting = False
             return
         try:
-            item = self._mailbox.inbox.get(timeout=seconds)
+            item = self._events.queue.get(timeout=seconds)
         except queue.Empty:
             return
         finally:
-            self._mailbox.is_waiting = False
+            self._events.is_waiting = False
         self._handle(item)
 
     def _check_woken(self) -> None:
@@ -447,25 +476,25 @@ class Consumer:
             raise Wakeup("wakeup was called")
 
     def _handle(self, item: Any) -> None:
-        if isinstance(item, Call):
+        if isinstance(item, Callback):
             item.run()
 
-    def _give_back(self) -> None:
-        """Records that an iteration has not given out yet are fetched again."""
+    def _refetch_unread(self) -> None:
+        """Seek back to the records that an iteration has not yielded yet."""
         for tp, offset in self._unread.first().items():
             if tp in self._core.subscriptions.partitions:
-                self._on_loop(self._core.seek, tp, offset)
+                self._call_on_loop(self._core.seek, tp, offset)
         self._unread.clear()
 
 
-class _Use:
+class _Guard:
     __slots__ = ("_consumer",)
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer[Any, Any]) -> None:
         self._consumer = consumer
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        self._consumer._unused()
+        self._consumer._release()

@@ -1,4 +1,5 @@
-"""Speaking to the group's coordinator: finding it, committing offsets and asking for them. Runs on the loop."""
+"""Requests to the group's coordinator: find it, commit offsets, fetch committed offsets. Runs on
+the loop."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kavka.client.backoff import Backoff
 from kavka.client.cluster import GROUP, Cluster
 from kavka.client.config import ClientConfig
-from kavka.client.connections import because
+from kavka.client.connections import cause_of
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.errors import Disconnected, IllegalState, KafkaTimeout, error_of
 from kavka.client.types import OffsetAndMetadata
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.offset_commit import (
@@ -33,7 +34,7 @@ from kavka.protocol.messages.offset_fetch import (
 )
 from kavka.protocol.primitives import ZERO_UUID, TopMessage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHANNEL = "group"
 GROUPS_FROM = 8
@@ -47,7 +48,8 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Identity(NamedTuple):
-    """Who commits: `generation` is that of a classic member, or the epoch of a member of the new protocol."""
+    """The identity in a request. `generation` is the generation of a classic member, or the epoch
+    of a member of the consumer protocol (`modern`)."""
 
     generation: int = -1
     member_id: str = ""
@@ -55,24 +57,28 @@ class Identity(NamedTuple):
     modern: bool = False
 
 
-NOBODY = Identity()
+NO_MEMBER = Identity()
 
 
 class Membership:
-    """What the coordinator's other requests need of a member of the group. Here: of none, which only commits."""
+    """The part of a group member that commits need. This base is a consumer that only commits and
+    is not a member."""
 
     def identity(self) -> Identity:
-        return NOBODY
+        return NO_MEMBER
 
     def committer(self) -> Identity:
-        """Who commits now. CommitFailed, or RebalanceInProgress, where this consumer may not."""
+        """The identity for a commit. Raises CommitFailed or RebalanceInProgress if none is allowed
+        now."""
         return self.identity()
 
-    def refused(self, identity: Identity, code: ErrorCode) -> None:
-        """A commit was refused with this code: the member has to do something about it."""
+    def identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
+        """A request that carried this identity failed with this code."""
 
 
 class Coordinator:
+    """Owns the id of the broker that coordinates the group. Any task on the loop may call it."""
+
     def __init__(self, config: ClientConfig, cluster: Cluster, metrics: ConsumerMetrics) -> None:
         self.group_id: str | None = config["group.id"]
         self.membership: Membership = Membership()
@@ -84,20 +90,20 @@ class Coordinator:
         self._finding = asyncio.Lock()
         self._stable_only = config["isolation.level"] == "read_committed"
 
-    # --- where it is
+    # --- discovery
 
     async def find(self, timeout: float | None = None) -> int:
-        """The broker that coordinates the group, asked for where it is not known."""
+        """The id of the coordinator; looks it up if it is unknown."""
         if self.group_id is None:
             raise IllegalState("group.id is not set: this consumer has no group")
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        # Whoever asks already may have more time than this call.
+        # A lookup that is in progress may have a longer timeout than this call.
         try:
             async with asyncio.timeout(limit):
                 await self._finding.acquire()
         except TimeoutError:
-            reason = because(self.cluster.connect_error())
+            reason = cause_of(self.cluster.connect_error())
             raise KafkaTimeout(f"no coordinator for {self.group_id} within {limit:g} s{reason}") from None
         try:
             if self.node is None or self.node not in self.cluster.nodes:
@@ -108,38 +114,38 @@ class Coordinator:
             self._finding.release()
 
     def forget(self) -> None:
-        """It is not where it was, or does not answer."""
+        """Look the coordinator up again before the next request."""
         self.node = None
 
-    def lost(self, code: int) -> bool:
-        """Whether the code says that it is elsewhere."""
+    def has_moved(self, code: int) -> bool:
+        """Whether the code says that another broker is the coordinator; if so, forget this one."""
         if code in _NOT_HERE:
             self.forget()
             return True
         return False
 
     async def send(self, request: TopMessage, *, timeout: float | None = None, max_version: int | None = None) -> Any:
-        """One attempt. Who does not answer is not the coordinator any more, as far as we know."""
+        """Send a request without retries. After a failure the coordinator is looked up again."""
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         node = await self.find(limit)
-        with self._doubting(node):
+        with self._forget_on_failure(node):
             return await self.cluster.request(
                 node, request, timeout=max(0.001, deadline - time.monotonic()), channel=CHANNEL, max_version=max_version
             )
 
     async def version_of(self, api_key: int, max_version: int | None = None, timeout: float | None = None) -> int:
-        """The version that the coordinator would be asked in."""
+        """The version of a request that the coordinator supports."""
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         node = await self.find(limit)
         left = max(0.001, deadline - time.monotonic())
-        with self._doubting(node):
+        with self._forget_on_failure(node):
             connection = await self.cluster.connection(node, CHANNEL, timeout=left)
         return connection.version_of(api_key, max_version)
 
     @contextmanager
-    def _doubting(self, node: int) -> Iterator[None]:
+    def _forget_on_failure(self, node: int) -> Iterator[None]:
         try:
             yield
         except (Disconnected, KafkaTimeout):
@@ -147,8 +153,8 @@ class Coordinator:
                 self.forget()
             raise
 
-    async def retrying(self, attempt: Any, deadline: float, what: str) -> Any:
-        """`await attempt(timeout)` until it does not fail, or fails for good, or the time is up."""
+    async def with_retries(self, attempt: Any, deadline: float, operation: str) -> Any:
+        """Await `attempt(timeout)`; repeat it after retriable errors until the deadline."""
         failures = 0
         while True:
             left = deadline - time.monotonic()
@@ -160,7 +166,7 @@ class Coordinator:
                 failures += 1
                 wait = self.backoff.delay(failures)
                 if time.monotonic() + wait >= deadline:
-                    raise KafkaTimeout(f"{what} was not done in time: {error}") from error
+                    raise KafkaTimeout(f"{operation} timed out: {error}") from error
                 if error.code == ErrorCode.UNKNOWN_TOPIC_ID:
                     self.cluster.request_update()
                 await asyncio.sleep(wait)
@@ -168,9 +174,9 @@ class Coordinator:
     # --- commits
 
     async def commit(self, offsets: Offsets, deadline: float) -> None:
-        """Tries again until it is done, is refused for good, or the time is up."""
+        """Commit with retries until the deadline."""
         if offsets:
-            await self.retrying(lambda timeout: self.commit_once(offsets, timeout), deadline, "the commit of offsets")
+            await self.with_retries(lambda timeout: self.commit_once(offsets, timeout), deadline, "committing offsets")
 
     async def commit_once(self, offsets: Offsets, timeout: float | None = None) -> None:
         if not offsets:
@@ -193,25 +199,25 @@ class Coordinator:
             name = topic.name or names.get(topic.topic_id, "")
             for partition in topic.partitions:
                 if partition.error_code:
-                    self._commit_refused(name, partition.partition_index, partition.error_code, identity)
+                    self._on_commit_error(name, partition.partition_index, partition.error_code, identity)
 
-    def _commit_refused(self, topic: str, partition: int, number: int, identity: Identity) -> None:
+    def _on_commit_error(self, topic: str, partition: int, number: int, identity: Identity) -> None:
         error = error_of(number)
         code = error.code
         if code in _ELSEWHERE:
             self.forget()
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
-        self.membership.refused(identity, code)
+        self.membership.identity_rejected(identity, code)
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH):
             raise CommitFailed(
-                "the offsets were not committed: this consumer is no member of the group any more, and its partitions "
-                "went to others; it must poll more often (max.poll.interval.ms) or take fewer records "
-                "(max.poll.records)",
+                "the offsets were not committed: this consumer is no longer a member of the group, and its partitions "
+                "may be assigned to other members; poll more often (max.poll.interval.ms) or take fewer records per "
+                "poll (max.poll.records)",
                 code,
             )
         if code == ErrorCode.STALE_MEMBER_EPOCH:
             if self.membership.identity().generation != identity.generation:
-                raise _try_again("the member's epoch has just changed")
+                raise _retriable_error("the member's epoch has just changed")
             raise CommitFailed("the offsets were not committed: this consumer is fenced by a newer epoch", code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             raise RebalanceInProgress("the offsets were not committed: the group rebalances; poll and commit again")
@@ -224,8 +230,8 @@ class Coordinator:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         if not partitions:
             return {}
-        result: dict[TopicPartition, OffsetAndMetadata | None] = await self.retrying(
-            lambda timeout: self._committed_once(partitions, timeout), deadline, "asking for committed offsets"
+        result: dict[TopicPartition, OffsetAndMetadata | None] = await self.with_retries(
+            lambda timeout: self._committed_once(partitions, timeout), deadline, "fetching committed offsets"
         )
         return result
 
@@ -259,20 +265,20 @@ class Coordinator:
             if version < 7:
                 request.require_stable = False
         response = await self.send(request, timeout=timeout, max_version=version)
-        answer = response.groups[0] if version >= GROUPS_FROM else response
-        self._check_fetch(answer.error_code, identity)
+        group_response = response.groups[0] if version >= GROUPS_FROM else response
+        self._check_fetch(group_response.error_code, identity)
         names = {topic_id: name for name, topic_id in ids.items()}
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
-        for topic in answer.topics:
+        committed: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
+        for topic in group_response.topics:
             name = names.get(topic.topic_id, "") if version >= TOPIC_IDS_FROM else topic.name
-            for one in topic.partitions:
-                self._check_fetch(one.error_code, identity)
-                if one.committed_offset >= 0:
-                    epoch = one.committed_leader_epoch
-                    found[TopicPartition(name, one.partition_index)] = OffsetAndMetadata(
-                        one.committed_offset, one.metadata or "", epoch if epoch >= 0 else None
+            for partition in topic.partitions:
+                self._check_fetch(partition.error_code, identity)
+                if partition.committed_offset >= 0:
+                    epoch = partition.committed_leader_epoch
+                    committed[TopicPartition(name, partition.partition_index)] = OffsetAndMetadata(
+                        partition.committed_offset, partition.metadata or "", epoch if epoch >= 0 else None
                     )
-        return found
+        return committed
 
     def _check_fetch(self, number: int, identity: Identity) -> None:
         if not number:
@@ -281,22 +287,22 @@ class Coordinator:
         if error.code in _ELSEWHERE:
             self.forget()
         if error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and identity.modern:
-            self.membership.refused(identity, error.code)
-            raise _try_again("the member's epoch has just changed")
+            self.membership.identity_rejected(identity, error.code)
+            raise _retriable_error("the member's epoch has just changed")
         raise error
 
     def _topic_id(self, topic: str) -> UUID:
-        found = self.cluster.topics.get(topic)
-        return ZERO_UUID if found is None else found.topic_id
+        metadata = self.cluster.topics.get(topic)
+        return ZERO_UUID if metadata is None else metadata.topic_id
 
 
-def _try_again(why: str) -> KafkaError:
-    return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, why)
+def _retriable_error(reason: str) -> KafkaError:
+    return KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, reason)
 
 
 def _commit_topics(offsets: Offsets, ids: Mapping[str, UUID]) -> list[OffsetCommitRequestTopic]:
     topics: dict[str, OffsetCommitRequestTopic] = {}
-    for tp, what in offsets.items():
+    for tp, position in offsets.items():
         topic = topics.get(tp.topic)
         if topic is None:
             topic = OffsetCommitRequestTopic(name=tp.topic, topic_id=ids[tp.topic], partitions=[])
@@ -304,9 +310,9 @@ def _commit_topics(offsets: Offsets, ids: Mapping[str, UUID]) -> list[OffsetComm
         topic.partitions.append(
             OffsetCommitRequestPartition(
                 partition_index=tp.partition,
-                committed_offset=what.offset,
-                committed_leader_epoch=-1 if what.leader_epoch is None else what.leader_epoch,
-                committed_metadata=what.metadata,
+                committed_offset=position.offset,
+                committed_leader_epoch=-1 if position.leader_epoch is None else position.leader_epoch,
+                committed_metadata=position.metadata,
             )
         )
     return list(topics.values())

@@ -1,8 +1,26 @@
-"""What a consumer is, whoever waits for it: a thread (`consumer.py`) or a coroutine (`aio.py`).
+"""The consumer's state and logic, shared by the blocking (`consumer.py`) and the asyncio (`aio.py`)
+consumer.
 
-A poll is: `attend` where `attention` is set, then `take`, then wait for `signal` where there was nothing, and again.
-`attend` runs on the loop and does what only a poll may do: it carries out the errands that rebalances have left, calls
-the program's functions, raises what went wrong in the background. `take` runs in the program's thread.
+Everything but `poll_started` and the buffer's `take` runs on the event loop. A poll repeats three
+steps until it has records or its timeout ends:
+
+1. If `has_poll_work` is set, `run_poll_work` on the loop: raise errors of background tasks, run
+   commit callbacks, start the member's tasks (`member.poll`), reset positions that are out of
+   range, start the automatic commit, and run the poll tasks (`poll_tasks.py`).
+2. Take records from the buffer, in the application's thread.
+3. If there are none, wait until `wake_poll` is called: by the fetcher for new records, or by
+   `request_poll`.
+
+Background tasks never change the assignment and never call functions of the application. They wait
+for `run_in_poll`, which has the next poll do it:
+
+| task | started by | woken by | waits for a poll to |
+|---|---|---|---|
+| heartbeats (`classic.py`, `modern.py`) | `member.poll` | its interval, a join | |
+| rebalance, reconciliation (same files) | `member.poll` | responses | revoke, assign, notify |
+| positions (`positions.py`) | assignment, seek, metadata | responses | reset after truncation |
+| fetches (`fetcher.py`) | room in the buffer, metadata | responses | reset the position |
+| commits (`commits.py`) | the application, the interval | responses | run callbacks |
 """
 
 from __future__ import annotations
@@ -12,12 +30,11 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
-from kavka.client.connections import because
 from kavka.client.consumer import assignors
 from kavka.client.consumer.buffer import FetchBuffer
 from kavka.client.consumer.classic import ClassicMember
@@ -29,39 +46,42 @@ from kavka.client.consumer.interceptors import Interceptors
 from kavka.client.consumer.member import Member
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer.modern import ModernMember
+from kavka.client.consumer.offset_queries import OffsetQueries
 from kavka.client.consumer.offsets import EARLIEST, LATEST, OffsetLookup
+from kavka.client.consumer.poll_tasks import PollTasks
 from kavka.client.consumer.positions import Positions
 from kavka.client.consumer.subscription import Mode, PartitionState, Subscriptions
 from kavka.client.consumer.unread import Unread
-from kavka.client.errors import ClientClosed, IllegalState, KafkaTimeout
-from kavka.client.metadata import PartitionMetadata, TopicMetadata, topic_metadata
+from kavka.client.errors import ClientClosed, IllegalState
+from kavka.client.metadata import PartitionMetadata, topic_metadata
 from kavka.client.serializers import make_deserializer
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata
 from kavka.common.config import ConfigError
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kavka.protocol.messages.metadata import MetadataRequest
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 CallUser = Callable[..., Awaitable[Any]]
 
-# An errand that needs no network is done within this time, even in a poll that may not wait at all.
-_SHORT = 0.02
-# Seconds to leave the group for a consumer that the program dropped.
-_ABANDONED = 5.0
-_HOPELESS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+# Seconds to leave the group for a consumer that the application dropped.
+_ABANDON_TIMEOUT = 5.0
+_FATAL_TOPIC_ERRORS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _CLASSIC_ONLY = ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms")
 
 
 class ConsumerCore:
-    """`call_user(function, *args)` calls a function of the program's where the program waits, and awaits what it
-    returns; `signal()` says that a poll which waits has something to do; `on_room()` is called by who takes."""
+    """Owns all parts of a consumer and wires them together.
+
+    `call_user(function, *args)` calls a function of the application in the application's thread
+    and awaits its result. `wake_poll()` wakes a poll that waits. `on_room()` is called in the
+    application's thread when a poll has freed space in the buffer."""
 
     def __init__(
-        self, config: ClientConfig, call_user: CallUser, signal: Callable[[], object], on_room: Callable[[], object]
+        self, config: ClientConfig, call_user: CallUser, wake_poll: Callable[[], object], on_room: Callable[[], object]
     ) -> None:
         _check(config)
         self.config = config
@@ -74,42 +94,45 @@ class ConsumerCore:
         self._value, value = make_deserializer("value.deserializer", config["value.deserializer"], config.originals)
         self.buffer = FetchBuffer(key, value, on_room)
         self.unread = Unread()
-        self.buffer.under_way = self.unread.under_way
-        self.attention = True
-        """There is something for the next poll to do before it takes records."""
+        self.buffer.in_progress = self.unread.in_progress
+        self.has_poll_work = True
+        """Whether the next poll must call `run_poll_work` before it takes records."""
         self.last_poll = time.monotonic()
         self.in_poll = False
         self.closing = False
         self.closed = False
         self.group_id: str | None = config["group.id"]
         self.call_user = call_user
-        self._signal = signal
+        self._wake_poll = wake_poll
         self.commits = Commits(
-            config, self.coordinator, self.subscriptions, self.interceptors, self.unread, call_user, self.want_poll,
-            self._rebalancing,
+            config, self.coordinator, self.subscriptions, self.interceptors, self.unread, call_user, self.request_poll,
+            self._is_rebalancing,
         )  # fmt: skip
         self.auto_commit = self.commits.auto
         self._default_timeout = config.seconds("default.api.timeout.ms")
         self._exclude_internal = config["exclude.internal.topics"]
-        lookup = self.lookup = OffsetLookup(config, self.cluster)
+        lookup = OffsetLookup(config, self.cluster)
         self.fetcher = Fetcher(
-            config, self.cluster, self.subscriptions, self.buffer, self.metrics, signal, self._on_problem
+            config, self.cluster, self.subscriptions, self.buffer, self.metrics, wake_poll, self._on_fetch_error
         )
+        self.poll_tasks = PollTasks(self.request_poll)
         self.positions = Positions(
-            config, self.cluster, self.subscriptions, self.coordinator, lookup, self.errand, self.fail,
-            self.fetcher.kick,
+            config, self.cluster, self.subscriptions, self.coordinator, lookup, self.run_in_poll, self.fail,
+            self.fetcher.wake,
+        )  # fmt: skip
+        self.queries = OffsetQueries(
+            self.cluster, self.subscriptions, self.unread, self.positions, lookup, self.fetcher.read_committed,
+            self._raise_failure, self._follow_topics,
         )  # fmt: skip
         self.member: Member | None = None
         if self.group_id is not None:
             modern = config["group.protocol"].lower() == "consumer"
             self.member = ModernMember(config, self) if modern else ClassicMember(config, self)
             self.coordinator.membership = self.member
-        self._errands: deque[tuple[Callable[[], Awaitable[Any]], asyncio.Future[Any]]] = deque()
-        self._errand: asyncio.Task[None] | None = None
-        self._telling = False
         self._errors: deque[BaseException] = deque()
-        self._problems: dict[PartitionState, tuple[int, KafkaError]] = {}
-        """By partition the last error that a poll has to handle, with the version of the position it is about."""
+        self._fetch_errors: dict[PartitionState, tuple[int, KafkaError]] = {}
+        """The last fetch error of each partition, with the version of the position it applies
+        to."""
 
     # --- start and stop
 
@@ -119,46 +142,47 @@ class ConsumerCore:
         self.cluster.on_update(self._on_metadata)
 
     async def close(self, timeout: float, leave_group: bool | None = None) -> None:
-        """Commit what was polled, leave the group, end. What takes longer than `timeout` is left undone."""
+        """Commit the consumed positions, leave the group, stop. Steps that exceed `timeout` are
+        skipped."""
         if self.closing:
             return
         self.closing = True
         deadline = time.monotonic() + timeout
         try:
-            await self._end_errand(deadline)
-            await self.commits.settle(deadline)
+            await self.poll_tasks.drain(deadline)
+            await self.commits.wait_for_pending(deadline)
             if self.member is not None:
-                if self.auto_commit and not self.subscriptions.by_group:
+                if self.auto_commit and not self.subscriptions.uses_group:
                     await self.commit_positions(deadline)
-                await self._in_time(self.member.leave(deadline, tell_group=leave_group), deadline)
-            await self.commits.tell()
+                await self._in_time(self.member.leave(deadline, leave_group=leave_group), deadline)
+            await self.commits.run_callbacks()
             await self.fetcher.close(max(0.0, deadline - time.monotonic()))
         except KafkaError as error:
-            log.info("The consumer's end: %s", error)
+            logger.info("Closing the consumer: %s", error)
         finally:
             self.closed = True
             await self.positions.stop()
             self.commits.cancel()
             await self.cluster.close()
             self.interceptors.close()
-            for one in (self._key, self._value):
-                close = getattr(one, "close", None)
+            for deserializer in (self._key, self._value):
+                close = getattr(deserializer, "close", None)
                 if callable(close):
                     close()
         self._raise_failure(ignore=(KafkaError,))
 
     async def abandon(self, timeout: float | None = None) -> None:
-        """The program dropped the consumer: leave the group. Whether it has handled what it polled is not known, so
-        nothing is committed."""
+        """The application dropped the consumer: leave the group without a commit, since the
+        application may not have processed the polled records."""
         self.auto_commit = False
-        await self.close(_ABANDONED if timeout is None else timeout)
+        await self.close(_ABANDON_TIMEOUT if timeout is None else timeout)
 
     async def _in_time(self, work: Awaitable[T], deadline: float) -> T | None:
         try:
             async with asyncio.timeout(max(0.01, deadline - time.monotonic()) + 0.5):
                 return await work
         except TimeoutError:
-            log.warning("The consumer was closed without having left its group in time")
+            logger.warning("The consumer did not leave its group before the timeout of close")
             return None
 
     def check_open(self) -> None:
@@ -168,47 +192,40 @@ class ConsumerCore:
     def deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self._default_timeout if timeout is None else timeout)
 
-    # --- for the parts of the consumer
+    # --- for the parts of the consumer (`Host` in member.py documents these methods)
 
     async def commit_positions(self, deadline: float) -> None:
         await self.commits.commit_consumed(deadline)
 
-    def _rebalancing(self) -> bool:
-        return self.member is not None and self.subscriptions.by_group and self.member.rebalancing
+    def _is_rebalancing(self) -> bool:
+        return self.member is not None and self.subscriptions.uses_group and self.member.is_rebalancing
 
-    def want_poll(self) -> None:
-        self.attention = True
-        self._signal()
+    def request_poll(self) -> None:
+        self.has_poll_work = True
+        self._wake_poll()
 
     def fail(self, error: BaseException) -> None:
         self._errors.append(error)
-        self.want_poll()
+        self.request_poll()
 
-    async def errand(self, work: Callable[[], Awaitable[T]]) -> T:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._errands.append((work, future))
-        self.want_poll()
-        return await future
+    async def run_in_poll(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await self.poll_tasks.submit(work)
 
-    async def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+    async def notify_listener(self, event: str, partitions: Collection[TopicPartition]) -> None:
         listener = self.subscriptions.listener
         if listener is None:
             return
-        function = getattr(listener, f"on_partitions_{what}", None)
-        if function is None and what == "lost":
+        function = getattr(listener, f"on_partitions_{event}", None)
+        if function is None and event == "lost":
             function = getattr(listener, "on_partitions_revoked", None)
         if function is not None:
-            self._telling = True
-            try:
-                await self.call_user(function, set(partitions))
-            finally:
-                self._telling = False
+            await self.poll_tasks.call_listener(self.call_user(function, set(partitions)))
 
     def assignment_changed(self) -> None:
         self._follow_topics()
-        self.commits.assigned()
+        self.commits.start_auto_commit()
         self.positions.start()
-        self.fetcher.kick()
+        self.fetcher.wake()
 
     def _follow_topics(self) -> None:
         subscriptions = self.subscriptions
@@ -224,113 +241,82 @@ class ConsumerCore:
                 self.member.subscription_changed()
         for topic in subscriptions.topics:
             code = cluster.topic_errors.get(topic)
-            if code in _HOPELESS:
+            if code in _FATAL_TOPIC_ERRORS:
                 self.fail(KafkaError(code, f"topic {topic}: {code.name.lower().replace('_', ' ')}"))
         self.positions.on_metadata()
         if self.member is not None:
             self.member.on_metadata()
 
-    def _on_problem(self, state: PartitionState, version: int, error: KafkaError) -> None:
-        self._problems[state] = version, error
-        self.want_poll()
+    def _on_fetch_error(self, state: PartitionState, version: int, error: KafkaError) -> None:
+        self._fetch_errors[state] = version, error
+        self.request_poll()
 
     # --- poll
 
-    def polled(self) -> None:
-        """At the beginning of a poll, by who polls: what earlier ones returned is done with now."""
+    def poll_started(self) -> None:
+        """Called in the application's thread when a poll starts: the records of earlier polls count
+        as processed."""
         self.unread.polled()
         now = self.last_poll = time.monotonic()
         self.metrics.polls += 1
         self.metrics.last_poll = now
         if now >= self.commits.next_auto:
-            self.attention = True
+            self.has_poll_work = True
 
-    async def attend(self, deadline: float, *, nested: bool = False) -> None:
-        """What a poll has to do beside taking records. Waits for errands, not for records. `nested`: it is a poll in a
-        function of the program's that another poll has called."""
-        self.attention = False
+    async def run_poll_work(self, deadline: float, *, nested: bool = False) -> None:
+        """Do the work of a poll other than taking records. Waits for poll tasks, not for records.
+        `nested`: the caller is a poll inside a listener that another poll has called."""
+        self.has_poll_work = False
         self._raise_failure()
         if self.subscriptions.mode is Mode.NONE:
-            raise IllegalState("the consumer reads nothing: subscribe to topics, or assign partitions to it")
-        await self.commits.tell()
+            raise IllegalState("the consumer has no subscription: subscribe to topics, or assign partitions")
+        await self.commits.run_callbacks()
         if self.member is not None:
             self.member.poll()
-        self._solve_problems()
+        self._handle_fetch_errors()
         self.commits.commit_if_due()
         self.positions.start()
-        await self._do_errands(deadline, nested)
+        if not await self.poll_tasks.run(deadline, nested=nested):
+            self.has_poll_work = True
         self._raise_failure()
 
     def _raise_failure(self, ignore: tuple[type[BaseException], ...] = ()) -> None:
         while self._errors:
             error = self._errors.popleft()
-            if not isinstance(error, ignore) and not self._is_over(error):
-                # What is wrong may be so still.
-                self.attention = True
+            if not isinstance(error, ignore) and not self._is_resolved(error):
+                # The cause may persist: the next poll checks again.
+                self.has_poll_work = True
                 raise error
 
-    def _is_over(self, error: BaseException) -> bool:
-        """An offset that was missing, and that the program has given since."""
+    def _is_resolved(self, error: BaseException) -> bool:
+        """Whether the error is a missing offset that the application has set in the meantime."""
         if not isinstance(error, NoOffsetForPartition):
             return False
         states = [self.subscriptions.partitions.get(tp) for tp in error.partitions]
         return not any(state is not None and state.position < 0 and state.reset is None for state in states)
 
-    async def _do_errands(self, deadline: float, nested: bool = False) -> None:
-        while self._errand is not None or self._errands:
-            if self._errand is None:
-                work, future = self._errands.popleft()
-                if future.done():
-                    continue
-                self._errand = asyncio.create_task(_do(work, future), name="kavka-errand")
-            errand = self._errand
-            await asyncio.wait({errand}, timeout=max(_SHORT, deadline - time.monotonic()))
-            while self._telling and not nested:
-                # The program is in its listener, and takes its own time. What it is told of is so when the poll
-                # returns: the assignment does not change between two calls.
-                await asyncio.wait({errand}, timeout=_SHORT)
-            if not errand.done():
-                self.attention = True
-                return
-            if self._errand is errand:
-                self._errand = None
-
-    async def _end_errand(self, deadline: float) -> None:
-        """What a poll has begun, and had no time to finish, is finished before the membership ends: both would tell the
-        program of the same partitions. Not where it waits for a function of the program's, which may be what calls."""
-        errand = self._errand
-        if errand is None or self._telling:
-            return
-        await asyncio.wait({errand}, timeout=max(0.0, deadline - time.monotonic()))
-        errand.cancel()
-        await asyncio.gather(errand, return_exceptions=True)
-        if self._errand is errand:
-            self._errand = None
-
-    def _solve_problems(self) -> None:
-        while self._problems:
-            state = next(iter(self._problems))
-            version, error = self._problems.pop(state)
-            # This one may raise; the next poll handles the others.
-            self.attention |= bool(self._problems)
+    def _handle_fetch_errors(self) -> None:
+        while self._fetch_errors:
+            state = next(iter(self._fetch_errors))
+            version, error = self._fetch_errors.pop(state)
+            # This error may be raised; the next poll handles the others.
+            self.has_poll_work |= bool(self._fetch_errors)
             if state.version != version or not state.assigned:
                 continue
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise error
-            # What was fetched before is handed out first; if it is still so then, it will be told again.
+            # Records that were fetched earlier are returned first. If the offset is still out of
+            # range then, the next fetch reports it again.
             if state.position == state.next_offset:
                 self.positions.reset(state)
 
-    def take(self, limit: int) -> Any:
-        return self.buffer.take(limit)
-
-    # --- what to read
+    # --- subscription and assignment
 
     def subscribe(self, topics: Iterable[str], listener: Any) -> None:
         names = [topics] if isinstance(topics, str) else list(topics)
         for name in names:
             if not isinstance(name, str) or not name.strip():
-                raise ValueError(f"{name!r} is not the name of a topic")
+                raise ValueError(f"{name!r} is not a topic name")
         self._need_group()
         self.subscriptions.subscribe(names, listener)
         self._subscribed()
@@ -351,33 +337,33 @@ class ConsumerCore:
             self.cluster.request_update()
         if self.member is not None:
             self.member.subscription_changed()
-        self.want_poll()
+        self.request_poll()
 
     def _need_group(self) -> None:
         if self.group_id is None:
-            raise IllegalState("group.id is not set: without a group, partitions can only be assigned")
+            raise IllegalState("group.id is not set: a consumer without a group can only assign partitions")
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = list(partitions)
-        if not wanted:
+        assigned = list(partitions)
+        if not assigned:
             await self.unsubscribe()
             return
         if self.auto_commit and self.subscriptions.partitions:
-            self.commits.commit_later(None)
-        self.subscriptions.assign(wanted)
+            self.commits.commit_async(None)
+        self.subscriptions.assign(assigned)
         self.assignment_changed()
-        self.want_poll()
+        self.request_poll()
 
     async def unsubscribe(self) -> None:
-        if self.member is not None and self.subscriptions.by_group:
+        if self.member is not None and self.subscriptions.uses_group:
             deadline = self.deadline(None)
-            await self._end_errand(deadline)
+            await self.poll_tasks.drain(deadline)
             await self.member.leave(deadline)
         elif self.auto_commit and self.subscriptions.partitions:
-            self.commits.commit_later(None)
+            self.commits.commit_async(None)
         self.subscriptions.unsubscribe()
         self._follow_topics()
-        self.attention = True
+        self.has_poll_work = True
         self._raise_failure(ignore=(KafkaError,))
 
     def pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
@@ -385,8 +371,8 @@ class ConsumerCore:
             state.paused = paused
         if not paused:
             self.buffer.resume()
-            self.fetcher.kick()
-            self._signal()
+            self.fetcher.wake()
+            self._wake_poll()
 
     # --- positions
 
@@ -397,84 +383,20 @@ class ConsumerCore:
             epoch = -1 if offset.leader_epoch is None else offset.leader_epoch
             offset = offset.offset
         if offset < 0:
-            raise ValueError(f"an offset cannot be {offset}")
+            raise ValueError(f"an offset cannot be negative: {offset}")
         state.held = False
         state.seek(offset, epoch)
         state.leader_epoch = -1
         self.positions.on_metadata()
-        self.fetcher.kick()
+        self.fetcher.wake()
 
-    def seek_to(self, partitions: Collection[TopicPartition], when: int) -> None:
+    def seek_to(self, partitions: Collection[TopicPartition], timestamp: int) -> None:
         for state in [self.subscriptions.state(tp) for tp in partitions or list(self.subscriptions.partitions)]:
             state.held = False
-            state.seek_to_time(when)
+            state.seek_to_time(timestamp)
         self.positions.start()
 
-    async def position(self, tp: TopicPartition, deadline: float) -> int:
-        # Looked up anew each time: it may be taken away meanwhile.
-        while (state := self.subscriptions.state(tp)).position < 0:
-            self._raise_failure()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                reason = because(self.cluster.connect_error())
-                raise KafkaTimeout(f"the position of {tp} was not found in time{reason}")
-            await self.positions.wait(left)
-        return state.position
-
-    async def lag(self, partitions: Collection[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
-        states = [self.subscriptions.state(tp) for tp in partitions or list(self.subscriptions.partitions)]
-        committed = self.fetcher.read_committed
-        for state in states:
-            await self.position(state.tp, deadline)
-        unknown = {state.tp: LATEST for state in states if state.lag(committed) is None}
-        ends = await self.lookup.at_times(unknown, deadline) if unknown else {}
-        result: dict[TopicPartition, int] = {}
-        for state in states:
-            known = state.lag(committed)
-            ahead = max(0, ends[state.tp].offset - state.position) if known is None else known
-            result[state.tp] = ahead + self._not_given_out(state)
-        return result
-
-    def known_lag(self, partition: TopicPartition) -> int | None:
-        """As of the last fetch."""
-        state = self.subscriptions.state(partition)
-        known = state.lag(self.fetcher.read_committed)
-        return None if known is None else known + self._not_given_out(state)
-
-    def _not_given_out(self, state: PartitionState) -> int:
-        """Offsets that an iteration has taken, and not given to the program yet."""
-        first = self.unread.first().get(state.tp)
-        return 0 if first is None else max(0, state.position - first)
-
-    async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], deadline: float
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        for tp, when in times.items():
-            if when < 0:
-                raise ValueError(f"the time for {tp} cannot be {when}")
-        found = await self._lookup(times, deadline)
-        return {
-            tp: None
-            if one.offset < 0
-            else OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch if one.leader_epoch >= 0 else None)
-            for tp, one in found.items()
-        }
-
-    async def edge_offsets(
-        self, partitions: Iterable[TopicPartition], when: int, deadline: float
-    ) -> dict[TopicPartition, int]:
-        found = await self._lookup(dict.fromkeys(partitions, when), deadline)
-        return {tp: one.offset for tp, one in found.items()}
-
-    async def _lookup(self, times: Mapping[TopicPartition, int], deadline: float) -> Any:
-        if not times:
-            return {}
-        try:
-            return await self.lookup.at_times(times, deadline)
-        finally:
-            self._follow_topics()
-
-    # --- the rest
+    # --- the group and the cluster
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         self.commits.check_group()
@@ -482,45 +404,36 @@ class ConsumerCore:
         return self.member.metadata()
 
     def enforce_rebalance(self, reason: str | None) -> None:
-        if self.member is None or not self.subscriptions.by_group:
-            raise IllegalState("this consumer has no group to rebalance: it was given its partitions")
-        self.member.rejoin(reason or "the program wants it")
+        if self.member is None or not self.subscriptions.uses_group:
+            raise IllegalState("this consumer has no group to rebalance: its partitions were assigned manually")
+        self.member.rejoin(reason or "requested by the application")
 
-    async def topic_names(self, deadline: float) -> dict[str, list[PartitionMetadata]]:
-        topics = await self._metadata(None, deadline)
+    async def list_topics(self, deadline: float) -> dict[str, list[PartitionMetadata]]:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        response = await self.coordinator.with_retries(
+            lambda timeout: self.cluster.request(None, request, timeout=timeout), deadline, "listing topics"
+        )
+        topics = [topic_metadata(topic) for topic in response.topics if topic.name and not topic.error_code]
         return {topic.name: list(topic.partitions) for topic in topics}
 
     async def partitions_for(self, topic: str, deadline: float) -> list[PartitionMetadata]:
-        known = self.cluster.topics.get(topic)
-        if known is None:
+        metadata = self.cluster.topics.get(topic)
+        if metadata is None:
             try:
-                known = await self.cluster.topic(topic, max(0.0, deadline - time.monotonic()))
+                metadata = await self.cluster.topic(topic, max(0.0, deadline - time.monotonic()))
             finally:
                 self._follow_topics()
-        return list(known.partitions)
-
-    async def _metadata(self, names: list[str] | None, deadline: float) -> list[TopicMetadata]:
-        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        response = await self.coordinator.retrying(
-            lambda timeout: self.cluster.request(None, request, timeout=timeout), deadline, "asking for topics"
-        )
-        return [topic_metadata(topic) for topic in response.topics if topic.name and not topic.error_code]
+        return list(metadata.partitions)
 
     def all_metrics(self) -> dict[str, float]:
         seconds = max(time.monotonic() - self.metrics.started, 0.001)
-        lags = [
-            lag
-            for state in self.subscriptions.partitions.values()
-            if (lag := state.lag(self.fetcher.read_committed)) is not None
-        ]
         connections = self.cluster.connections()
         return {
             "records-consumed-total": self.buffer.records,
             "records-consumed-rate": self.buffer.records / seconds,
             "bytes-consumed-total": self.buffer.bytes,
             "bytes-consumed-rate": self.buffer.bytes / seconds,
-            "records-lag-max": max(lags, default=0),
+            "records-lag-max": self.queries.largest_lag(),
             "assigned-partitions": len(self.subscriptions.partitions),
             "poll-total": self.metrics.polls,
             **dict(self.metrics.items()),
@@ -531,29 +444,18 @@ class ConsumerCore:
         }
 
 
-async def _do(work: Callable[[], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
-    try:
-        result = await work()
-    except BaseException as error:
-        if not future.done():
-            future.set_exception(error)
-        return
-    if not future.done():
-        future.set_result(result)
-
-
 def _check(config: ClientConfig) -> None:
-    if config["group.id"] is None and config.given("enable.auto.commit") and config["enable.auto.commit"]:
-        raise ConfigError("enable.auto.commit", "it needs a group.id")
+    if config["group.id"] is None and config.is_explicit("enable.auto.commit") and config["enable.auto.commit"]:
+        raise ConfigError("enable.auto.commit", "requires a group.id")
     if config["group.protocol"].lower() == "consumer":
         for name in _CLASSIC_ONLY:
-            if config.given(name):
-                raise ConfigError(name, "it cannot be set with group.protocol=consumer: the broker decides")
+            if config.is_explicit(name):
+                raise ConfigError(name, "cannot be set with group.protocol=consumer: the broker decides")
         return
-    if config.given("group.remote.assignor"):
-        raise ConfigError("group.remote.assignor", "it is for group.protocol=consumer")
-    if config["group.id"] is None and config.given(assignors.NAME):
-        # A member of a group loads them itself.
+    if config.is_explicit("group.remote.assignor"):
+        raise ConfigError("group.remote.assignor", "requires group.protocol=consumer")
+    if config["group.id"] is None and config.is_explicit(assignors.NAME):
+        # Only validate the setting: a member of a group loads the assignors itself.
         assignors.load(config[assignors.NAME], config.originals)
 
 

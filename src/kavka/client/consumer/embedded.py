@@ -1,5 +1,5 @@
-"""[pure] What members of a classic group put into JoinGroup and SyncGroup: subscriptions and assignments as bytes that
-begin with an int16 version."""
+"""[pure] The embedded consumer protocol of JoinGroup and SyncGroup: subscriptions and assignments
+as bytes that begin with an int16 version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kavka.protocol.primitives import ProtocolError, TopMessage
 
 PROTOCOL_TYPE = "consumer"
 SUBSCRIPTION_VERSION = 3
-# All versions of assignments have the same fields; the first that every client of today reads.
+# All versions of assignments have the same fields; current clients read version 1.
 ASSIGNMENT_VERSION = 1
 
 
@@ -38,11 +38,11 @@ def write_subscription(subscription: Subscription) -> bytes:
 
 
 def read_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
-    """ProtocolError where it is none."""
-    found: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
-    owned = tuple(TopicPartition(one.topic, p) for one in found.owned_partitions for p in one.partitions)
+    """Raises ProtocolError for invalid data."""
+    message: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
+    owned = tuple(TopicPartition(topic.topic, p) for topic in message.owned_partitions for p in topic.partitions)
     return Subscription(
-        frozenset(found.topics), found.user_data, owned, found.generation_id, instance_id, found.rack_id
+        frozenset(message.topics), message.user_data, owned, message.generation_id, instance_id, message.rack_id
     )
 
 
@@ -60,12 +60,14 @@ def write_assignment(assignment: Assignment) -> bytes:
 
 
 def read_assignment(data: bytes) -> Assignment:
-    """ProtocolError where it is none; a member that the leader has nothing for may get no bytes at all."""
+    """Raises ProtocolError for invalid data. Empty data is an empty assignment."""
     if not data:
         return Assignment()
-    found: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
-    partitions = tuple(TopicPartition(one.topic, p) for one in found.assigned_partitions for p in one.partitions)
-    return Assignment(partitions, found.user_data)
+    message: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
+    partitions = tuple(
+        TopicPartition(topic.topic, p) for topic in message.assigned_partitions for p in topic.partitions
+    )
+    return Assignment(partitions, message.user_data)
 
 
 def _encode(message: TopMessage, version: int) -> bytes:
@@ -76,7 +78,7 @@ def _encode(message: TopMessage, version: int) -> bytes:
 
 def _decode(kind: Any, data: bytes) -> Any:
     if len(data) < 2 or (version := int.from_bytes(data[:2], "big", signed=True)) < 0:
-        raise ProtocolError("bytes without a version")
-    # A newer version begins with the fields of the one that is known.
+        raise ProtocolError("the data has no version")
+    # A newer version begins with the fields of the known version.
     message, _ = kind.decode(data, 2, min(version, kind.MAX_VERSION))
     return message

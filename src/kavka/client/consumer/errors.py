@@ -1,4 +1,4 @@
-"""What the consumer raises, beside the errors of all clients."""
+"""Errors of the consumer, besides those of all clients."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from kavka.common.types import TopicPartition
 
 
 class ConcurrentAccess(IllegalState):
-    """A second thread uses the consumer while a first one does. Only `wakeup` may be called from another thread."""
+    """Two threads use the consumer at the same time. Only `wakeup` may be called from another
+    thread."""
 
 
 class Wakeup(_Local):
-    """`wakeup` was called: the call that was waiting, or would have waited next, ends with this."""
+    """`wakeup` was called: the blocked call, or the next one that blocks, raises this."""
 
 
 class NoOffsetForPartition(_Local):
@@ -25,29 +26,30 @@ class NoOffsetForPartition(_Local):
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions = frozenset(partitions)
         names = ", ".join(sorted(map(str, self.partitions)))
-        super().__init__(f"there is no offset to begin with, and auto.offset.reset is none: {names}")
+        super().__init__(f"there is no committed offset, and auto.offset.reset is none: {names}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.partitions,)
 
 
 class OffsetOutOfRange(_Local):
-    """The position is not in the partition (any more), and auto.offset.reset is none. `offsets` are the positions."""
+    """The position is not in the log, and auto.offset.reset is none. `offsets` are the
+    positions."""
 
     CODE = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.offsets = dict(offsets)
         names = ", ".join(f"{tp} at {offset}" for tp, offset in sorted(self.offsets.items()))
-        super().__init__(f"out of range, and auto.offset.reset is none: {names}")
+        super().__init__(f"the position is out of range, and auto.offset.reset is none: {names}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.offsets,)
 
 
 class LogTruncation(OffsetOutOfRange):
-    """Records that were read are not in the partition any more, and auto.offset.reset is none. `diverging` are the
-    offsets up to which it is still the same, where the broker knows."""
+    """The log was truncated below the position, and auto.offset.reset is none. `diverging` are the
+    offsets at which the log diverges, None if the broker does not have them."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int], diverging: Mapping[TopicPartition, int | None]) -> None:
         super().__init__(offsets)
@@ -60,31 +62,30 @@ class LogTruncation(OffsetOutOfRange):
 
 
 class CommitFailed(_Local):
-    """The offsets were not committed, as the consumer is no member of the group any more: its partitions went to
-    others.
-
-    Usually it took longer than max.poll.interval.ms between two polls."""
+    """The offsets were not committed: the consumer is not a member of the group, and its partitions
+    may be assigned to other members. The usual cause is a time between two polls that exceeds
+    max.poll.interval.ms."""
 
     CODE = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class RebalanceInProgress(_Local):
-    """The offsets were not committed, as the group rebalances: poll first, then commit what is still assigned."""
+    """The offsets were not committed because the group rebalances. Poll, then commit the partitions
+    that are still assigned."""
 
     CODE = ErrorCode.REBALANCE_IN_PROGRESS
 
 
 class UnreadableBatch(KafkaError):
-    """A batch whose bytes cannot be read. The position is at `offset`: seek past it to go on.
+    """A batch is invalid. The position is at `offset`: seek past the batch to continue.
 
-    `next_offset` is the offset after the batch by its header; None where the header itself cannot be read."""
+    `next_offset` is the offset after the batch according to its header; None if the header is
+    invalid."""
 
     def __init__(
         self, code: ErrorCode, reason: str, topic_partition: TopicPartition, offset: int, next_offset: int | None
     ) -> None:
-        super().__init__(
-            code, f"{topic_partition} at offset {offset}: {reason} (seek past it to go on without these records)"
-        )
+        super().__init__(code, f"{topic_partition} at offset {offset}: {reason} (seek past it to skip these records)")
         self.reason = reason
         self.topic_partition = topic_partition
         self.offset = offset
@@ -95,9 +96,11 @@ class UnreadableBatch(KafkaError):
 
 
 class RecordDeserializationError(SerializationError):
-    """A key or a value could not be made from its bytes. The position is at this record: seek past it to go on.
+    """A key or a value cannot be deserialized. The position is at the record: seek past it to
+    continue.
 
-    `key` and `value` are the record's bytes, `headers` its headers, `origin` says which of them it was."""
+    `key` and `value` are the record's bytes and `headers` its headers; `origin` is "key" or
+    "value"."""
 
     def __init__(
         self,

@@ -1,10 +1,12 @@
-"""[pure] Fetch sessions: after a first full request, a broker is only told what changed, and only tells what is new.
+"""[pure] Fetch sessions: after a full request, requests and responses carry only the changes.
 
-The broker remembers partitions and offsets under a session id; requests of a session are numbered by its epoch.
+The broker stores partitions and offsets under a session id. The epoch numbers the requests of a
+session:
 
-    epoch 0: begin a session with all partitions that the request names (id 0, or that of one to replace)
-    epoch n: partitions that are named are added or changed, forgotten ones removed, all others as they were
-    epoch -1: end it
+- epoch 0: start a session with all partitions of the request; the id is 0, or that of a session to
+  replace
+- epoch n: add or change the named partitions, remove the forgotten ones, keep all others
+- epoch -1: close the session
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ LAST_WITH_NAMES = 12
 _MAX_EPOCH = 0x7FFFFFFF
 
 
-class Wanted(NamedTuple):
-    """What is asked of one partition."""
+class FetchTarget(NamedTuple):
+    """The fetch parameters of a partition."""
 
     topic_id: UUID
     offset: int
@@ -32,37 +34,38 @@ class Wanted(NamedTuple):
 
 
 class FetchSession:
-    """The session with one broker."""
+    """Owns the state of the session with one broker."""
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = 0
-        self.partitions: dict[TopicPartition, Wanted] = {}
-        """What the broker has been told."""
+        self.partitions: dict[TopicPartition, FetchTarget] = {}
+        """The partitions that the last request described to the broker."""
         self.names: dict[UUID, str] = {}
         self._by_id = False
 
-    def request(self, wanted: dict[TopicPartition, Wanted]) -> tuple[FetchRequest, int | None]:
-        """The request for these partitions and no others, and the highest version it may be sent in (None: any)."""
-        by_id = all(one.topic_id != ZERO_UUID for one in wanted.values())
+    def request(self, targets: dict[TopicPartition, FetchTarget]) -> tuple[FetchRequest, int | None]:
+        """The request that fetches exactly these partitions, and the highest version to use (None:
+        any)."""
+        by_id = all(target.topic_id != ZERO_UUID for target in targets.values())
         if by_id != self._by_id:
-            # A session goes by ids or by names, all of it.
+            # A session uses either topic ids or names.
             self.epoch = 0
             self._by_id = by_id
         forgotten: list[tuple[TopicPartition, UUID]] = []
         if self.epoch == 0:
-            changed = wanted
+            changed = targets
             self.names.clear()
         else:
             before = self.partitions
-            changed = {tp: one for tp, one in wanted.items() if before.get(tp) != one}
-            for tp, one in before.items():
-                now = wanted.get(tp)
-                if now is None or now.topic_id != one.topic_id:
-                    forgotten.append((tp, one.topic_id))
-        for tp, one in changed.items():
-            self.names[one.topic_id] = tp.topic
-        self.partitions = dict(wanted)
+            changed = {tp: target for tp, target in targets.items() if before.get(tp) != target}
+            for tp, old in before.items():
+                new = targets.get(tp)
+                if new is None or new.topic_id != old.topic_id:
+                    forgotten.append((tp, old.topic_id))
+        for tp, target in changed.items():
+            self.names[target.topic_id] = tp.topic
+        self.partitions = dict(targets)
         request = FetchRequest(
             session_id=self.session_id,
             session_epoch=self.epoch,
@@ -71,14 +74,15 @@ class FetchSession:
         )
         return request, None if by_id else LAST_WITH_NAMES
 
-    def closing(self) -> FetchRequest | None:
-        """The request that ends it; None where there is nothing to end."""
+    def close_request(self) -> FetchRequest | None:
+        """The request that closes the session; None if there is no session."""
         if not self.session_id:
             return None
         return FetchRequest(session_id=self.session_id, session_epoch=-1, topics=[], forgotten_topics_data=[])
 
-    def answered(self, response: FetchResponse) -> bool:
-        """Whether the answer is one of records; False where the session is to begin anew."""
+    def handle_response(self, response: FetchResponse) -> bool:
+        """Update the session. Returns False if the response is an error and the session
+        restarts."""
         code = response.error_code
         if code:
             if code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
@@ -86,7 +90,7 @@ class FetchSession:
             self.epoch = 0
             return False
         if response.session_id == 0:
-            # The broker keeps none, or no more: each request is a full one.
+            # The broker has no session for this client: every request is a full one.
             self.session_id = self.epoch = 0
         else:
             self.session_id = response.session_id
@@ -94,23 +98,23 @@ class FetchSession:
         return True
 
     def failed(self) -> None:
-        """No answer: what the broker knows of the session is not known. The next request begins a new one in its
-        place."""
+        """The request failed, so the broker's state is unknown. The next request replaces the
+        session."""
         self.epoch = 0
 
 
-def _by_topic(partitions: dict[TopicPartition, Wanted]) -> list[FetchTopic]:
+def _by_topic(partitions: dict[TopicPartition, FetchTarget]) -> list[FetchTopic]:
     topics: dict[str, FetchTopic] = {}
-    for tp, one in partitions.items():
+    for tp, target in partitions.items():
         topic = topics.get(tp.topic)
         if topic is None:
-            topic = topics[tp.topic] = FetchTopic(topic=tp.topic, topic_id=one.topic_id, partitions=[])
+            topic = topics[tp.topic] = FetchTopic(topic=tp.topic, topic_id=target.topic_id, partitions=[])
         topic.partitions.append(
             FetchPartition(
                 partition=tp.partition,
-                current_leader_epoch=one.leader_epoch,
-                fetch_offset=one.offset,
-                partition_max_bytes=one.max_bytes,
+                current_leader_epoch=target.leader_epoch,
+                fetch_offset=target.offset,
+                partition_max_bytes=target.max_bytes,
             )
         )
     return list(topics.values())

@@ -1,8 +1,9 @@
-"""Fetching ahead of the program: at any time one request on its way to each broker that leads (or is near to) a
-partition with room in the buffer. Runs on the loop.
+"""Prefetching: one fetch in flight for each broker with a partition that has room in the buffer.
+Runs on the loop.
 
-What an answer brings goes into the buffer as it came; whoever polls opens it. A partition that cannot be read is left
-alone for a while, and what needs a decision (an offset out of range) is left for the next poll.
+The buffer gets the undecoded bytes of a response; polls decode them. A partition with an error is
+not fetched for a backoff. Errors that need a decision, such as an offset out of range, are reported
+to the next poll.
 """
 
 from __future__ import annotations
@@ -12,29 +13,30 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
 from kavka.client.consumer._decode import Fetched, end_of_batches, new_buffer
 from kavka.client.consumer.buffer import FetchBuffer
-from kavka.client.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, Wanted
+from kavka.client.consumer.fetch_session import FIRST_WITH_TOPIC_IDS, FetchSession, FetchTarget
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer.subscription import PartitionState, Subscriptions
 from kavka.client.errors import error_of
 from kavka.client.metadata import Node
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CHANNEL = "fetch"
-# How many answers of full size may wait for the program, of each partition.
-AHEAD = 2
-# Where max.partition.fetch.bytes is not set, a partition that always fills its answers, to a program that waits for
-# them, is asked for more at a time, up to this: with 1 MB the time between answers is a quarter of the whole.
-MOST_AT_A_TIME = 2 * 1024 * 1024
+# The number of full responses per partition that the buffer may hold.
+MAX_PREFETCHED = 2
+# If max.partition.fetch.bytes is not set, the fetch size of a partition doubles up to this while
+# its responses are full and the application waits for them: with 1 MB, the time between responses
+# is a quarter of the total.
+MAX_FETCH_BYTES = 2 * 1024 * 1024
 
 _NEEDS_METADATA = frozenset(
     {
@@ -53,8 +55,8 @@ _NEEDS_METADATA = frozenset(
 
 
 class Fetcher:
-    """`on_data` is called when there is more in the buffer; `on_problem(state, version, error)` when somebody has to
-    decide what to do about a partition."""
+    """Owns the fetch sessions and the fetches in flight. `on_data` is called after data was added
+    to the buffer; `on_error(state, version, error)` for an error that a poll must handle."""
 
     def __init__(
         self,
@@ -64,18 +66,18 @@ class Fetcher:
         buffer: FetchBuffer,
         metrics: ConsumerMetrics,
         on_data: Callable[[], object],
-        on_problem: Callable[[PartitionState, int, KafkaError], object],
+        on_error: Callable[[PartitionState, int, KafkaError], object],
     ) -> None:
         self._cluster = cluster
         self._subscriptions = subscriptions
         self._buffer = buffer
         self._metrics = metrics
         self._on_data = on_data
-        self._on_problem = on_problem
+        self._on_error = on_error
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[int, FetchSession] = {}
         _keep_free_memory()
-        self._busy: set[int] = set()
+        self._in_flight: set[int] = set()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -85,9 +87,9 @@ class Fetcher:
         self._max_bytes = config["fetch.max.bytes"]
         self._max_wait = config["fetch.max.wait.ms"]
         self._partition_bytes: int = config["max.partition.fetch.bytes"]
-        self._most = self._partition_bytes
-        if not config.given("max.partition.fetch.bytes"):
-            self._most = max(self._partition_bytes, min(MOST_AT_A_TIME, self._max_bytes))
+        self._max_fetch_bytes = self._partition_bytes
+        if not config.is_explicit("max.partition.fetch.bytes"):
+            self._max_fetch_bytes = max(self._partition_bytes, min(MAX_FETCH_BYTES, self._max_bytes))
         self._check_crcs = config["check.crcs"]
         self._rack = config["client.rack"]
         self.read_committed = config["isolation.level"] == "read_committed"
@@ -96,18 +98,18 @@ class Fetcher:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._cluster.on_connected(lambda _node: self.kick())
-        self._cluster.on_update(lambda _cluster: self.kick())
+        self._cluster.on_connected(lambda _node: self.wake())
+        self._cluster.on_update(lambda _cluster: self.wake())
 
     async def close(self, timeout: float) -> None:
-        """Tell the brokers that their sessions are over, and do not insist."""
+        """Close the sessions at the brokers, without retries."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         sends = []
         for node, session in self._sessions.items():
-            request = session.closing()
-            if request is not None and node not in self._busy and node in self._cluster.nodes:
+            request = session.close_request()
+            if request is not None and node not in self._in_flight and node in self._cluster.nodes:
                 connection = self._cluster.ready_connection(node, CHANNEL)
                 if connection is not None:
                     sends.append(connection.send(request, timeout=max(timeout, 0.001)))
@@ -117,8 +119,8 @@ class Fetcher:
 
     # --- sending
 
-    def kick(self) -> None:
-        """Something may be fetched that could not be before. On the loop."""
+    def wake(self) -> None:
+        """Send fetches soon: a partition may have become fetchable. Call it on the loop."""
         if not self._scheduled and not self._closed and self._loop is not None:
             self._scheduled = True
             self._loop.call_soon(self._send_scheduled)
@@ -130,20 +132,20 @@ class Fetcher:
     def _send_all(self) -> None:
         if self._closed or self._cluster.closed:
             return
-        self._buffer.hungry = False
+        self._buffer.needs_room = False
         for node, states in self._by_node().items():
-            if node in self._busy:
+            if node in self._in_flight:
                 continue
             connection = self._cluster.ready_connection(node, CHANNEL)
             if connection is not None:
                 pause = connection.throttled_until - self._now()
                 if pause > 0:
-                    self._kick_at(connection.throttled_until)
+                    self._wake_at(connection.throttled_until)
                 else:
                     self._send(node, connection, states)
 
     def _by_node(self) -> dict[int, list[PartitionState]]:
-        """The partitions to fetch now, by the broker to ask."""
+        """The partitions to fetch now, by broker."""
         now = self._now()
         cluster = self._cluster
         nodes: dict[int, list[PartitionState]] = {}
@@ -155,11 +157,11 @@ class Fetcher:
                 room -= buffered
             if state.position < 0 or state.paused or state.held or state.validating:
                 continue
-            if buffered >= AHEAD * (state.fetch_bytes or self._partition_bytes):
-                self._buffer.hungry = True
+            if buffered >= MAX_PREFETCHED * (state.fetch_bytes or self._partition_bytes):
+                self._buffer.needs_room = True
                 continue
             if state.retry_at > now:
-                self._kick_at(state.retry_at)
+                self._wake_at(state.retry_at)
                 continue
             topic = cluster.topics.get(state.topic)
             if topic is None or state.partition >= len(topic.partitions):
@@ -178,7 +180,7 @@ class Fetcher:
         if stale:
             cluster.request_update()
         if room <= 0:
-            self._buffer.hungry = True
+            self._buffer.needs_room = True
             return {}
         return nodes
 
@@ -186,40 +188,40 @@ class Fetcher:
         session = self._sessions.get(node)
         if session is None:
             session = self._sessions[node] = FetchSession()
-        wanted: dict[TopicPartition, Wanted] = {}
-        asked: dict[TopicPartition, tuple[PartitionState, int, int]] = {}
+        targets: dict[TopicPartition, FetchTarget] = {}
+        requested: dict[TopicPartition, tuple[PartitionState, int, int]] = {}
         for state in states:
             topic = self._cluster.topics[state.topic]
-            wanted[state.tp] = Wanted(
+            targets[state.tp] = FetchTarget(
                 topic.topic_id,
                 state.next_offset,
                 topic.partitions[state.partition].leader_epoch,
                 state.fetch_bytes or self._partition_bytes,
             )
-            asked[state.tp] = state, state.version, state.next_offset
-        request, highest = session.request(wanted)
+            requested[state.tp] = state, state.version, state.next_offset
+        request, highest = session.request(targets)
         self._fill(request)
         try:
             version = connection.version_of(FetchRequest.API_KEY, highest)
         except KafkaError as error:
-            self._cannot_ask(session, states, error)
+            self._on_unsupported(session, states, error)
             return
         connection.new_buffer = new_buffer
-        answer = _Answer(self, node, session, asked, version, self._now())
-        self._busy.add(node)
+        fetch = _PendingFetch(self, node, session, requested, version, self._now())
+        self._in_flight.add(node)
         try:
-            connection.send_to(request, version, answer, self._timeout + self._max_wait / 1000)
+            connection.send_to(request, version, fetch, self._timeout + self._max_wait / 1000)
         except KafkaError as error:
-            answer.set_exception(error)
+            fetch.set_exception(error)
 
-    def _cannot_ask(self, session: FetchSession, states: list[PartitionState], error: KafkaError) -> None:
-        """The broker supports no fitting version of Fetch. The next poll raises the error, and fetching is tried again
-        later: the broker may be upgraded."""
+    def _on_unsupported(self, session: FetchSession, states: list[PartitionState], error: KafkaError) -> None:
+        """The broker supports no suitable version of Fetch. The next poll raises the error, and
+        fetches are retried later: the broker may be upgraded."""
         session.failed()
-        self._problem(states[0], states[0].version, error)
+        self._report_error(states[0], states[0].version, error)
         for state in states:
             state.retry_at = states[0].retry_at
-        self.kick()
+        self.wake()
 
     def _fill(self, request: FetchRequest) -> None:
         request.max_wait_ms = self._max_wait
@@ -228,57 +230,58 @@ class Fetcher:
         request.isolation_level = 1 if self.read_committed else 0
         request.rack_id = self._rack
 
-    # --- answers
+    # --- responses
 
-    def answered(self, answer: _Answer, response: FetchResponse) -> None:
-        self._busy.discard(answer.node)
-        self._metrics.fetched(self._now() - answer.sent)
-        if not answer.session.answered(response):
+    def on_response(self, fetch: _PendingFetch, response: FetchResponse) -> None:
+        self._in_flight.discard(fetch.node)
+        self._metrics.record_fetch(self._now() - fetch.sent)
+        if not fetch.session.handle_response(response):
             error = error_of(response.error_code)
-            log.debug("Broker %s ends the fetch session: %s", answer.node, error)
+            logger.debug("Broker %s closed the fetch session: %s", fetch.node, error)
             if response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-                self._wait(answer)
-            self.kick()
+                self._back_off(fetch)
+            self.wake()
             return
-        names = answer.session.names
+        names = fetch.session.names
         endpoints = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         size = 0
         for topic in response.responses:
-            name = names.get(topic.topic_id, "") if answer.version >= FIRST_WITH_TOPIC_IDS else topic.topic
+            name = names.get(topic.topic_id, "") if fetch.version >= FIRST_WITH_TOPIC_IDS else topic.topic
             for data in topic.partitions:
-                found = answer.asked.get(TopicPartition(name, data.partition_index))
-                if found is None:
+                request = fetch.requested.get(TopicPartition(name, data.partition_index))
+                if request is None:
                     continue
-                state, version, offset = found
+                state, version, offset = request
                 if state.version != version or state.next_offset != offset:
                     continue
                 if data.error_code:
-                    self._refused(state, data, answer.node, endpoints)
+                    self._on_partition_error(state, data, fetch.node, endpoints)
                 else:
-                    size += self._took(state, version, data)
-        # The next request leaves before the program is told of these records: it would keep this thread waiting.
+                    size += self._accept(state, version, data)
+        # Send the next request before waking the application, whose thread would compete for the
+        # interpreter's lock.
         self._send_all()
         if size:
             self._metrics.fetch_size.add(size)
             self._on_data()
 
-    def failed(self, answer: _Answer, error: BaseException) -> None:
-        self._busy.discard(answer.node)
-        answer.session.failed()
+    def on_failure(self, fetch: _PendingFetch, error: BaseException) -> None:
+        self._in_flight.discard(fetch.node)
+        fetch.session.failed()
         if self._closed:
             return
-        log.debug("No answer to a fetch from broker %s: %s", answer.node, error)
-        self._wait(answer)
+        logger.debug("A fetch from broker %s failed: %s", fetch.node, error)
+        self._back_off(fetch)
         self._cluster.request_update()
-        self.kick()
+        self.wake()
 
-    def _wait(self, answer: _Answer) -> None:
+    def _back_off(self, fetch: _PendingFetch) -> None:
         until = self._now() + self._backoff.delay(1)
-        for state, _, _ in answer.asked.values():
+        for state, _, _ in fetch.requested.values():
             state.preferred = -1
             state.retry_at = until
 
-    def _took(self, state: PartitionState, version: int, data: PartitionData) -> int:
+    def _accept(self, state: PartitionState, version: int, data: PartitionData) -> int:
         state.high_watermark = data.high_watermark
         state.last_stable_offset = data.last_stable_offset
         state.log_start = data.log_start_offset
@@ -290,7 +293,7 @@ class Fetcher:
             return 0
         after, epoch, end = end_of_batches(records)
         if end == 0:
-            self._problem(
+            self._report_error(
                 state,
                 version,
                 KafkaError(
@@ -302,13 +305,13 @@ class Fetcher:
             return 0
         aborted: list[tuple[int, int]] | None = None
         if self.read_committed:
-            aborted = sorted((one.first_offset, one.producer_id) for one in data.aborted_transactions or ())
+            aborted = sorted((t.first_offset, t.producer_id) for t in data.aborted_transactions or ())
         fetched = Fetched(
             state.topic, state.partition, records, state.next_offset, self._check_crcs, aborted, state, version
         )
-        asked = state.fetch_bytes or self._partition_bytes
-        if asked < self._most and fetched.size > asked // 2 and state.fetched_bytes == state.drained_bytes:
-            state.fetch_bytes = min(2 * asked, self._most)
+        limit = state.fetch_bytes or self._partition_bytes
+        if limit < self._max_fetch_bytes and fetched.size > limit // 2 and state.fetched_bytes == state.drained_bytes:
+            state.fetch_bytes = min(2 * limit, self._max_fetch_bytes)
         state.fetched_bytes += fetched.size
         if after > state.next_offset:
             state.next_offset = after
@@ -316,32 +319,32 @@ class Fetcher:
         self._buffer.append(fetched)
         return fetched.size
 
-    def _refused(self, state: PartitionState, data: PartitionData, node: int, endpoints: list[Node]) -> None:
+    def _on_partition_error(self, state: PartitionState, data: PartitionData, node: int, endpoints: list[Node]) -> None:
         code = data.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             if state.preferred >= 0 and node == state.preferred:
-                # A follower may not have it yet, or not any more; the leader decides.
+                # The offset may be out of range at a follower only: fetch from the leader.
                 state.preferred = -1
             else:
-                self._problem(state, state.version, error_of(code))
+                self._report_error(state, state.version, error_of(code))
         elif code in _NEEDS_METADATA:
             state.preferred = -1
             leader = data.current_leader
-            known = self._cluster.update_leader(
+            is_updated = self._cluster.update_leader(
                 state.topic, state.partition, leader.leader_id, leader.leader_epoch, endpoints
             )
-            if not known:
+            if not is_updated:
                 state.retry_at = self._now() + self._backoff.delay(1)
                 self._cluster.request_update()
         elif code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CORRUPT_MESSAGE):
-            self._problem(state, state.version, error_of(code, f"{state.tp}: {error_of(code)}"))
+            self._report_error(state, state.version, error_of(code, f"{state.tp}: {error_of(code)}"))
         else:
-            log.warning("Fetching %s failed: %s", state.tp, error_of(code))
+            logger.warning("Fetching %s failed: %s", state.tp, error_of(code))
             state.retry_at = self._now() + self._backoff.delay(2)
 
-    def _problem(self, state: PartitionState, version: int, error: KafkaError) -> None:
+    def _report_error(self, state: PartitionState, version: int, error: KafkaError) -> None:
         state.retry_at = self._now() + self._backoff.delay(3)
-        self._on_problem(state, version, error)
+        self._on_error(state, version, error)
 
     # --- time
 
@@ -349,7 +352,7 @@ class Fetcher:
         assert self._loop is not None
         return self._loop.time()
 
-    def _kick_at(self, when: float) -> None:
+    def _wake_at(self, when: float) -> None:
         assert self._loop is not None
         if self._timer is not None and (self._timer_at <= when and not self._timer.cancelled()):
             return
@@ -360,35 +363,36 @@ class Fetcher:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.kick()
+        self.wake()
 
 
 def _keep_free_memory() -> None:
-    """Make glibc keep the memory of responses that were read, instead of returning it to the system.
+    """Make glibc keep the memory of consumed responses instead of returning it to the system.
 
-    glibc returns free memory at the end of the heap when there is more than twice the largest block that was mapped and
-    freed. Freeing a block of 4 MB raises that limit. Without it, every poll asks for the same pages again."""
+    glibc returns free memory at the end of the heap above twice the largest block that was mapped
+    and freed. Freeing a block of 4 MB raises that limit. Otherwise every poll allocates the same
+    pages again."""
     del bytearray(4 * 1024 * 1024)[:]
 
 
-class _Answer:
-    """Where a fetch's answer goes: handled inside the read that brought it, with no turn of the loop between."""
+class _PendingFetch:
+    """The response handler of a fetch. It runs inside the read, without another loop iteration."""
 
-    __slots__ = ("_done", "asked", "fetcher", "node", "sent", "session", "version")
+    __slots__ = ("_done", "fetcher", "node", "requested", "sent", "session", "version")
 
     def __init__(
         self,
         fetcher: Fetcher,
         node: int,
         session: FetchSession,
-        asked: dict[TopicPartition, tuple[PartitionState, int, int]],
+        requested: dict[TopicPartition, tuple[PartitionState, int, int]],
         version: int,
         sent: float,
     ) -> None:
         self.fetcher = fetcher
         self.node = node
         self.session = session
-        self.asked = asked
+        self.requested = requested
         self.version = version
         self.sent = sent
         self._done = False
@@ -399,11 +403,11 @@ class _Answer:
     def set_result(self, result: Any, /) -> None:
         self._done = True
         try:
-            self.fetcher.answered(self, result)
+            self.fetcher.on_response(self, result)
         except Exception as error:
-            log.exception("An answer to a fetch could not be taken in")
-            self.fetcher.failed(self, error)
+            logger.exception("A fetch response could not be processed")
+            self.fetcher.on_failure(self, error)
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._done = True
-        self.fetcher.failed(self, exception)
+        self.fetcher.on_failure(self, exception)

@@ -1,4 +1,4 @@
-"""Interceptors: objects of the user's that see what a poll returns before the program does, and what is committed.
+"""Interceptors of a consumer: they see polled records before the application does, and commits.
 
     class Interceptor:
         def on_consume(self, records: Records) -> Records: ...
@@ -6,7 +6,8 @@
         def close(self): ...
         def configure(self, configs): ...
 
-Each method may be missing. What one raises goes to the log, and the next one gets what this one got.
+Every method is optional. An error of an interceptor is logged, and the next interceptor gets the
+unchanged records.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kavka.client.consumer.records import Records
-from kavka.client.interceptors import InterceptorChain, pass_through, tell
+from kavka.client.interceptors import InterceptorChain, call_each, pass_through
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.types import TopicPartition
 
 
 class Interceptors(InterceptorChain):
+    """Owns the consumer's interceptors. They are called in the application's thread."""
+
     def __init__(self, values: Iterable[Any], configs: Mapping[str, Any]) -> None:
         super().__init__(values, configs, "consumer", ("on_consume", "on_commit"))
-        self._consume = self.having("on_consume")
-        self._commit = self.having("on_commit")
+        self._consume = self.methods("on_consume")
+        self._commit = self.methods("on_commit")
 
     @property
     def see_records(self) -> bool:
@@ -38,5 +41,6 @@ class Interceptors(InterceptorChain):
         return pass_through(self._consume, "on_consume", Records, records, "records")
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        for one in self._commit:
-            tell([one], "on_commit", dict(offsets))
+        for function in self._commit:
+            # Each interceptor gets its own copy.
+            call_each([function], "on_commit", dict(offsets))

@@ -1,4 +1,4 @@
-"""What the two kinds of group members have in common."""
+"""The parts that members of both group protocols share. See `member_states.py` for the states."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.consumer.coordinator import Coordinator, Identity, Membership
+from kavka.client.consumer.member_states import MemberState, Transitions
 from kavka.client.consumer.metrics import ConsumerMetrics
 from kavka.client.consumer.subscription import Subscriptions, drop
 from kavka.client.types import ConsumerGroupMetadata
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ ASSIGNED, REVOKED, LOST = "assigned", "revoked", "lost"
 
 
 class Host(Protocol):
-    """What a member needs of the consumer that it is part of."""
+    """The interface of the consumer that a member belongs to."""
 
     subscriptions: Subscriptions
     cluster: Cluster
@@ -35,30 +36,35 @@ class Host(Protocol):
     last_poll: float
     in_poll: bool
 
-    async def errand(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Have it done by the next poll, in which the assignment may change and the program's functions be called."""
+    async def run_in_poll(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Have the next poll run `work`: only there may the assignment change and functions of the
+        application be called."""
 
-    async def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        """Call the program's rebalance listener. Only in an errand, or in a call of the program's."""
+    async def notify_listener(self, event: str, partitions: Collection[TopicPartition]) -> None:
+        """Call the rebalance listener. Only in a poll task, or in a call of the application."""
 
     async def commit_positions(self, deadline: float) -> None:
-        """Commit what was polled; a failure goes to the log."""
+        """Commit the consumed positions; a failure is only logged."""
 
-    def want_poll(self) -> None:
-        """There is something for the next poll to do."""
+    def request_poll(self) -> None:
+        """Make the next poll run its tasks, and wake a poll that waits."""
 
     def fail(self, error: BaseException) -> None:
-        """The next poll raises this."""
+        """Make the next poll raise this error."""
 
     def assignment_changed(self) -> None:
-        """Partitions came or went."""
+        """Partitions were added or removed."""
 
 
 class Member(Membership):
-    """A member of a group: joins when polled, is heard of in the background, is told what to read.
+    """A member of a group: polls make it join, a background task sends heartbeats, and poll tasks
+    apply assignments.
 
-    `generation` is -1 while it is no member. Everything runs on the loop; what changes the assignment is an errand.
+    Owns the member's id, `generation` (or epoch; -1 while it is not a member) and `state`. All
+    methods run on the loop. Only a poll task changes the assignment.
     """
+
+    TRANSITIONS: ClassVar[Transitions]
 
     def __init__(self, config: ClientConfig, host: Host) -> None:
         self.host = host
@@ -68,10 +74,10 @@ class Member(Membership):
         self.rack: str | None = config["client.rack"] or None
         self.generation = -1
         self.member_id = ""
-        self._lost = False
+        self.state = MemberState.UNJOINED
         self._max_poll_interval = config.seconds("max.poll.interval.ms")
         self._tasks: list[asyncio.Task[None]] = []
-        self._awake = asyncio.Event()
+        self._heartbeat_wakeup = asyncio.Event()
 
     # --- for the coordinator's other requests
 
@@ -84,33 +90,41 @@ class Member(Membership):
     # --- for the consumer
 
     def poll(self) -> None:
-        """The program polls: join where need be, and go on with what waited for that."""
+        """Called by every poll that runs tasks: start the background tasks that the state needs."""
         raise NotImplementedError
 
     def on_metadata(self) -> None:
-        """There is newer metadata."""
+        """The cluster has newer metadata."""
 
     def subscription_changed(self) -> None:
-        self.host.want_poll()
+        self.host.request_poll()
 
     def rejoin(self, reason: str) -> None:
-        """The program wants a rebalance."""
+        """The application asks for a rebalance."""
 
-    async def leave(self, deadline: float, *, tell_group: bool | None = None) -> None:
-        """Stop being a member. Called by the program, or for it, in a call that it waits for."""
+    async def leave(self, deadline: float, *, leave_group: bool | None = None) -> None:
+        """Give up all partitions and leave the group. The application waits for this call."""
         raise NotImplementedError
 
     @property
-    def rebalancing(self) -> bool:
+    def is_rebalancing(self) -> bool:
         raise NotImplementedError
 
-    # --- parts of both
+    # --- shared parts
+
+    def _transition(self, state: MemberState) -> None:
+        if state is self.state:
+            return
+        if state not in self.TRANSITIONS[self.state]:
+            raise RuntimeError(f"a group member cannot change from {self.state.name} to {state.name}")
+        logger.debug("Member %s of group %s: %s to %s", self.member_id, self.group_id, self.state.name, state.name)
+        self.state = state
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=f"kavka-{name}")
-        self._tasks = [one for one in self._tasks if not one.done()]
-        self._tasks.append(task)
-        return task
+        new_task = asyncio.create_task(work, name=f"kavka-{name}")
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(new_task)
+        return new_task
 
     async def _stop(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -119,60 +133,68 @@ class Member(Membership):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sleep(self, seconds: float) -> None:
-        """Until that time has passed, or `_awake` is set."""
-        self._awake.clear()
+        """Wait for this time, or until `_heartbeat_wakeup` is set."""
+        self._heartbeat_wakeup.clear()
         try:
             async with asyncio.timeout(max(0.0, seconds)):
-                await self._awake.wait()
+                await self._heartbeat_wakeup.wait()
         except TimeoutError:
             pass
 
-    def _polls_too_rarely(self) -> bool:
+    def _exceeds_poll_interval(self) -> bool:
         host = self.host
         return not host.in_poll and time.monotonic() - host.last_poll > self._max_poll_interval
 
-    def _lose_all(self) -> None:
-        """Others may read them by now: nothing more is handed out, and the next poll tells the program."""
+    def _log_poll_interval_exceeded(self) -> None:
+        logger.warning(
+            "Member %s leaves group %s: the application has not polled for longer than max.poll.interval.ms (%g s); "
+            "poll more often, or take fewer records per poll (max.poll.records)",
+            self.member_id, self.group_id, self._max_poll_interval,
+        )  # fmt: skip
+
+    def _hold_partitions(self) -> None:
+        """Return no more records of the owned partitions: other members may own them already."""
         for state in self.host.subscriptions.partitions.values():
             state.held = True
-            self._lost = True
 
-    async def _give_up(self, gone: Collection[TopicPartition], what: str) -> None:
-        """Take partitions away, having told the program. Before they are revoked, what was polled is committed."""
+    async def _give_up(self, partitions: Collection[TopicPartition], event: str) -> None:
+        """Remove partitions from the assignment after calling the listener. Before partitions are
+        revoked, the consumed positions are committed."""
         host = self.host
-        states = [host.subscriptions.partitions[tp] for tp in gone]
+        states = [host.subscriptions.partitions[tp] for tp in partitions]
         for state in states:
             state.held = True
-        if what == REVOKED and host.auto_commit:
+        if event == REVOKED and host.auto_commit:
             await host.commit_positions(time.monotonic() + min(self._max_poll_interval, self.coordinator.timeout))
-        if gone:
-            await self._tell(what, gone)
-        dropped = set(gone)
+        if partitions:
+            await self._notify_listener(event, partitions)
+        dropped = set(partitions)
         for state in states:
             drop(state)
         host.subscriptions.partitions = {
             tp: state for tp, state in host.subscriptions.partitions.items() if tp not in dropped
         }
-        if gone:
+        if partitions:
             host.assignment_changed()
 
-    async def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        """The program's listener; what it raises is raised by poll, and changes nothing of what happens here."""
+    async def _notify_listener(self, event: str, partitions: Collection[TopicPartition]) -> None:
+        """Call the rebalance listener. The poll raises the listener's error; the rebalance
+        continues."""
         try:
-            await self.host.tell(what, partitions)
+            await self.host.notify_listener(event, partitions)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            log.info("A rebalance listener failed at partitions that were %s: %r", what, error)
+            logger.info("The rebalance listener failed for partitions that were %s: %r", event, error)
             self.host.fail(error)
 
 
-class Again(Exception):
-    """A step of joining has to be repeated: at once, or after a pause."""
+class Retry(Exception):
+    """A step of joining must be repeated, at once or after a backoff."""
 
-    def __init__(self, why: str, *, pause: bool) -> None:
-        super().__init__(why)
-        self.pause = pause
+    def __init__(self, reason: str, *, backoff: bool) -> None:
+        super().__init__(reason)
+        self.backoff = backoff
 
 
 def describe(error: KafkaError) -> str:

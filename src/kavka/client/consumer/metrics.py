@@ -1,4 +1,4 @@
-"""What a consumer counts, by the names that Kafka's has for it."""
+"""The metrics of a consumer, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class Mean:
-    """Of all values there were, and the largest."""
+    """The mean and the maximum of all values."""
 
     __slots__ = ("count", "largest", "total")
 
@@ -28,7 +28,7 @@ class Mean:
 
 
 class ConsumerMetrics:
-    """Added to by the loop. Records and bytes consumed are counted by the buffer."""
+    """Owns the counters that the loop updates. The buffer counts consumed records and bytes."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -44,10 +44,10 @@ class ConsumerMetrics:
         self.polls = 0
         self.last_poll = 0.0
 
-    def fetched(self, seconds: float) -> None:
+    def record_fetch(self, seconds: float) -> None:
         self.fetch_latency.add(seconds)
 
-    def heard(self, seconds: float) -> None:
+    def record_heartbeat(self, seconds: float) -> None:
         self.heartbeat_latency.add(seconds)
         self.last_heartbeat = time.monotonic()
 

@@ -1,4 +1,5 @@
-"""Asking partitions' leaders about offsets: the first, the last, those of a time, and where a leader's epoch ended."""
+"""Offset lookups at partition leaders: the first, the last, by timestamp, and the end of an
+epoch."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.errors import KafkaTimeout, UnsupportedVersion, error_of
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -21,7 +22,7 @@ from kavka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LATEST = -1
 EARLIEST = -2
@@ -29,8 +30,8 @@ CONSUMER_REPLICA = -1
 EPOCHS_FOR_CONSUMERS_FROM = 3
 
 
-class Found(NamedTuple):
-    """`offset` is -1 where no record has a timestamp as late as what was asked for."""
+class OffsetResult(NamedTuple):
+    """The result of a lookup. `offset` is -1 if all records are older than the timestamp."""
 
     offset: int
     timestamp: int = -1
@@ -38,15 +39,17 @@ class Found(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where the largest epoch not above the one asked for ended; both -1 where the leader does not know."""
+    """The end of the largest epoch that is not above the requested epoch; both -1 if the leader
+    does not have it."""
 
     epoch: int
     end_offset: int
 
 
 class OffsetLookup:
-    """Whoever refuses, or cannot be reached, is perhaps not the leader any more: then newer metadata is wanted. Nobody
-    else would ask, as a partition is not fetched while its position is looked for, or in doubt."""
+    """Sends lookups to leaders. After a failure it requests newer metadata, since the broker may no
+    longer be the leader, and a partition without a valid position is not fetched. Runs on the
+    loop."""
 
     def __init__(self, config: ClientConfig, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -54,67 +57,79 @@ class OffsetLookup:
         self._timeout = config.seconds("request.timeout.ms")
         self._backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
 
-    async def at_times(self, times: Mapping[TopicPartition, int], deadline: float) -> dict[TopicPartition, Found]:
-        """For each partition the first record of that time (ms) or later; LATEST and EARLIEST are times too.
+    async def at_times(
+        self, times: Mapping[TopicPartition, int], deadline: float
+    ) -> dict[TopicPartition, OffsetResult]:
+        """For each partition, the first record with this timestamp (ms) or a later one; the
+        timestamp may be LATEST or EARLIEST.
 
-        Tries again until all leaders have answered, or the time is up (KafkaTimeout)."""
-        found: dict[TopicPartition, Found] = {}
+        Retries until all leaders have responded; raises KafkaTimeout at the deadline."""
+        results: dict[TopicPartition, OffsetResult] = {}
         failures = 0
         for topic in {tp.topic for tp in times}:
             if topic not in self._cluster.topics:
                 await self._cluster.topic(topic, max(0.0, deadline - time.monotonic()))
         while True:
-            missing = {tp: when for tp, when in times.items() if tp not in found}
-            why = await self.ask(missing, found, deadline)
-            if len(found) == len(times):
-                return found
+            missing = {tp: timestamp for tp, timestamp in times.items() if tp not in results}
+            error = await self.try_once(missing, results, deadline)
+            if len(results) == len(times):
+                return results
             failures += 1
-            await self._pause(failures, deadline, f"no offsets of {_names(times, found)}: {why or 'no leader'}")
+            await self._back_off(failures, deadline, f"no offsets of {_names(times, results)}: {error or 'no leader'}")
 
-    async def ask(
-        self, times: Mapping[TopicPartition, int], found: dict[TopicPartition, Found], deadline: float
+    async def try_once(
+        self, times: Mapping[TopicPartition, int], results: dict[TopicPartition, OffsetResult], deadline: float
     ) -> KafkaError | None:
-        """One attempt, at those that have a leader; why what is missing is missing. What no attempt can cure is
-        raised."""
-        why: KafkaError | None = None
-        requests = [self._ask(node, asked, found, deadline) for node, asked in self._by_leader(times).items()]
+        """Look up the partitions that have a leader, without retries. Adds to `results`, and
+        returns the error of missing ones. Raises errors that are not retriable."""
+        error: KafkaError | None = None
+        requests = [
+            self._list_offsets(node, node_times, results, deadline)
+            for node, node_times in self._by_leader(times).items()
+        ]
         for result in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(result, KafkaError):
                 if not result.retriable or self._cluster.closed:
                     raise result
-                why = result
+                error = result
             elif isinstance(result, BaseException):
                 raise result
             else:
-                why = result or why
-        if why is not None:
+                error = result or error
+        if error is not None:
             self._cluster.request_update()
-        return why
+        return error
 
-    def _by_leader(self, asked: Mapping[TopicPartition, Any]) -> dict[int, dict[TopicPartition, Any]]:
+    def _by_leader(self, values: Mapping[TopicPartition, Any]) -> dict[int, dict[TopicPartition, Any]]:
         nodes: dict[int, dict[TopicPartition, Any]] = {}
-        for tp, what in asked.items():
+        for tp, value in values.items():
             leader = self._cluster.leader_of(tp.topic, tp.partition)
             if leader in self._cluster.nodes:
-                nodes.setdefault(leader, {})[tp] = what
+                nodes.setdefault(leader, {})[tp] = value
             else:
                 self._cluster.request_update()
         return nodes
 
-    async def _pause(self, failures: int, deadline: float, what: str) -> None:
+    async def _back_off(self, failures: int, deadline: float, message: str) -> None:
         wait = self._backoff.delay(failures)
         if time.monotonic() + wait >= deadline:
-            raise KafkaTimeout(what)
+            raise KafkaTimeout(message)
         await asyncio.sleep(wait)
 
-    async def _ask(
-        self, leader: int, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, Found], deadline: float
+    async def _list_offsets(
+        self,
+        leader: int,
+        times: Mapping[TopicPartition, int],
+        results: dict[TopicPartition, OffsetResult],
+        deadline: float,
     ) -> KafkaError | None:
         topics: dict[str, ListOffsetsTopic] = {}
-        for tp, when in asked.items():
+        for tp, timestamp in times.items():
             topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))
             topic.partitions.append(
-                ListOffsetsPartition(partition_index=tp.partition, current_leader_epoch=self._epoch(tp), timestamp=when)
+                ListOffsetsPartition(
+                    partition_index=tp.partition, current_leader_epoch=self._epoch(tp), timestamp=timestamp
+                )
             )
         limit = max(0.001, min(self._timeout, deadline - time.monotonic()))
         request = ListOffsetsRequest(
@@ -124,19 +139,20 @@ class OffsetLookup:
             timeout_ms=int(limit * 1000),
         )
         response = await self._cluster.request(leader, request, timeout=limit)
-        why: KafkaError | None = None
+        error: KafkaError | None = None
         for topic in response.topics:
-            for one in topic.partitions:
-                tp = TopicPartition(topic.name, one.partition_index)
-                if one.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
-                    found[tp] = Found(-1)
-                elif one.error_code:
-                    why = error_of(one.error_code, f"{tp}: {error_of(one.error_code)}")
-                    if not why.retriable:
-                        raise why
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                code = partition.error_code
+                if code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+                    results[tp] = OffsetResult(-1)
+                elif code:
+                    error = error_of(code, f"{tp}: {error_of(code)}")
+                    if not error.retriable:
+                        raise error
                 else:
-                    found[tp] = Found(one.offset, one.timestamp, one.leader_epoch)
-        return why
+                    results[tp] = OffsetResult(partition.offset, partition.timestamp, partition.leader_epoch)
+        return error
 
     def _epoch(self, tp: TopicPartition) -> int:
         topic = self._cluster.topics.get(tp.topic)
@@ -147,12 +163,12 @@ class OffsetLookup:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, EpochEnd | None]:
-        """For each partition where that epoch ended, from those leaders that answer; None where a leader is too old to
-        be asked. What is missing is to be tried again."""
-        found: dict[TopicPartition, EpochEnd | None] = {}
-        for leader, asked in self._by_leader(epochs).items():
+        """For each partition, the end of the epoch, from the leaders that respond; None if a leader
+        does not support the request. The caller retries missing partitions."""
+        ends: dict[TopicPartition, EpochEnd | None] = {}
+        for leader, leader_epochs in self._by_leader(epochs).items():
             topics: dict[str, OffsetForLeaderTopic] = {}
-            for tp, epoch in asked.items():
+            for tp, epoch in leader_epochs.items():
                 topic = topics.setdefault(tp.topic, OffsetForLeaderTopic(topic=tp.topic, partitions=[]))
                 topic.partitions.append(
                     OffsetForLeaderPartition(
@@ -163,12 +179,12 @@ class OffsetLookup:
                 limit = max(0.001, min(self._timeout, deadline - time.monotonic()))
                 connection = await self._cluster.connection(leader, timeout=limit)
                 if not connection.supports(OffsetForLeaderEpochRequest.API_KEY, EPOCHS_FOR_CONSUMERS_FROM):
-                    found.update(dict.fromkeys(asked))
+                    ends.update(dict.fromkeys(leader_epochs))
                     continue
                 request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA, topics=list(topics.values()))
                 response = await connection.send(request, timeout=limit)
             except UnsupportedVersion:
-                found.update(dict.fromkeys(asked))
+                ends.update(dict.fromkeys(leader_epochs))
                 continue
             except KafkaError as error:
                 if not error.retriable or self._cluster.closed:
@@ -176,17 +192,18 @@ class OffsetLookup:
                 self._cluster.request_update()
                 continue
             for topic_result in response.topics:
-                for one in topic_result.partitions:
-                    tp = TopicPartition(topic_result.topic, one.partition)
-                    if not one.error_code:
-                        found[tp] = EpochEnd(one.leader_epoch, one.end_offset)
-                    elif one.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                        raise error_of(one.error_code, f"{tp}: {error_of(one.error_code)}")
+                for partition in topic_result.partitions:
+                    tp = TopicPartition(topic_result.topic, partition.partition)
+                    code = partition.error_code
+                    if not code:
+                        ends[tp] = EpochEnd(partition.leader_epoch, partition.end_offset)
+                    elif code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                        raise error_of(code, f"{tp}: {error_of(code)}")
                     else:
                         self._cluster.request_update()
-        return found
+        return ends
 
 
-def _names(asked: Mapping[TopicPartition, Any], found: Mapping[TopicPartition, Any]) -> str:
-    missing = sorted(str(tp) for tp in asked if tp not in found)
+def _names(requested: Mapping[TopicPartition, Any], results: Mapping[TopicPartition, Any]) -> str:
+    missing = sorted(str(tp) for tp in requested if tp not in results)
     return ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")

@@ -1,6 +1,6 @@
-"""Records of a batch, where the consumer is not compiled: the same as `take_records` of `_decode.pxd`.
+"""Decodes the records of a batch in the plain form, like `take_records` of `_decode.pxd`.
 
-`kind` is the caller's ConsumerRecord: this file cannot import the one that imports it.
+`kind` is the caller's ConsumerRecord, since this module cannot import its importer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kavka.client.consumer._decode import ConsumerRecord, Fetched
 
 
-def take_plainly(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerRecord], limit: int) -> int:
-    """Up to `limit` records of the batch that is open, to `out`; how many."""
+def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerRecord], limit: int) -> int:
+    """Append up to `limit` records of the open batch to `out`; return their number."""
     new = kind.__new__
     append = out.append
     body = fetched.body
@@ -34,7 +34,8 @@ def take_plainly(fetched: Fetched, kind: type[ConsumerRecord], out: list[Consume
     done = 0
     try:
         while left and done < limit:
-            # Of each number the form of one byte is read here (two bytes for lengths), any other by decode_varint.
+            # Numbers of one byte (two bytes for lengths) are decoded inline, others by
+            # decode_varint.
             number = body[pos]
             if number < 128:
                 pos += 1
@@ -50,7 +51,7 @@ def take_plainly(fetched: Fetched, kind: type[ConsumerRecord], out: list[Consume
             end = pos + length
             if end > size or length < 0:
                 raise corrupt(f"a record of {length} bytes where {size - pos} are left")
-            # The record's attributes, a byte that no version uses, stand before the timestamp delta.
+            # Skip the unused attributes before the timestamp delta.
             pos += 1
             number = body[pos]
             if number < 128:
@@ -118,7 +119,7 @@ def take_plainly(fetched: Fetched, kind: type[ConsumerRecord], out: list[Consume
             elif pos < end:
                 record._headers = body[pos:end]
             else:
-                # Lengths inside that reach past the record show here.
+                # A length inside the record passes its end.
                 raise corrupt("a record's fields do not fill it")
             pos = end
             record.topic = topic
@@ -131,6 +132,6 @@ def take_plainly(fetched: Fetched, kind: type[ConsumerRecord], out: list[Consume
             left -= 1
             done += 1
     except IndexError:
-        raise corrupt("a batch ends before the last of its records") from None
-    fetched._moved(pos, left, offset, size)
+        raise corrupt("a batch ends before its last record") from None
+    fetched._advance(pos, left, offset, size)
     return done

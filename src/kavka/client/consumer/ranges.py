@@ -1,4 +1,5 @@
-"""A stretch of one partition, from one offset to another, as Arrow batches: what a task of a larger job reads."""
+"""Reads a range of offsets of one partition, as Arrow batches or undecoded batches, for the tasks
+of a larger job."""
 
 from __future__ import annotations
 
@@ -23,8 +24,7 @@ def read_range(
     consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
 ) -> Iterator[pa.RecordBatch]:
     """All records from `start` up to, not including, `end`, in the form of `Consumer.poll_arrow`.
-
-    What the consumer is used for is as `_range` has it."""
+    See `_range` for the use of the consumer."""
 
     def take(buffer: FetchBuffer, position: int) -> Columns | None:
         return buffer.take_columns(end - position)
@@ -38,8 +38,8 @@ def read_range(
 def batch_range(
     consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
 ) -> Iterator[list[WholeBatch]]:
-    """The same records in the batches that they were fetched in, unopened. At the edges a batch may have records before
-    `start` or from `end` on."""
+    """The same records as undecoded batches. The first and the last batch may have records outside
+    the range."""
 
     def take(buffer: FetchBuffer, position: int) -> list[WholeBatch] | None:
         return buffer.take_batches(end, COLUMNS_SIZE)
@@ -55,31 +55,31 @@ def _range(
     timeout: float,
     take: Callable[[FetchBuffer, int], T | None],
 ) -> Iterator[T]:
-    """All that `take` gives until the position has reached `end`.
+    """Yield the results of `take` until the position reaches `end`.
 
-    The consumer is assigned this partition, and nothing when it is over, also when the iteration is given up: it can be
-    used for another range then. Offsets without a record (compacted, markers, aborted) are passed over; the range ends
-    when the position has reached `end`, whether there was a record or not. KafkaTimeout if the position does not move
-    for `timeout` seconds. With auto.offset.reset=none, OffsetOutOfRange where the position is not in the log."""
+    Assigns the partition to the consumer, and unassigns it at the end of the iteration, so that the
+    consumer can read another range. Skips offsets without a record (compacted, markers, aborted).
+    Raises KafkaTimeout if the position does not move for `timeout` seconds and, with
+    auto.offset.reset=none, OffsetOutOfRange if the position is not in the log."""
     consumer.assign([partition])
     try:
         consumer.seek(partition, start)
         state = consumer._core.subscriptions.partitions[partition]
         buffer = consumer._core.buffer
 
-        def found() -> list[T] | None:
+        def take_available() -> list[T] | None:
             taken = take(buffer, state.position)
             return [taken] if taken is not None else ([] if state.position >= end else None)
 
         while state.position < end:
             before = state.position
             deadline = time.monotonic() + timeout
-            with consumer._used():
-                taken = consumer._wait_for(timeout, found)
+            with consumer._acquire():
+                taken = consumer._wait_for(timeout, take_available)
             if taken is not None:
                 yield from taken
             elif state.position == before and time.monotonic() >= deadline:
-                raise KafkaTimeout(f"nothing came from {partition} at offset {before} within {timeout:g} s")
+                raise KafkaTimeout(f"no data of {partition} at offset {before} within {timeout:g} s")
     finally:
         consumer.unsubscribe()
 

@@ -1,4 +1,4 @@
-"""[pure] What the consumer reads, and how far it is."""
+"""[pure] The subscription of a consumer, and the state of its assigned partitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ NO_OFFSET = -1
 
 
 class PartitionState:
-    """One assigned partition.
+    """An assigned partition.
 
-    `position` is the offset of the next record that the program gets, -1 while that is not known; `epoch` is the leader
-    epoch of the record before it. `next_offset` and `next_epoch` are the same for what is fetched, which runs ahead.
-    `version` changes with every change of the position other than reading on: what was fetched for another one is not
-    used. Bytes that wait in the buffer are `fetched_bytes - drained_bytes`; the first is counted by the loop, the
-    second by who polls, so that neither needs a lock.
+    `position` is the offset of the next record to return, -1 while it is unknown; `epoch` is the
+    leader epoch of the record before it. `next_offset` and `next_epoch` are the same for fetching,
+    which runs ahead. `version` changes with every change of the position other than reading:
+    records that were fetched for another version are discarded. The buffer has `fetched_bytes -
+    drained_bytes` bytes of the partition. The loop updates the first and the polling thread the
+    second, so that no lock is needed.
     """
 
     __slots__ = (
@@ -60,17 +61,17 @@ class PartitionState:
         self.next_epoch = -1
         self.version = 0
         self.reset: int | None = None
-        """The timestamp (or -1, -2) to look up for the position; None: the committed offset is asked for first."""
+        """The timestamp (or LATEST, EARLIEST) to look up; None: use the committed offset first."""
         self.paused = False
         self.held = False
-        """To be given up: nothing more is handed out."""
+        """Whether the partition is about to be given up: no more records are returned."""
         self.validating = False
         self.leader_epoch = -1
         self.preferred = -1
         self.preferred_until = 0.0
         self.retry_at = 0.0
         self.fetch_bytes = 0
-        """How much to ask for at a time; 0: what the setting says."""
+        """The size of the next fetch; 0: the configured size."""
         self.fetched_bytes = 0
         self.drained_bytes = 0
         self.high_watermark = NO_OFFSET
@@ -87,24 +88,25 @@ class PartitionState:
         self.epoch = self.next_epoch = epoch
         self.reset = None
         self.validating = False
-        self._forget_fetched()
+        self._discard_fetched()
 
     def seek_to_time(self, timestamp: int | None) -> None:
-        """The position is to be looked up; None: it is the committed one, or what the reset policy says."""
+        """Look the position up by timestamp; None: use the committed offset, or the reset
+        policy."""
         self.version += 1
         self.position = self.next_offset = NO_OFFSET
         self.epoch = self.next_epoch = -1
         self.reset = timestamp
         self.validating = False
-        self._forget_fetched()
+        self._discard_fetched()
 
     def fetch_again(self) -> None:
-        """What was fetched is not used; the position stays."""
+        """Discard fetched records and keep the position."""
         self.version += 1
         self.next_offset, self.next_epoch = self.position, self.epoch
-        self._forget_fetched()
+        self._discard_fetched()
 
-    def _forget_fetched(self) -> None:
+    def _discard_fetched(self) -> None:
         self.drained_bytes = self.fetched_bytes
         self.retry_at = 0.0
 
@@ -119,26 +121,27 @@ class Mode(Enum):
     NONE = "nothing"
     TOPICS = "topics"
     PATTERN = "a pattern"
-    SERVER_PATTERN = "a pattern that the broker matches"
-    ASSIGNED = "partitions of its own choice"
+    SERVER_PATTERN = "a pattern matched by the broker"
+    ASSIGNED = "manually assigned partitions"
 
 
 class Subscriptions:
-    """What was asked for (`mode`, `topics`, `pattern`) and what is assigned (`partitions`)."""
+    """Owns the subscription (`mode`, `topics`, `pattern`) and the assignment (`partitions`).
+    Changed on the loop only."""
 
     def __init__(self) -> None:
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: Any = None
         self.matched = False
-        """Whether `topics` are what the pattern stands for, by an answer that had all topics."""
+        """Whether the pattern was matched against the metadata of all topics."""
         self.listener: Any = None
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.group_topics: frozenset[str] = frozenset()
-        """Of all members of the group, where this one is the leader."""
+        """The topics of all members of the group, if this member is its leader."""
 
     @property
-    def by_group(self) -> bool:
+    def uses_group(self) -> bool:
         return self.mode not in (Mode.NONE, Mode.ASSIGNED)
 
     def subscribe(self, topics: Iterable[str], listener: Any) -> None:
@@ -154,25 +157,25 @@ class Subscriptions:
         self.listener = listener
 
     def match(self, names: Iterable[str]) -> bool:
-        """Take the topics that the pattern matches of these; whether that changed anything."""
+        """Subscribe to the topics that match the pattern. Returns whether the topics changed."""
         assert self.mode is Mode.PATTERN
-        found = frozenset(name for name in names if self.pattern.fullmatch(name) is not None)
-        changed = found != self.topics
-        self.topics, self.matched = found, True
+        topics = frozenset(name for name in names if self.pattern.fullmatch(name) is not None)
+        changed = topics != self.topics
+        self.topics, self.matched = topics, True
         return changed
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """By the program. Partitions that were assigned before keep their position."""
+        """Assign partitions manually. Partitions that stay assigned keep their position."""
         self._change_to(Mode.ASSIGNED)
         self.listener = None
         self.set_partitions(partitions)
 
     def set_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        wanted = dict.fromkeys(partitions)
+        assigned = dict.fromkeys(partitions)
         for tp, state in self.partitions.items():
-            if tp not in wanted:
+            if tp not in assigned:
                 drop(state)
-        self.partitions = {tp: self.partitions.get(tp) or PartitionState(tp) for tp in wanted}
+        self.partitions = {tp: self.partitions.get(tp) or PartitionState(tp) for tp in assigned}
 
     def unsubscribe(self) -> None:
         self.set_partitions(())
@@ -182,17 +185,17 @@ class Subscriptions:
 
     def _change_to(self, mode: Mode) -> None:
         if self.mode not in (Mode.NONE, mode):
-            raise IllegalState(f"the consumer reads {self.mode.value}; unsubscribe before it is to read {mode.value}")
+            raise IllegalState(f"the consumer reads {self.mode.value}; unsubscribe before it reads {mode.value}")
         self.mode = mode
 
     def state(self, tp: TopicPartition) -> PartitionState:
-        found = self.partitions.get(tp)
-        if found is None:
+        state = self.partitions.get(tp)
+        if state is None:
             raise IllegalState(f"{TopicPartition(*tp)} is not assigned to this consumer")
-        return found
+        return state
 
 
 def drop(state: PartitionState) -> None:
-    """It is not assigned any more: nothing that was fetched of it is used."""
+    """Mark the partition as unassigned and discard its fetched records."""
     state.assigned = False
     state.version += 1

@@ -1,27 +1,28 @@
-"""What an iteration has polled and not given out yet, and, after an error, what the program was handling. Both count
-as not consumed: commits and positions stop before them."""
+"""Records that an iteration has polled but not yielded yet and, after an error, records that the
+application was processing. Both count as not consumed: commits and positions stop before them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from kavka.client.consumer._decode import ConsumerRecord
-from kavka.client.consumer.records import Records
+from kavka.client.consumer.records import ConsumerRecord, Records
 from kavka.client.types import OffsetAndMetadata
 from kavka.common.types import TopicPartition
 
 
 class Unread:
-    """Records are under way from when the program gets them until it polls again, or its iteration goes on. They count
-    as consumed, since a program may commit when it has handled them, until `put_back` says that it failed."""
+    """Owns the records of an iteration, and the offsets in progress: from when the application gets
+    records until it polls again or its iteration continues. Those count as consumed, since the
+    application may commit after processing them, until `put_back` reports a failure. Belongs to the
+    application's thread."""
 
     def __init__(self) -> None:
         self._records: list[ConsumerRecord] = []
         self._next = 0
-        self.under_way: dict[TopicPartition, int] = {}
-        """By partition the first offset that the last poll returned."""
+        self.in_progress: dict[TopicPartition, int] = {}
+        """By partition: the first offset that the last poll returned."""
         self._current: ConsumerRecord | None = None
-        """The record that an iteration gave out last."""
+        """The record that the iteration yielded last."""
         self._committed: dict[TopicPartition, int] = {}
         self._put_back: dict[TopicPartition, int] = {}
 
@@ -29,7 +30,7 @@ class Unread:
         return self._next < len(self._records)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Each is given out once; may be left and taken up again."""
+        """Yield each record once; a later iteration continues."""
         records = self._records
         while self._next < len(records) and records is self._records:
             record = records[self._next]
@@ -38,77 +39,73 @@ class Unread:
             yield record
 
     def set(self, records: Records) -> None:
-        """An iteration goes on with these."""
+        """Continue the iteration with these records."""
         self._records = list(records)
         self._next = 0
-        self.under_way.clear()
+        self.in_progress.clear()
 
     def clear(self) -> None:
         self._records = []
         self._next = 0
 
     def take(self, limit: int) -> Records:
-        """The next of them, as a poll returns them."""
+        """Return the next records as the result of a poll."""
         taken = self._records[self._next : self._next + limit]
         self._next += len(taken)
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        records: dict[TopicPartition, list[ConsumerRecord]] = {}
         after: dict[TopicPartition, OffsetAndMetadata] = {}
         for record in taken:
             tp = TopicPartition(record.topic, record.partition)
-            found.setdefault(tp, []).append(record)
+            records.setdefault(tp, []).append(record)
             epoch = record.leader_epoch
             after[tp] = OffsetAndMetadata(record.offset + 1, "", epoch if epoch >= 0 else None)
-            self.under_way.setdefault(tp, record.offset)
-        return Records(found, after)
+            self.in_progress.setdefault(tp, record.offset)
+        return Records(records, after)
 
     def first(self) -> dict[TopicPartition, int]:
-        """By partition the offset of the first of them."""
-        found = dict(self._put_back)
+        """By partition: the first offset that does not count as consumed."""
+        offsets = dict(self._put_back)
         for record in self._records[self._next :]:
-            found.setdefault(TopicPartition(record.topic, record.partition), record.offset)
-        return found
+            offsets.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        return offsets
 
-    # --- what is under way
+    # --- records in progress
 
     def polled(self) -> None:
-        """The program polls again: it has handled what it got before."""
-        self.under_way.clear()
+        """The application polls again: it has processed the earlier records."""
+        self.in_progress.clear()
         self._committed.clear()
         self._current = None
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The program commits these itself: it has handled what is before them."""
+        """The application commits these offsets: it has processed the records before them."""
         for tp, position in offsets.items():
             self._committed[tp] = position.offset
 
     def put_back(self) -> None:
-        """The program failed: what is under way was not handled, but for what it has committed itself."""
+        """The application failed: the records in progress were not processed, except those that it
+        has committed."""
         if self._current is not None:
             tp = TopicPartition(self._current.topic, self._current.partition)
-            self.under_way.setdefault(tp, self._current.offset)
-        self._put_back = {tp: max(offset, self._committed.get(tp, 0)) for tp, offset in self.under_way.items()}
+            self.in_progress.setdefault(tp, self._current.offset)
+        self._put_back = {tp: max(offset, self._committed.get(tp, 0)) for tp, offset in self.in_progress.items()}
 
-    # --- other positions
+    # --- changes of positions
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """The program chose other positions for these."""
-        self._forget(set(partitions).__contains__)
-        if self:
-            gone = set(partitions)
-            self._records = [r for r in self._records[self._next :] if TopicPartition(r.topic, r.partition) not in gone]
-            self._next = 0
+        """The positions of these partitions were changed."""
+        self._remove(set(partitions).__contains__)
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        stays = set(partitions)
-        self._forget(lambda tp: tp not in stays)
-        if self:
-            stay = set(partitions)
-            self._records = [r for r in self._records[self._next :] if TopicPartition(r.topic, r.partition) in stay]
-            self._next = 0
+        """Only these partitions stay assigned."""
+        remaining = set(partitions)
+        self._remove(lambda tp: tp not in remaining)
 
-    def _forget(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        for tp in [tp for tp in self.under_way if is_gone(tp)]:
-            del self.under_way[tp]
+    def _remove(self, is_removed: Callable[[TopicPartition], bool]) -> None:
+        for tp in [tp for tp in self.in_progress if is_removed(tp)]:
+            del self.in_progress[tp]
         current = self._current
-        if current is not None and is_gone(TopicPartition(current.topic, current.partition)):
+        if current is not None and is_removed(TopicPartition(current.topic, current.partition)):
             self._current = None
+        self._records = [r for r in self._records[self._next :] if not is_removed(TopicPartition(r.topic, r.partition))]
+        self._next = 0

@@ -1,3 +1,4 @@
-"""The producer: `send` serialises, chooses a partition and appends to that partition's batch (`_append.py`, the part
-that is compiled); the sender on the loop takes batches that are full or have waited long enough and sees them through.
+"""The producer: `send` serialises a record, chooses its partition and appends it to that
+partition's batch (`_append.py`, which is compiled). The sender on the loop sends batches that are
+full or older than `linger.ms`, and retries them until they have an outcome.
 """

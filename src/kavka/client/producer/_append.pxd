@@ -1,4 +1,4 @@
-# C types of _append.py, for where it is compiled. What has no entry here is an ordinary Python object.
+# C types of the compiled form of _append.py. Names without an entry are ordinary Python objects.
 # cython: annotation_typing=False
 
 cimport cython
@@ -51,7 +51,7 @@ cdef inline unsigned char* write_field(unsigned char* at, object field, Py_ssize
 cdef inline Py_ssize_t write_record(
     bytearray body, Py_ssize_t size, long long delta, long long index, object key, object value, bytes headers
 ) except -1:
-    """Writes a record at `size`; returns the size behind it."""
+    """Write a record at `size`. Returns the new size."""
     cdef Py_ssize_t key_size = -1 if key is None else len(key)
     cdef Py_ssize_t value_size = -1 if value is None else len(value)
     cdef Py_ssize_t headers_size = PyBytes_GET_SIZE(headers)
@@ -82,7 +82,7 @@ cdef inline int copy_bytes(bytearray to, bytearray source, Py_ssize_t size) exce
 cdef inline const unsigned char* read_number(
     const unsigned char* at, const unsigned char* end, long long* value
 ) except NULL:
-    """A zigzag varint; ValueError where it is cut off by `end`, or longer than any."""
+    """Read a zigzag varint. Raises ValueError if `end` truncates it or it is too long."""
     cdef unsigned long long number = 0
     cdef unsigned long long byte
     cdef int shift = 0
@@ -94,7 +94,7 @@ cdef inline const unsigned char* read_number(
             value[0] = <long long>(number >> 1) ^ -<long long>(number & 1)
             return at
         shift += 7
-    raise ValueError("a batch ends before the last of its records")
+    raise ValueError("the batch ends before its last record")
 
 
 cdef inline Py_ssize_t write_records(
@@ -121,7 +121,7 @@ cdef inline Py_ssize_t write_records(
             count -= 1
             at = read_number(at, limit, &length)
             if length < 0 or length > limit - at:
-                raise ValueError(f"a record of {length} bytes where {limit - at} are left")
+                raise ValueError(f"a record of {length} bytes, but only {limit - at} bytes remain")
             stop = at + length
             at = read_number(at + 1, stop, &delta)
             at = read_number(at, stop, &offset)
@@ -160,7 +160,7 @@ cdef inline Py_ssize_t write_records(
 
 cdef class BufferPool:
     cdef public list classes
-    cdef public Py_ssize_t kept, limit
+    cdef public Py_ssize_t cached, limit
 
     @cython.locals(index=Py_ssize_t, room=Py_ssize_t)
     cpdef Py_ssize_t capacity(self, Py_ssize_t size)
@@ -197,8 +197,9 @@ cdef class RecordFuture:
     cdef public long long timestamp
     cdef public Py_ssize_t key_size, value_size
 
-    cpdef Batch _settle(self)
+    cpdef Batch _current_batch(self)
     cpdef metadata(self)
+    cpdef _error(self)
 
 
 @cython.locals(i=Py_ssize_t, count=Py_ssize_t, future=RecordFuture, batch=Batch)

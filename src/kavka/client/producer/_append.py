@@ -1,48 +1,54 @@
-"""The hot part of the producer: from `send` to the bytes of a batch.
+"""The hot path of the producer: from `send` to the bytes of a batch.
 
-This file is plain Python and is compiled with Cython where a compiler was there at install time; `_append.pxd` has the
-C types. It keeps to what both forms do alike: no closures, no generators, no keyword-only tricks.
+This module is plain Python, and Cython compiles it if a compiler is available at install time;
+`_append.pxd` has the C types. It uses only features that behave alike in both forms: no closures,
+no generators, no keyword-only arguments.
 
-It is long because all that is in it knows one another's C types: batches, futures, queues and the accumulator in a
-ring, and `send` above them. A compiled file that uses the C types of another cannot be imported where that other one is
-not compiled, and each is compiled only if it can be. What needs none of them is in `callbacks.py` and `copying.py`.
+It is long because its classes use each other's C types: batches, futures, queues, the accumulator
+and `send`. A compiled module that uses the C types of another cannot be imported if the other is
+not compiled, and the compilation of each module is optional. Code without C types is in
+`callbacks.py` and `copying.py`.
 
-Who may touch what: `Accumulator.lock` guards the queues, their batches until they are drained, and `used`. User threads
-append; the sender drains, completes and frees. A batch that was drained belongs to the sender alone, until its outcome
-is set under the lock.
+`Accumulator.lock` guards the queues, their batches until the sender drains them, and `used`. User
+threads append; the sender drains, completes and frees. A drained batch belongs to the sender alone
+until its outcome is set under the lock.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from threading import Event, Lock, get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kavka.client.errors import IllegalState, KafkaTimeout
 from kavka.client.producer.callbacks import OnEither, OnError, OnSuccess, outcome_of
 from kavka.client.producer.copying import copied_records
-from kavka.client.producer.record import RecordMetadata
+from kavka.client.producer.record import Callback, Headers, RecordMetadata
+from kavka.common.errors import KafkaError
 from kavka.records.varint import SMALL_VARINTS, encode_varint
 
-try:
-    import cython
-except ImportError:
+if TYPE_CHECKING:
     from kavka.common import plain_cython as cython
+else:
+    try:
+        import cython
+    except ImportError:
+        from kavka.common import plain_cython as cython
 
 HEADER_SIZE = 61
 SMALLEST = 1024
 CLASSES = 15
 FIRST_BUFFER = 16 * 1024
 MAX_POOL = 16 * 1024 * 1024
-# The most that a record takes beside its key, value and headers.
+# The maximum size of a record without its key, value and headers.
 RECORD_OVERHEAD = 36
-# What a record may grow by when its deltas and its length are written anew.
-MOST_GROWTH = 20
+# The maximum growth of a record when its deltas and its length are rewritten.
+MAX_GROWTH = 20
 SMALL = 2048
 
-# The constructor of a named tuple, without the check of its arguments' names.
+# Constructs a named tuple faster than the tuple's constructor.
 make_tuple = tuple.__new__
 monotonic = time.monotonic
 wall_clock = time.time
@@ -53,21 +59,22 @@ def is_compiled() -> bool:
 
 
 class BufferPool:
-    """Memory of batches that are done, for the next ones: asking the system for it anew costs more than filling it.
+    """Buffers of completed batches, for new batches. Allocating from the system costs more than
+    filling a buffer.
 
-    Buffers that are reused come in sizes of 1, 2, 4, 8 … KB; `limit` is how many bytes are kept at most. Under the
-    accumulator's lock.
+    Pooled buffers have 1, 2, 4, 8 … KB. `cached` is their total size, at most `limit`. Only under
+    the accumulator's lock.
     """
 
-    __slots__ = ("classes", "kept", "limit")
+    __slots__ = ("cached", "classes", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.kept = 0
+        self.cached = 0
         self.classes: list[list[bytearray]] = [[] for _ in range(CLASSES)]
 
     def capacity(self, size: int) -> int:
-        """The size of the smallest buffer that is reused and has that many bytes; `size` where none is so large."""
+        """The smallest pooled size of at least `size` bytes, or `size` if there is none."""
         index = 0
         room = SMALLEST
         while room < size and index < CLASSES:
@@ -76,7 +83,7 @@ class BufferPool:
         return room if index < CLASSES else size
 
     def take(self, size: int) -> bytearray:
-        """A buffer of that many bytes, with anything in it."""
+        """A buffer of `size` bytes with arbitrary content."""
         index = 0
         room = SMALLEST
         while room < size and index < CLASSES:
@@ -85,25 +92,25 @@ class BufferPool:
         if index < CLASSES and room == size:
             free = self.classes[index]
             if free:
-                self.kept -= size
+                self.cached -= size
                 return free.pop()
         return bytearray(size)
 
     def trim(self, excess: int) -> None:
-        """Give that many bytes back to the system, the largest buffers first, or all that there are."""
+        """Free at least `excess` bytes, or all, the largest buffers first."""
         index = CLASSES
         while index > 0 and excess > 0:
             index -= 1
             free = self.classes[index]
             while free and excess > 0:
                 size = len(free.pop())
-                self.kept -= size
+                self.cached -= size
                 excess -= size
 
     def give(self, buffer: bytearray) -> None:
-        """Nobody uses it any more, and nobody has a view of it."""
+        """Return a buffer that has no user and no view."""
         size = len(buffer)
-        if self.kept + size > self.limit:
+        if self.cached + size > self.limit:
             return
         index = 0
         room = SMALLEST
@@ -111,16 +118,18 @@ class BufferPool:
             room <<= 1
             index += 1
         if room == size and index < CLASSES:
-            self.kept += size
+            self.cached += size
             self.classes[index].append(buffer)
 
 
 class Batch:
-    """Records for one partition: the first `size` bytes of `body`, of which the first 61 are kept for the header.
+    """Records for one partition: the first `size` bytes of `body`, with 61 bytes reserved for the
+    header.
 
-    It is open (records may be appended) until it is closed by being full or drained; then it is sent, perhaps more than
-    once; then it is done, with offsets or with an error. One that the broker found too large is split: `parts` are
-    (index of the first record, batch) and its records' outcome is that of the part they went to.
+    A batch is open for records until it is full or drained. Then it is sent, perhaps several times.
+    Then it is done, with offsets or with an error. If the broker refuses it as too large, it is
+    split: `parts` has (index of the first record, batch), and each record has the outcome of its
+    part.
     """
 
     __slots__ = (
@@ -155,21 +164,21 @@ class Batch:
 
     def __init__(self, queue: PartitionQueue, number: int, body: Any) -> None:
         self.queue = queue
-        # The order of batches: by number, and where one was split by the index of the first record.
+        # Batches are ordered by number, and the parts of a batch by the index of the first record.
         self.number = number
         self.first = 0
         self.created = monotonic()
         self.body: Any = body
         self.size = HEADER_SIZE
         self.charged = 0
-        # What the records are compressed with already, where the batch was given whole; -1 where it was not.
+        # The codec of a batch that `send_batch` copied whole; otherwise -1.
         self.codec = -1
         self.count = 0
         self.base_timestamp = 0
         self.max_timestamp = -1
         self.attempts = 0
         self.in_flight = False
-        # The bytes to send, and the producer id, epoch and sequence that they were made with.
+        # The encoded batch, and the producer id, epoch and sequence in it.
         self.data: Any = None
         self.signed: Any = None
         self.producer_id = -1
@@ -178,23 +187,24 @@ class Batch:
         self.done = False
         self.base_offset = -1
         self.log_append_time = -1
-        self.error: Any = None
-        self.record_errors: Any = None
-        # How many of its records' failures were seen, by a callback or whoever has the future.
+        self.error: KafkaError | None = None
+        self.record_errors: dict[int, KafkaError] | None = None
+        # The number of failures that a callback or a reader of a future has seen.
         self.seen = 0
-        # Futures and callbacks in turn.
+        # Alternating futures and callbacks.
         self.entries: Any = None
         self.waiters: Any = None
         self.parts: Any = None
 
     def __del__(self) -> None:
-        # Nobody has a future of it any more.
+        # No future of the batch is left.
         if self.error is not None and self.seen < self.count:
             queue = self.queue
             queue.owner.unseen.append((queue.topic, queue.partition, self.error, self.count - self.seen))
 
     def append(self, timestamp: int, key: Any, value: Any, headers: bytes) -> int:
-        """Add a record (bytes or None; headers encoded, with their count in front). Returns its size. There is room."""
+        """Append a record and return its size. Key and value are bytes or None; `headers` is
+        encoded with its count. The caller has made room."""
         index = self.count
         if index == 0:
             self.base_timestamp = timestamp
@@ -234,9 +244,10 @@ class Batch:
     def append_records(
         self, body: Any, count: int, base_offset: int, first: int, end: int, base_timestamp: int, append_time: int
     ) -> int:
-        """Add records as they stand in another batch, with new deltas: `body` has `count` of them, and those with
-        offsets from `first` up to `end` are taken. `append_time` is the time of all of them, unless it is -1. Returns
-        how many; where they cannot be read, ValueError, and nothing is added. There is room."""
+        """Append records of another batch with new deltas. `body` has `count` records; those with
+        offsets from `first` up to, not including, `end` are copied. `append_time` is the timestamp
+        of all of them, unless it is -1. Returns the number of copied records. Raises ValueError and
+        appends nothing if `body` is invalid. The caller has made room."""
         if cython.compiled:
             return write_records(self, body, count, base_offset, first, end, base_timestamp, append_time)  # type: ignore[name-defined,no-any-return]  # noqa: F821
         else:
@@ -251,7 +262,8 @@ class Batch:
             return done
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
-        """`waiter()` is called when the batch is done or split. Called under the lock; False if that is so already."""
+        """Have `waiter()` called when the batch is done or split. False if it is already. Only
+        under the lock."""
         if self.done or self.parts is not None:
             return False
         if self.waiters is None:
@@ -260,15 +272,16 @@ class Batch:
         return True
 
 
-# Not seen by the garbage collector: its one reference is to its batch, which lets go of its futures when it is done.
+# The garbage collector need not track it: it refers only to its batch, which drops its futures when
+# it is done.
 @cython.no_gc
 @cython.freelist(256)
 @cython.cclass
 class RecordFuture:
-    """What `send` returns. Costs nothing until it is asked: what is known is in the batch.
+    """The outcome of one `send`. It holds no state but its place in the batch.
 
-    `get(timeout)` waits and returns RecordMetadata or raises. Callbacks run in the producer's I/O thread (at once, if
-    the outcome is there already). It may be awaited, in the producer's loop.
+    `get(timeout)` waits and returns RecordMetadata, or raises. Callbacks run in the producer's I/O
+    thread, or at once if the outcome is known. The future can be awaited in any event loop.
     """
 
     __slots__ = ("batch", "index", "key_size", "timestamp", "value_size")
@@ -280,8 +293,8 @@ class RecordFuture:
         self.key_size = key_size
         self.value_size = value_size
 
-    def _settle(self) -> Batch:
-        """The batch that the record is in now, after splits."""
+    def _current_batch(self) -> Batch:
+        """The batch of the record, after splits."""
         batch = self.batch
         while batch.parts is not None:
             for first, part in reversed(batch.parts):
@@ -292,11 +305,11 @@ class RecordFuture:
         return batch
 
     def done(self) -> bool:
-        return bool(self._settle().done)
+        return bool(self._current_batch().done)
 
-    def metadata(self) -> Any:
-        """RecordMetadata of one that is done without an error."""
-        batch = self._settle()
+    def metadata(self) -> RecordMetadata:
+        """Where the record is stored. Only once it is done without an error."""
+        batch = self._current_batch()
         queue = batch.queue
         return make_tuple(
             RecordMetadata,
@@ -310,26 +323,31 @@ class RecordFuture:
             ),
         )
 
-    def outcome(self) -> Any:
-        """(metadata, None) or (None, exception) of one that is done."""
-        batch = self._settle()
+    def outcome(self) -> tuple[RecordMetadata, None] | tuple[None, KafkaError]:
+        """(metadata, None) or (None, exception). Only once it is done."""
+        error = self._error()
+        return (self.metadata(), None) if error is None else (None, error)
+
+    def _error(self) -> KafkaError | None:
+        """The error of a record that is done. Counts it as seen."""
+        batch = self._current_batch()
         if batch.error is None:
-            return self.metadata(), None
+            return None
         batch.seen += 1
         if batch.record_errors is not None:
-            return None, batch.record_errors.get(self.index, batch.error)
-        return None, batch.error
+            return batch.record_errors.get(self.index, batch.error)
+        return batch.error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it is done; False if that takes longer than `timeout` seconds."""
+        """Wait until it is done. False after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            batch = self._settle()
+            batch = self._current_batch()
             if batch.done:
                 return True
             if get_ident() == batch.queue.owner.loop_thread:
                 raise IllegalState(
-                    "the outcome would be waited for in the thread that has to bring it; await it, or use callbacks"
+                    "the I/O thread delivers the outcome and must not wait for it; await it, or use callbacks"
                 )
             event = Event()
             with batch.queue.owner.lock:
@@ -337,42 +355,43 @@ class RecordFuture:
             if waiting and not event.wait(None if deadline is None else max(0.0, deadline - monotonic())):
                 return False
 
-    def get(self, timeout: float | None = None) -> Any:
-        """RecordMetadata, waited for; raises what went wrong, or KafkaTimeout after `timeout` seconds."""
+    def get(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait for the outcome. Raises the record's error, or KafkaTimeout after `timeout`
+        seconds."""
         if not self.wait(timeout):
             raise KafkaTimeout(f"the record was not acknowledged within {timeout} s")
-        metadata, error = self.outcome()
+        error = self._error()
         if error is not None:
-            # It is the same object for all records of the batch: their tracebacks must not pile up in it.
+            # All records of the batch share the exception: their tracebacks must not add up in it.
             raise error.with_traceback(None)
-        return metadata
+        return self.metadata()
 
-    def result(self, timeout: float | None = None) -> Any:
-        """As `get`, under the name that concurrent.futures has for it."""
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """As `get`, under the name in `concurrent.futures`."""
         return self.get(timeout)
 
-    def exception(self, timeout: float | None = None) -> Any:
-        """What went wrong, or None; waited for."""
+    def exception(self, timeout: float | None = None) -> KafkaError | None:
+        """Wait for the outcome and return its error, or None."""
         if not self.wait(timeout):
             raise KafkaTimeout(f"the record was not acknowledged within {timeout} s")
-        return self.outcome()[1]
+        return self._error()
 
     def succeeded(self) -> bool:
         return self.done() and not self.failed()
 
     def failed(self) -> bool:
-        batch = self._settle()
+        batch = self._current_batch()
         if not batch.done or batch.error is None:
             return False
         batch.seen += 1
         return True
 
-    def on_done(self, callback: Any) -> RecordFuture:
-        """`callback(metadata, exception)`, one of them None."""
-        batch = self._settle()
+    def on_done(self, callback: Callback) -> RecordFuture:
+        """Call `callback(metadata, exception)`; one of the two is None."""
+        batch = self._current_batch()
         if not batch.done:
             with batch.queue.owner.lock:
-                batch = self._settle()
+                batch = self._current_batch()
                 if not batch.done:
                     if batch.entries is None:
                         batch.entries = []
@@ -383,25 +402,25 @@ class RecordFuture:
         callback(metadata, error)
         return self
 
-    def add_callback(self, callback: Any) -> RecordFuture:
-        """`callback(metadata)` when the record was stored."""
+    def add_callback(self, callback: Callable[[RecordMetadata], object]) -> RecordFuture:
+        """Call `callback(metadata)` when the record is stored."""
         return self.on_done(OnSuccess(callback))
 
-    def add_errback(self, callback: Any) -> RecordFuture:
-        """`callback(exception)` when it was not."""
+    def add_errback(self, callback: Callable[[KafkaError], object]) -> RecordFuture:
+        """Call `callback(exception)` when the record fails."""
         return self.on_done(OnError(callback))
 
-    def add_done_callback(self, callback: Any) -> RecordFuture:
-        """`callback(future)` in either case."""
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> RecordFuture:
+        """Call `callback(future)` in either case."""
         return self.on_done(OnEither(callback, self))
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
         return outcome_of(self).__await__()
 
 
 def call_back(entries: list[Any], on_error: Any) -> None:
-    """The callbacks of a batch that is done: `entries` are futures and callbacks in turn, in the order of the records.
-    What one raises goes to `on_error`, and the next is called."""
+    """Run the callbacks of a completed batch. `entries` alternates futures and callbacks in the
+    order of the records. An exception goes to `on_error`, and the next callback runs."""
     i = 0
     count = len(entries)
     while i < count:
@@ -409,19 +428,19 @@ def call_back(entries: list[Any], on_error: Any) -> None:
         callback = entries[i + 1]
         i += 2
         try:
-            batch = future._settle()
+            batch = future._current_batch()
             if batch.error is None:
                 callback(future.metadata(), None)
             else:
-                callback(None, future.outcome()[1])
+                callback(None, future._error())
         except BaseException as error:
             on_error(error)
 
 
 class PartitionQueue:
-    """The batches of one partition that wait to be sent, the oldest first; the last may be open (`tail`).
+    """The pending batches of one partition, the oldest first; the last may be open (`tail`).
 
-    The fields from `leader` on belong to the sender; what they mean is said there and in `sequences.py`.
+    The fields from `leader` on belong to the sender; `sender.py` and `sequences.py` describe them.
     """
 
     __slots__ = (
@@ -452,7 +471,7 @@ class PartitionQueue:
         self.partition = partition
         self.batches: deque[Batch] = deque()
         self.tail: Any = None
-        # The size of the last batch that is done: the next one gets a buffer for as much.
+        # The size of the last completed batch: the next batch gets a buffer of this size.
         self.room = 0
         self.target = owner.batch_size
         self.in_transaction = 0
@@ -470,7 +489,7 @@ class PartitionQueue:
 
 
 class TopicQueues:
-    """The queues of a topic, and the partition that records without a key go to for now."""
+    """The queues of a topic, and the current partition of records without a key (`sticky`)."""
 
     __slots__ = ("available", "count", "name", "queues", "sticky", "sticky_bytes")
 
@@ -484,20 +503,21 @@ class TopicQueues:
 
 
 class Accumulator:
-    """All batches that are not done.
+    """All batches without an outcome (`incomplete`), and the memory that they use.
 
-    `wake` is called (from any thread) when the sender has something to look at and does not know it; `awake` is set
-    until it looks. `pending` are the queues with batches to send. `choose(topic)` picks the next sticky partition.
+    An append calls `wake`, from any thread, when the sender has work and does not know it; `awake`
+    is set until the sender runs. `pending` has the queues with batches to send. `choose(topic)`
+    picks the next sticky partition.
 
-    `transaction` is the number of the open transaction, -1 while a transactional producer has none open, 0 for every
-    other producer. It changes under the lock, and whoever appends says which transaction its record belongs to: so no
-    record gets into a transaction that was begun after `send` was called. `topics` are those that `SendPath` may take
-    without further checks; the dict is replaced, never changed in place.
+    `transaction` is the number of the open transaction, -1 while a transactional producer has none,
+    and 0 for other producers. It changes under the lock. Every append names the transaction of its
+    record, so no record gets into a transaction that began after the call of `send`. `topics` has
+    the topics that `SendPath` may use without further checks; the dict is replaced, never modified.
 
-    `used` is the memory that batches have allocated, whether filled or not: with what the pool keeps it stays below
-    `buffer_limit`. Beyond that goes only what is larger than the whole buffer, alone, and the parts of a batch that
-    is split. A batch begins with a small buffer and moves to one of twice the size when it is full, so that many
-    partitions with a record each take little.
+    `used` is the memory of the batches' buffers, filled or not. Together with the pool it stays
+    below `buffer_limit`, except for a single batch that is larger than the whole buffer and the
+    parts of a split batch. A batch starts with a small buffer that doubles when it is full, so that
+    many partitions with one record each need little memory.
     """
 
     __slots__ = (
@@ -548,16 +568,16 @@ class Accumulator:
         self.record_limit = record_limit
         self.wake = wake
         self.choose = choose
-        # The thread of the loop; nobody may wait there.
+        # The thread of the loop, which must not wait for an outcome.
         self.loop_thread = 0
         self.awake = False
         self.closed = False
         self.transaction = 0
         self.topics: dict[str, TopicQueues] = {}
-        # Failures that nobody saw; see `failures.py`.
+        # Failures that the program has not seen; see `failures.py`.
         self.unseen: deque[Any] = deque()
         self.used = 0
-        # How often a waiter for room had a reason to try again.
+        # Counts the events after which a waiter for room has to try again.
         self.releases = 0
         self.records = 0
         self.next_number = 0
@@ -574,12 +594,12 @@ class Accumulator:
         key: Any,
         value: Any,
         headers: bytes,
-        callback: Any,
-    ) -> Any:
-        """Append to the partition's batch. None when there is no room in the buffer, it is closed, or `transaction` is
-        not the open one: nothing was done.
+        callback: Callback | None,
+    ) -> RecordFuture | None:
+        """Append to the partition's batch. Returns None and does nothing if the buffer is full, the
+        accumulator is closed, or `transaction` is not the open one.
 
-        The caller has made sure that the record alone is not larger than `max_record`.
+        The caller ensures that the record is not larger than `max_record`.
         """
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
@@ -634,10 +654,11 @@ class Accumulator:
         end: int,
         base_timestamp: int,
         append_time: int,
-    ) -> Any:
-        """As `append`, for the records of another batch (`Batch.append_records`), all in one batch: (the batch, index
-        of the first, how many). More than the whole buffer goes alone."""
-        estimate = len(body) + MOST_GROWTH * count
+    ) -> tuple[Batch, int, int] | None:
+        """As `append`, for records of another batch (`Batch.append_records`). They all go into one
+        batch, also if they are larger than the whole buffer. Returns (batch, index of the first
+        record, record count)."""
+        estimate = len(body) + MAX_GROWTH * count
         wake = False
         lock = self.lock
         lock.acquire()
@@ -662,7 +683,7 @@ class Accumulator:
                 done = batch.append_records(body, count, base_offset, first, end, base_timestamp, append_time)
             finally:
                 if batch.count == 0:
-                    # Made for records that are none, or cannot be read: nobody shall send it.
+                    # A new batch without records: `body` had none in the range, or is invalid.
                     queue.batches.remove(batch)
                     queue.tail = None
                     self.incomplete.pop(batch, None)
@@ -688,9 +709,9 @@ class Accumulator:
         codec: int,
         base_timestamp: int,
         max_timestamp: int,
-    ) -> Any:
-        """Queue a batch that is made already, `body` with room for its header; nothing is appended to it. None as from
-        `append`; one that is larger than the whole buffer goes alone."""
+    ) -> Batch | None:
+        """Queue a complete batch; `body` has room for its header. It takes no more records. Returns
+        None as `append` does. A batch larger than the whole buffer is accepted if it is alone."""
         size = len(body)
         wake = False
         lock = self.lock
@@ -722,9 +743,9 @@ class Accumulator:
         return batch
 
     def _next_batch(self, queue: PartitionQueue, batch: Batch | None, estimate: int) -> Batch | None:
-        """The open batch where it may grow, else a new one with room for `estimate` bytes, or None where there is no
-        memory for it. While batches before it wait for the broker, a batch grows beyond its target: one large batch
-        costs less than many that wait in line."""
+        """The open batch if it may grow, otherwise a new one with room for `estimate` bytes, or
+        None if there is no memory. A batch grows beyond its target while earlier batches wait for
+        the broker: one large batch costs less than many small ones."""
         if (
             batch is not None
             and batch.count < self.max_count
@@ -743,7 +764,7 @@ class Accumulator:
         return batch
 
     def new_batch(self, queue: PartitionQueue, room: int, force: bool) -> Batch | None:
-        """None where there is no memory for it, unless `force`."""
+        """None if there is no memory, unless `force`."""
         body = self._allocate(room, 0, force)
         if body is None:
             return None
@@ -754,15 +775,15 @@ class Accumulator:
         return batch
 
     def _allocate(self, size: int, charged: int, force: bool) -> bytearray | None:
-        """A buffer of at least `size` bytes, in place of one of `charged` bytes. None where that is more than
-        `buffer_limit` allows, unless `force` or nothing else is there."""
+        """A buffer of at least `size` bytes that replaces one of `charged` bytes. None if
+        `buffer_limit` does not allow it, unless `force` or there is no other batch."""
         alone = self.used == 0
         used = self.used - charged
         left = self.buffer_limit - used
         room = self.pool.capacity(size)
         if room > left:
             if left >= size:
-                # All that is left, at once: were it by the record, each would copy the batch.
+                # Take all that is left: growing record by record would copy the batch each time.
                 room = left
             elif alone or force:
                 room = size
@@ -770,12 +791,12 @@ class Accumulator:
                 return None
         body = self.pool.take(room)
         self.used = used + room
-        if self.used + self.pool.kept > self.buffer_limit:
-            self.pool.trim(self.used + self.pool.kept - self.buffer_limit)
+        if self.used + self.pool.cached > self.buffer_limit:
+            self.pool.trim(self.used + self.pool.cached - self.buffer_limit)
         return body
 
     def make_room(self, batch: Batch, size: int, force: bool) -> bool:
-        """A larger buffer for the batch. False where there is no memory for it, unless `force`."""
+        """Move the batch to a larger buffer. False if there is no memory, unless `force`."""
         old = batch.body
         body = self._allocate(size, batch.charged, force)
         if body is None:
@@ -787,18 +808,19 @@ class Accumulator:
             body[:filled] = memoryview(old)[:filled]
         batch.body = body
         batch.charged = len(body)
-        if self.used + self.pool.kept + len(old) <= self.buffer_limit:
+        if self.used + self.pool.cached + len(old) <= self.buffer_limit:
             self.pool.give(old)
         return True
 
 
 class SendPath:
-    """`send` where nothing is out of the ordinary: the topic is known, there is room, keys and values are bytes or
-    text.
+    """The fast path of `send`: the topic has metadata, the buffer has room, and key and value are
+    bytes or strings.
 
-    Everything else goes to `_send_slowly`, which the producer defines. `Accumulator.topics` has the topics that may go
-    the short way; it is empty while there are interceptors, a partitioner or serializers of the user's, when the
-    producer is closed, or while no transaction is open in a transactional one.
+    `_send_slowly`, which the producer defines, handles everything else. `Accumulator.topics` has
+    the topics of the fast path. It is empty with interceptors, a custom partitioner or custom
+    serializers, when the producer is closed, and while a transactional producer has no open
+    transaction.
     """
 
     def __init__(self, accumulator: Accumulator) -> None:
@@ -812,18 +834,18 @@ class SendPath:
         topic: Any,
         value: Any = None,
         key: Any = None,
-        partition: Any = None,
-        timestamp: Any = None,
-        headers: Any = None,
-        callback: Any = None,
-    ) -> Any:
-        """Send a record; returns at once with a RecordFuture, unless it has to wait for metadata or for room.
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers | None = None,
+        callback: Callback | None = None,
+    ) -> RecordFuture:
+        """Send a record. Returns at once, unless it has to wait for metadata or for room.
 
-        `callback(metadata, exception)` is called in the producer's I/O thread, in the order of the records of a
-        partition. A record may also be given whole, as a ProducerRecord in place of the topic.
+        `callback(metadata, exception)` runs in the producer's I/O thread, in the order of the
+        records of a partition. A ProducerRecord in place of the topic is a complete record.
         """
         accumulator = self._accumulator
-        # The record belongs to the transaction of now, however long the rest takes.
+        # The record belongs to the current transaction, however long the rest takes.
         transaction = accumulator.transaction
         queues = accumulator.topics.get(topic) if type(topic) is str else None
         if queues is not None and headers is None:
@@ -842,13 +864,13 @@ class SendPath:
         timestamp: Any,
         headers: Any,
         callback: Any,
-    ) -> Any:
+    ) -> RecordFuture:
         raise NotImplementedError
 
     def try_send(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
-    ) -> Any:
-        """The short way alone: a RecordFuture, or None where it cannot be gone."""
+    ) -> RecordFuture | None:
+        """The fast path only: a RecordFuture, or None if the record needs the slow path."""
         accumulator = self._accumulator
         transaction = accumulator.transaction
         queues = accumulator.topics.get(topic) if type(topic) is str else None
@@ -865,7 +887,7 @@ class SendPath:
         partition: Any,
         timestamp: Any,
         callback: Any,
-    ) -> Any:
+    ) -> RecordFuture | None:
         if value is None or type(value) is bytes:
             pass
         elif type(value) is str and self._text_values:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from kavka.client.errors import ClientClosed
 from kavka.client.io_thread import warn_unclosed
@@ -16,21 +16,25 @@ from kavka.client.producer.core import ProducerCore, Steps, WaitForRoom, WaitFor
 from kavka.client.producer.record import Callback, Headers, ProducerRecord, RecordMetadata
 from kavka.client.producer.transactions import Transactions
 from kavka.client.producer_config import producer_config
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
+from kavka.client.types import ConsumerGroupMetadata, K, OffsetAndMetadata, PreparedTransaction, TopicPartition, V
+
+if TYPE_CHECKING:
+    from kavka.client.settings import ProducerSettings
 
 
-class Producer:
-    """Sends records to a cluster, on the loop it was started on. Many tasks may share one.
+class Producer(Generic[K, V]):
+    """Sends records to a cluster, on the loop that started it. Many tasks may share a producer.
 
         async with Producer(bootstrap_servers="localhost:9092") as producer:
             future = await producer.send("orders", key="k1", value="v1")
             print((await future).offset)
 
-    Without `async with`: `await producer.start()`, and `await producer.close()` at the end. A producer that is dropped
-    without it gives a ResourceWarning and is closed in the background, while its loop runs.
+    Without `async with`: `await producer.start()`, and `await producer.close()` at the end. A
+    producer that is dropped without `close` gives a ResourceWarning and closes in the background
+    if its loop still runs.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerSettings[K, V]]) -> None:
         settings = producer_config(config, keywords)
         self._core = ProducerCore(settings)
         self._path = SendPath(self._core.accumulator)
@@ -44,7 +48,7 @@ class Producer:
         return self
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left and end; after `timeout` seconds the rest fails."""
+        """Send the remaining records and close; after `timeout` seconds the rest fails."""
         if not self._core.closed:
             await self._core.close(timeout)
 
@@ -66,16 +70,16 @@ class Producer:
 
     async def send(
         self,
-        topic: str | ProducerRecord,
-        value: Any = None,
-        key: Any = None,
+        topic: str | ProducerRecord[K, V],
+        value: V | None = None,
+        key: K | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Headers | None = None,
         callback: Callback | None = None,
     ) -> RecordFuture:
-        """Put a record on its way, after waiting for metadata or for room if need be. Awaiting the result waits for
-        the broker's answer."""
+        """Send a record; waits for metadata and for room in the buffer if necessary. Awaiting the
+        returned future waits for the acknowledgement."""
         transaction = self._core.accumulator.transaction
         future = self._try_send(topic, value, key, partition, timestamp, headers, callback)
         if future is None:
@@ -83,20 +87,20 @@ class Producer:
             future = await self._drive(steps)
             if self._sync:
                 await future
-        return future  # type: ignore[no-any-return]
+        return future
 
     async def send_and_wait(
         self,
-        topic: str | ProducerRecord,
-        value: Any = None,
-        key: Any = None,
+        topic: str | ProducerRecord[K, V],
+        value: V | None = None,
+        key: K | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Headers | None = None,
     ) -> RecordMetadata:
-        """Send, and wait for the broker's answer."""
+        """Send, and wait for the acknowledgement."""
         future = await self.send(topic, value, key, partition, timestamp, headers)
-        return await future  # type: ignore[no-any-return]
+        return await future
 
     async def _drive(self, steps: Steps) -> RecordFuture:
         try:
@@ -109,7 +113,8 @@ class Producer:
                 else:
                     wait = steps.send(None)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            future: RecordFuture = stop.value
+            return future
 
     async def _wait(self, wait: WaitForTopic | WaitForRoom) -> None:
         cluster = self._core.cluster
@@ -128,18 +133,18 @@ class Producer:
                 await room.wait()
 
     async def flush(self) -> None:
-        """Wait until everything sent before has an outcome."""
+        """Wait until every record sent before has an outcome."""
         await self._core.flush()
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
-        """Throw away records that wait; see `ProducerCore.purge`. Returns how many."""
+        """Drop pending records; see `ProducerCore.purge`. Returns the number of records."""
         return self._core.purge(in_queue, in_flight)
 
     # --- the cluster
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionMetadata]:
-        found = await self._core.cluster.topic(topic, self._limit(timeout))
-        return list(found.partitions)
+        metadata = await self._core.cluster.topic(topic, self._limit(timeout))
+        return list(metadata.partitions)
 
     def metrics(self) -> dict[str, float]:
         return self._core.all_metrics()

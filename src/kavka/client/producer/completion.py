@@ -1,4 +1,5 @@
-"""The outcome of batches: futures and callbacks told, memory given back, batches that are too large cut up."""
+"""Completes batches: sets their outcome, runs callbacks, frees memory, splits batches that are too
+large."""
 
 from __future__ import annotations
 
@@ -9,14 +10,15 @@ from typing import Any
 from kavka.client.producer._append import HEADER_SIZE, RECORD_OVERHEAD, Accumulator, Batch, call_back
 from kavka.client.producer.encoding import encoded_headers, records_of
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# Of the buffer: threads that wait for room are woken when so much is free, not for every batch.
+# Threads that wait for room are woken when this fraction of the buffer is free, not per batch.
 ROOM_FRACTION = 32
 
 
 class Completion:
-    """On the loop. User callbacks run here, one after the other; what they raise goes to the log."""
+    """Sets the outcome of batches and runs user callbacks in order. Only the loop may call it. An
+    exception of a callback is logged."""
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
@@ -31,7 +33,8 @@ class Completion:
         record_errors: Any = None,
         reuse: bool = False,
     ) -> None:
-        """Set the outcome. `reuse`: nobody has a view of the batch's memory any more, it may serve another one."""
+        """Set the outcome. `reuse`: no view of the batch's buffer exists, so the pool may have
+        it."""
         accumulator = self._accumulator
         batch.data = None
         with accumulator.lock:
@@ -53,17 +56,17 @@ class Completion:
         for waiter in waiters:
             waiter()
         if entries is not None:
-            call_back(entries, _say)
+            call_back(entries, _on_callback_error)
 
     def shrink(self, batch: Batch, size: int) -> None:
-        """After compression: the records as they were are not needed any more."""
+        """Free the uncompressed records after compression, and adapt the queue's batch size."""
         accumulator = self._accumulator
         queue = batch.queue
         with accumulator.lock:
             ratio = (size - HEADER_SIZE) / max(1, batch.size - HEADER_SIZE)
-            # A batch is full when it will be batch.size bytes compressed, going by those before.
-            wanted = accumulator.batch_size / max(ratio, 0.01) * 0.95
-            target = (3 * queue.target + wanted) / 4
+            # Batches are full at batch.size compressed bytes, estimated from earlier ratios.
+            estimate = accumulator.batch_size / max(ratio, 0.01) * 0.95
+            target = (3 * queue.target + estimate) / 4
             queue.target = int(max(accumulator.batch_size, min(target, accumulator.grow_to)))
             accumulator.used += size - batch.charged
             batch.charged = size
@@ -83,8 +86,8 @@ class Completion:
         return waiters
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Batches of at most batch.size, or half of what it was, whichever is less; more than one record fits in none
-        that is too small for two. The batch's futures go with their records."""
+        """Split into batches of at most `batch.size` or half the size, whichever is less. A part
+        has at least one record. Futures move to the parts with their records."""
         accumulator = self._accumulator
         records = records_of(batch)
         uncompressed = sum(len(r.key or b"") + len(r.value or b"") + RECORD_OVERHEAD for r in records) + HEADER_SIZE
@@ -95,9 +98,9 @@ class Completion:
                 headers = encoded_headers(record.headers)
                 size = RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + len(headers)
                 if not parts or parts[-1][1].size + size > limit:
-                    made = accumulator.new_batch(batch.queue, HEADER_SIZE + size, True)
-                    assert made is not None
-                    part = made
+                    new_part = accumulator.new_batch(batch.queue, HEADER_SIZE + size, True)
+                    assert new_part is not None
+                    part = new_part
                     part.created = batch.created
                     parts.append((index, part))
                 part = parts[-1][1]
@@ -105,7 +108,7 @@ class Completion:
                     accumulator.make_room(part, part.size + size, True)
                 part.append(record.timestamp, record.key, record.value, headers)
             accumulator.used -= batch.charged
-            # In the place of the old one, so that the oldest stay in front.
+            # The parts take the place of the batch, so that the oldest batches stay first.
             before = accumulator.incomplete
             accumulator.incomplete = {}
             for other in before:
@@ -121,7 +124,7 @@ class Completion:
             entries, batch.entries = batch.entries, None
             waiters, batch.waiters = batch.waiters, None
             for i in range(0, len(entries or ()), 2):
-                part = entries[i]._settle()
+                part = entries[i]._current_batch()
                 if part.entries is None:
                     part.entries = []
                 part.entries += entries[i : i + 2]
@@ -130,8 +133,9 @@ class Completion:
         return [part for _, part in parts]
 
 
-def _say(error: BaseException) -> None:
+def _on_callback_error(error: BaseException) -> None:
     if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-        # The loop is the program's own, which is to end. A thread of ours must not: everybody would wait for ever.
+        # KeyboardInterrupt and the like end a program that runs the loop itself. They must not end
+        # the I/O thread, because the program would wait forever.
         raise error
-    log.error("A callback of the producer failed", exc_info=error)
+    logger.error("A callback of the producer failed", exc_info=error)

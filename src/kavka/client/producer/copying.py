@@ -1,4 +1,5 @@
-"""Records of one batch for another, where the producer is not compiled: as `write_records` of `_append.pxd`."""
+"""Copies records between batches in plain Python; `write_records` in `_append.pxd` is the compiled
+form."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ def copied_records(
     base: int,
     newest: int,
 ) -> tuple[bytes, int, int, int]:
-    """As `Batch.append_records`, for a batch that has `index` records, with `base` as its base timestamp and `newest`
-    as its largest: (their bytes, how many, base, newest)."""
+    """As `Batch.append_records`, for a batch with `index` records, base timestamp `base` and
+    maximum timestamp `newest`. Returns (bytes of the records, record count, base, newest)."""
     pos = 0
     size = len(body)
     before = index
@@ -30,12 +31,12 @@ def copied_records(
             length, pos = decode_varint(body, pos)
             stop = pos + length
             if length < 0 or stop > size:
-                raise ValueError(f"a record of {length} bytes where {size - pos} are left")
+                raise ValueError(f"a record of {length} bytes, but only {size - pos} bytes remain")
             delta, at = decode_varint(body, pos + 1, 10)
             offset, at = decode_varint(body, at)
             pos = stop
             if at > stop:
-                raise ValueError("a record's fields do not fill it")
+                raise ValueError("the fields of a record exceed its length")
             if base_offset + offset < first:
                 continue
             if base_offset + offset >= end:
@@ -57,5 +58,5 @@ def copied_records(
             parts += fields
             index += 1
     except IndexError:
-        raise ValueError("a batch ends before the last of its records") from None
+        raise ValueError("the batch ends before its last record") from None
     return b"".join(parts), index - before, base, newest

@@ -1,7 +1,7 @@
-"""What a producer is, whoever waits for it: a thread (`producer.py`) or a coroutine (`aio.py`).
+"""The core that the blocking producer (`producer.py`) and the asyncio producer (`aio.py`) share.
 
-`steps` is `send` for everything that the short way of `_append.py` does not take. It is a generator that yields what
-has to be waited for, so that both forms share it.
+`steps` is the slow path of `send`: everything that the fast path in `_append.py` does not handle.
+It is a generator that yields the conditions to wait for, and each producer waits in its own way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from threading import get_ident
 from time import monotonic, time
 from typing import Any
 
-from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.errors import (
@@ -50,24 +49,25 @@ from kavka.client.producer.partitioners import (
     partition_of_key,
 )
 from kavka.client.producer.record import Callback, ProducerRecord
+from kavka.client.producer.send_batch import BatchFuture, content_of
 from kavka.client.producer.sender import Sender
 from kavka.client.producer.sequences import Sequences
-from kavka.client.producer.transactions import State, Transactions
-from kavka.client.producer.whole import BatchFuture, content_of
+from kavka.client.producer.transactions import ENDING, State, Transactions
 from kavka.client.serializers import AutoSerializer, BytesSerializer, Convert, make_serializer
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
 from kavka.records.batch import Buffer
 from kavka.records.compression import CODEC_IDS, CODEC_NAMES, DEFAULT_LEVELS, GZIP
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _auto = AutoSerializer()
 
 
 @dataclass(slots=True)
 class WaitForTopic:
-    """`steps` wants the metadata of this topic, or newer metadata of it if it is there."""
+    """`steps` waits for the metadata of this topic; with `newer`, for an update of it."""
 
     topic: str
     timeout: float
@@ -76,9 +76,9 @@ class WaitForTopic:
 
 @dataclass(slots=True)
 class WaitForRoom:
-    """`steps` wants a waiter to have been called: there may be room in the buffer.
+    """`steps` waits until the buffer may have room.
 
-    `releases` is the accumulator's count from before the append that found no room.
+    `releases` is the accumulator's count before the append that found no room.
     """
 
     accumulator: Accumulator
@@ -86,7 +86,8 @@ class WaitForRoom:
     releases: int
 
     def register(self, waiter: Callable[[], object]) -> bool:
-        """False if there was a reason to try again since: nobody would call the waiter."""
+        """Have the waiter called when there may be room. False if the state changed since the
+        append, so that the caller has to try again at once."""
         with self.accumulator.lock:
             if self.accumulator.closed or self.accumulator.releases != self.releases:
                 return False
@@ -98,6 +99,12 @@ Steps = Generator["WaitForTopic | WaitForRoom", Any, RecordFuture]
 
 
 class ProducerCore:
+    """Owns the accumulator, the sender, the cluster client and the transactions of one producer.
+
+    User threads call `steps` and `batch_steps`; the loop calls everything else, unless a method
+    says otherwise.
+    """
+
     def __init__(self, config: ClientConfig, cluster: Cluster | None = None) -> None:
         self.config = config
         self.closed = False
@@ -146,27 +153,27 @@ class ProducerCore:
                 wake=self.sender.run,
             )
             self.sender.may_send = self.transactions.may_send
-            self.sender.on_failure = self.transactions.failed
-            self.sender.on_doubt = self.transactions.in_doubt
+            self.sender.on_failure = self.transactions.fail
+            self.sender.on_doubt = self.transactions.fail_in_doubt
         elif self.sequences is not None:
-            self.sender.need_producer_id = self._need_producer_id
+            self.sender.request_producer_id = self._request_producer_id
         self.queues: dict[str, TopicQueues] = {}
         self._text = key_object is None and value_object is None
-        # The short way takes bytes as they are and text as UTF-8; code of the user's, and a serializer that would
-        # refuse the one or the other, are for the long way.
-        self._short = (
+        # The fast path takes bytes, and strings as UTF-8. User code, and serializers that refuse
+        # one of the two, need the slow path.
+        self._allows_fast_path = (
             not self.interceptors
             and self._partitioner is None
             and config["producer.type"] == "async"
-            and all(found is None or type(found) is BytesSerializer for found in (key_object, value_object))
+            and all(item is None or type(item) is BytesSerializer for item in (key_object, value_object))
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asking_for_id: asyncio.Task[None] | None = None
+        self._producer_id_task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
     def configure_path(self, path: SendPath) -> None:
-        """Settings of the short way. Nothing here refers to it: the blocking producer is one, and a producer that its
-        program has dropped can be collected while its loop still runs."""
+        """Set up the fast path. The core keeps no reference to it: the blocking producer is a
+        SendPath, and a dropped producer must be collectable while its loop still runs."""
         path._ignore_keys = self._ignore_keys
         path._text_keys = path._text_values = self._text
 
@@ -184,11 +191,12 @@ class ProducerCore:
         return self._loop is not None and not self.closed
 
     def abandon(self) -> None:
-        """The program has dropped the producer: close it on its loop, without waiting for it. From any thread."""
+        """Close a producer that the program dropped, on its loop and without waiting. From any
+        thread."""
         loop = self._loop
         assert loop is not None
         if loop.is_closed():
-            log.warning("The producer's loop has ended: %d records are lost", self.accumulator.records)
+            logger.warning("The producer's loop is closed: %d records are lost", self.accumulator.records)
             return
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._close_abandoned)
@@ -198,7 +206,8 @@ class ProducerCore:
             self._closing = asyncio.ensure_future(self.close(None))
 
     async def close(self, timeout: float | None) -> None:
-        """Send what waits, for as long as `timeout` allows, abort an open transaction, fail what is left."""
+        """Abort an open transaction, send the remaining records within `timeout`, and fail the
+        rest."""
         self.closed = True
         self.accumulator.topics = {}
         deadline = None if timeout is None else monotonic() + timeout
@@ -208,17 +217,19 @@ class ProducerCore:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - monotonic())):
                 await self.flush()
         except (TimeoutError, KafkaError):
-            log.warning("The producer was closed before everything was sent: %d records fail", self.accumulator.records)
+            logger.warning(
+                "The producer was closed before all records were sent: %d records fail", self.accumulator.records
+            )
         finally:
-            # Also where whoever closes is called off: what it has waited for gets its outcome.
+            # Also if the closing task is cancelled: every record gets an outcome.
             await self._end()
 
     async def _end(self) -> None:
         with self.accumulator.lock:
             self.accumulator.closed = True
         self.sender.stop()
-        if self._asking_for_id is not None:
-            self._asking_for_id.cancel()
+        if self._producer_id_task is not None:
+            self._producer_id_task.cancel()
         await self.cluster.close()
         self.fail_all(ClientClosed("the producer was closed before the record was sent"))
         self.failures.report(final=True)
@@ -228,7 +239,7 @@ class ProducerCore:
             try:
                 closing()
             except Exception:
-                log.exception("The partitioner's close failed")
+                logger.exception("The partitioner's close failed")
 
     def _wake(self) -> None:
         loop = self._loop
@@ -236,12 +247,12 @@ class ProducerCore:
             try:
                 loop.call_soon_threadsafe(self.sender.run)
             except RuntimeError:
-                log.debug("The loop has ended")
+                logger.debug("The loop is closed")
 
     # --- metadata
 
     def _on_metadata(self, cluster: Cluster) -> None:
-        """Leaders and partition counts into the queues; topics that are there may be sent to by the short way."""
+        """Copy leaders and partition counts into the queues, and update the fast path's topics."""
         with self.accumulator.lock:
             for name, topic in cluster.topics.items():
                 queues = self.queues.get(name)
@@ -249,7 +260,7 @@ class ProducerCore:
                     queues = TopicQueues(name)
                 self._update_topic(queues, topic)
                 self.queues[name] = queues
-        self._set_short_way()
+        self._update_fast_path()
         self.sender.run()
 
     def _update_topic(self, queues: TopicQueues, topic: TopicMetadata) -> None:
@@ -259,7 +270,7 @@ class ProducerCore:
             queues.queues.append(queue)
         for partition in topic.partitions:
             queues.queues[partition.partition].leader = partition.leader
-        # Fewer than before: the topic was deleted and made again.
+        # Fewer partitions than before: the topic was deleted and recreated.
         for queue in queues.queues[len(topic.partitions) :]:
             queue.leader = -1
         queues.count = len(topic.partitions)
@@ -277,9 +288,9 @@ class ProducerCore:
         level: int = self.config[f"compression.{CODEC_NAMES[codec]}.level"]
         return codec, None if codec == GZIP and level == -1 else level
 
-    def _set_short_way(self) -> None:
-        """Which topics `send` may take without further checks."""
-        usable = self._short and not self.closed and self.fatal is None
+    def _update_fast_path(self) -> None:
+        """Set the topics that `send` may use without further checks."""
+        usable = self._allows_fast_path and not self.closed and self.fatal is None
         if self.transactions is not None:
             usable = usable and self.transactions.state is State.IN_TRANSACTION
         topics = self.cluster.topics
@@ -288,13 +299,13 @@ class ProducerCore:
     def _transaction_state(self) -> None:
         assert self.transactions is not None
         is_open = self.transactions.state is State.IN_TRANSACTION
-        self.sender.second_transactions = self.transactions.second_protocol
-        self.sender.flush_all = self.transactions.state is State.ENDING
+        self.sender.second_protocol = self.transactions.second_protocol
+        self.sender.flush_all = self.transactions.state in ENDING
         with self.accumulator.lock:
             self.accumulator.transaction = self.transactions.number if is_open else -1
-        self._set_short_way()
+        self._update_fast_path()
         if not is_open:
-            # A `send` that waits for room has nothing to wait for: its transaction takes no more records.
+            # A `send` that waits for room must fail: its transaction takes no more records.
             self._wake_room_waiters()
 
     def need_transactions(self) -> Transactions:
@@ -315,10 +326,11 @@ class ProducerCore:
         headers: Any,
         callback: Callback | None,
     ) -> Steps:
-        """`transaction` is the one that was open when `send` was called (`Accumulator.transaction`).
+        """`transaction` is `Accumulator.transaction` at the time of the call of `send`.
 
-        Errors of the call itself are raised (a wrong argument, a value that cannot be serialised, a closed producer, a
-        transaction that ended meanwhile); those that the cluster or the lack of room causes are the future's outcome.
+        Raises errors of the call itself: a wrong argument, a value that cannot be serialised, a
+        closed producer, a transaction that ended meanwhile. Errors of the cluster and a full buffer
+        are the future's outcome.
         """
         if self.closed:
             raise ClientClosed("the producer is closed")
@@ -346,19 +358,19 @@ class ProducerCore:
             raise
         except KafkaError as error:
             if self.transactions is not None:
-                self._call_on_loop(partial(self.transactions.failed, error, transaction))
+                self._call_on_loop(partial(self.transactions.fail, error, transaction))
             future = self._failed(error, record)
             if callback is not None:
                 try:
                     callback(*future.outcome())
                 except Exception:
-                    log.exception("A callback of the producer failed")
+                    logger.exception("A callback of the producer failed")
             return future
 
     def batch_steps(
         self, transaction: int, topic: str, partition: int, data: Buffer, first: int, end: int
     ) -> Generator[WaitForTopic | WaitForRoom, Any, BatchFuture]:
-        """As `steps`, for the records of another batch (see `whole.py`); every error is raised."""
+        """As `steps`, for the records of a fetched batch (`send_batch.py`). Raises every error."""
         if self.closed:
             raise ClientClosed("the producer is closed")
         if self.fatal is not None:
@@ -380,7 +392,8 @@ class ProducerCore:
             self.transactions.check_open(transaction)
 
     def _add_to_transaction(self, queue: PartitionQueue, transaction: int) -> None:
-        """Raises where the transaction is not open any more. It may end right after: appending checks it again."""
+        """Raises if the transaction is not open any more. It may end right after this check, so
+        appending checks again."""
         if self.transactions is None:
             return
         self.transactions.check_open(transaction)
@@ -411,7 +424,7 @@ class ProducerCore:
             releases = self.accumulator.releases
             future = self.accumulator.append(queue, transaction, timestamp, key, value, headers, callback)
             if future is not None:
-                return future  # type: ignore[no-any-return]
+                return future
             yield from self._room(deadline, transaction, releases)
 
     def _topic(self, name: str, partition: int | None, deadline: float) -> Generator[WaitForTopic, Any, TopicQueues]:
@@ -431,7 +444,7 @@ class ProducerCore:
         return queues
 
     def _room(self, deadline: float, transaction: int, releases: int) -> Generator[WaitForRoom, Any, None]:
-        """After an append that was refused: raises if not for the lack of room, and waits for room otherwise."""
+        """After a refused append: waits for room, and raises if the buffer was not the reason."""
         self._check_not_closed()
         self._check_open(transaction)
         left = deadline - monotonic()
@@ -484,10 +497,10 @@ class ProducerCore:
             topic = self.cluster.topics.get(queues.name)
             if topic is None:
                 raise KafkaTimeout(f"no metadata of topic {queues.name}")
-            found = self._partitioner.partition(queues.name, record.key, key, record.value, value, topic)
-            if not isinstance(found, int) or not 0 <= found < queues.count:
-                raise ValueError(f"the partitioner returned {found!r}; {queues.name} has {queues.count} partitions")
-            return found
+            partition = self._partitioner.partition(queues.name, record.key, key, record.value, value, topic)
+            if not isinstance(partition, int) or not 0 <= partition < queues.count:
+                raise ValueError(f"the partitioner returned {partition!r}; {queues.name} has {queues.count} partitions")
+            return partition
         if key is not None and not self._ignore_keys:
             return partition_of_key(key, queues.count)
         with self.accumulator.lock:
@@ -499,31 +512,31 @@ class ProducerCore:
         return chosen
 
     def _failed(self, error: KafkaError, record: ProducerRecord) -> RecordFuture:
-        """A future that is done, with an error; its record never was in a batch that is sent."""
+        """A future that has failed already. Its record is in no batch of the accumulator."""
         partition = -1 if record.partition is None else record.partition
         batch = Batch(PartitionQueue(self.accumulator, record.topic, partition), -1, None)
         batch.count = 1
-        # The frames of the traceback refer to the future: it could not be freed when its program drops it.
+        # The frames of the traceback refer to the future and would keep it alive.
         batch.error = error.with_traceback(None)
         batch.done = True
         return RecordFuture(batch, 0, -1, -1, -1)
 
-    # --- what waits
+    # --- pending batches
 
     def snapshot(self) -> list[Batch]:
-        """All batches that are not done, the newest last."""
+        """The batches without an outcome, the oldest first."""
         with self.accumulator.lock:
             return list(self.accumulator.incomplete)
 
     async def flush(self) -> None:
-        """Until everything that was sent before has an outcome. On the loop."""
+        """Wait until every record of an earlier `send` has an outcome."""
         accumulator = self.accumulator
         with accumulator.lock:
             accumulator.flushing += 1
             end = accumulator.next_number
         try:
             self.sender.run()
-            # No batch is referred to while this waits: see `Batch.__del__`.
+            # Hold no reference to a batch while waiting: see `Batch.__del__`.
             while (waiter := self._waiter_before(end)) is not None:
                 await waiter
         finally:
@@ -531,7 +544,8 @@ class ProducerCore:
                 accumulator.flushing -= 1
 
     def _waiter_before(self, end: int) -> asyncio.Future[None] | None:
-        """Done with the newest batch of those with a lower number; the parts of a batch have its number."""
+        """A future for the newest batch with a lower number. The parts of a batch have its
+        number."""
         with self.accumulator.lock:
             for batch in reversed(self.accumulator.incomplete):
                 if batch.number < end:
@@ -541,9 +555,9 @@ class ProducerCore:
         return None
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
-        """Throw records away: those never sent (`in_queue`), and those sent and not answered yet (`in_flight`), which
-        the broker may store all the same. Their outcome is Purged. Returns how many. A transaction that they belong to
-        has failed, as it has with every record that fails. On the loop."""
+        """Drop records that were never sent (`in_queue`), and records that were sent and not
+        acknowledged (`in_flight`), which the broker may still store. Their outcome is Purged, and
+        their transaction fails. Returns the number of records."""
         count = 0
         for batch in self.snapshot():
             if batch.done or batch.parts is not None:
@@ -552,12 +566,12 @@ class ProducerCore:
                 count += batch.count
                 self.sender.drop(batch, Purged("the record was purged from the producer's buffer"))
         if count and self.transactions is not None:
-            self.transactions.failed(Purged(f"{count} records of the transaction were purged"))
+            self.transactions.fail(Purged(f"{count} records of the transaction were purged"))
         self.sender.run()
         return count
 
     def drop_unsent(self, error: KafkaError) -> None:
-        """Those that have no sequence yet: of a transaction that is aborted."""
+        """Fail the batches without a sequence, when their transaction is aborted."""
         for batch in self.snapshot():
             if not batch.done and batch.parts is None and batch.base_sequence < 0:
                 self.sender.drop(batch, error)
@@ -575,17 +589,17 @@ class ProducerCore:
         for waiter in waiters:
             waiter()
 
-    # --- the producer id of one that is idempotent without transactions
+    # --- the producer id of an idempotent producer without transactions
 
-    def _need_producer_id(self) -> None:
-        if self._asking_for_id is None or self._asking_for_id.done():
-            self._asking_for_id = asyncio.ensure_future(self._get_producer_id())
+    def _request_producer_id(self) -> None:
+        if self._producer_id_task is None or self._producer_id_task.done():
+            self._producer_id_task = asyncio.ensure_future(self._get_producer_id())
 
     async def _get_producer_id(self) -> None:
         assert self.sequences is not None
         backoff = Backoff(self.config["retry.backoff.ms"], self.config["retry.backoff.max.ms"])
         failures = 0
-        while not self.sequences.known and not self.cluster.closed:
+        while not self.sequences.has_producer_id and not self.cluster.closed:
             try:
                 request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
                 response = await self.cluster.request(None, request)
@@ -594,15 +608,15 @@ class ProducerCore:
                 self.sequences.set(response.producer_id, response.producer_epoch)
             except KafkaError as error:
                 if not error.retriable:
-                    self._stop_for_good(error)
+                    self._fail_for_good(error)
                     return
                 failures += 1
                 await asyncio.sleep(backoff.delay(failures))
         self.sender.run()
 
-    def _stop_for_good(self, error: KafkaError) -> None:
+    def _fail_for_good(self, error: KafkaError) -> None:
         self.fatal = KafkaError(error.code, f"no producer id, which enable.idempotence needs: {error}")
-        self._set_short_way()
+        self._update_fast_path()
         self.fail_all(self.fatal)
 
     # --- metrics
@@ -630,6 +644,6 @@ def _set(waiter: asyncio.Future[None]) -> None:
 
 
 async def newer_metadata(cluster: Cluster, topic: str, timeout: float) -> None:
-    """One more answer; a topic may have got more partitions."""
+    """Wait for one more metadata response: the topic may have new partitions."""
     cluster.add_topic(topic)
     await cluster.wait_for_update(cluster.request_update(), timeout)

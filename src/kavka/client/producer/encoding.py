@@ -1,4 +1,4 @@
-"""From a closed batch to the bytes that are sent, and from those back to records when a batch has to be split."""
+"""Encodes a closed batch for a Produce request, and decodes it when it has to be split."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ NO_HEADERS = b"\x00"
 
 
 def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> memoryview:
-    """The batch as it is sent, with the producer id, epoch and sequence it has now. Made once, and again only when
-    those have changed. Sets `batch.data`."""
+    """The bytes of the batch with its current producer id, epoch and sequence. Sets `batch.data`.
+    Later calls encode the header again only if one of these has changed."""
     signature = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
     if batch.data is not None and batch.signed == signature:
-        return batch.data  # type: ignore[no-any-return]
+        encoded: memoryview = batch.data
+        return encoded
     if batch.data is None:
         if codec:
             packed = compress(codec, memoryview(batch.body)[HEADER_SIZE : batch.size], level)
@@ -54,12 +55,13 @@ def encode_batch(batch: Batch, codec: int, level: int | None, transactional: boo
 
 
 def records_of(batch: Batch) -> list[Record]:
-    """The records of a batch that was encoded."""
+    """The records of an encoded batch."""
     return list(read_records(batch.data, verify_crc=False))
 
 
 def encoded_headers(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | None) -> bytes:
-    """The headers of a record as they stand in it. SerializationError for what is none."""
+    """The headers of a record in its binary format. Raises SerializationError if they are
+    invalid."""
     if not headers:
         return NO_HEADERS
     pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)

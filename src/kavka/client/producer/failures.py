@@ -1,4 +1,4 @@
-"""A log line for failed records whose failure nobody saw: no callback, and the future was not read."""
+"""Log lines for failed records that had no callback and whose futures the program never read."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from time import monotonic
 
 from kavka.client.errors import Purged
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 INTERVAL = 10.0
-"""Seconds between two lines of a producer."""
+"""Seconds between two log lines of one producer."""
 
 
 class FailureLog:
-    """On the loop. `unseen` has (topic, partition, error, record count) of batches; their finalizer adds to it, in
-    whatever thread and under whatever lock it runs, so it must not log by itself.
+    """Counts unseen failures per partition. Only the loop may call it.
 
-    Records that `purge()` removed are left out: the program asked for it. So are those of transactions, whose failure
-    the commit raises.
+    `unseen` has (topic, partition, error, record count) of batches. Their finalizer appends to it.
+    The finalizer may run in any thread and under any lock, so it must not log.
+
+    It skips records that `purge()` removed, because the program asked for that, and records of
+    transactions, because the commit raises their error.
     """
 
     def __init__(self, unseen: deque[tuple[str, int, BaseException, int]], transactional: bool) -> None:
@@ -30,7 +32,7 @@ class FailureLog:
         self._next_line = 0.0
 
     def report(self, final: bool = False) -> None:
-        """Write a line if there is something to say and the last one is long enough ago, or this is the end."""
+        """Write a line if there are failures and the last line is `INTERVAL` old, or `final`."""
         self._collect()
         if not self._counts or (not final and monotonic() < self._next_line):
             return
@@ -39,8 +41,8 @@ class FailureLog:
         topic, partition = worst
         count = self._counts.pop(worst)
         others = f"; {sum(self._counts.values())} of {len(self._counts)} other partitions" if self._counts else ""
-        log.warning(
-            "%d records of %s were not stored%s: %s (without a callback, and nobody read their futures)",
+        logger.warning(
+            "%d records of %s were not stored%s: %s (they had no callback, and the program did not read their futures)",
             count,
             topic if partition < 0 else f"{topic}-{partition}",
             others,
@@ -53,6 +55,6 @@ class FailureLog:
         while self._unseen:
             topic, partition, error, count = self._unseen.popleft()
             if not self._transactional and not isinstance(error, Purged):
-                place = topic, partition
-                self._counts[place] = self._counts.get(place, 0) + count
-                self._errors.setdefault(place, error)
+                key = topic, partition
+                self._counts[key] = self._counts.get(key, 0) + count
+                self._errors.setdefault(key, error)

@@ -1,4 +1,4 @@
-"""What a producer counts, under the names that Kafka's producer has for it. Written by the loop alone."""
+"""The producer's metrics, with the names of Kafka's producer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 
 
 class ProducerMetrics:
+    """Counters since the start. Only the loop writes them."""
+
     __slots__ = (
         "batch_bytes",
         "batch_splits",
@@ -31,7 +33,7 @@ class ProducerMetrics:
         self.latency = self.latency_max = self.queue_time = self.throttle = 0.0
 
     def snapshot(self) -> dict[str, float]:
-        """Averages and rates are over the producer's life."""
+        """By Kafka's names. Averages and rates cover the lifetime of the producer."""
         seconds = max(time.monotonic() - self.since, 1e-9)
         return {
             "record-send-total": self.records,

@@ -1,13 +1,13 @@
-"""Which partition a record goes to, when it names none.
+"""Partitioners choose the partition of a record that names none.
 
-The default needs no class: by the hash of the key, and without one to a partition that is kept until `batch.size` bytes
-went there (`_append.py` does both). A partitioner of one's own is an object with
+The default needs no class: `_append.py` uses the hash of the key, and for records without a key a
+sticky partition that changes after `batch.size` bytes. A custom partitioner is an object with
 
     partition(topic, key, key_bytes, value, value_bytes, metadata) -> int
 
-where `metadata` is the topic's TopicMetadata (`.partitions`, `.available`), or a function `(key_bytes, all, available)
--> int` of the serialised key and two lists of partition ids. `configure(configs)` and `close()` are called where they
-exist.
+where `metadata` is the topic's TopicMetadata (`.partitions`, `.available`), or a function
+`(key_bytes, all, available) -> int` of the serialised key and two lists of partition ids. The
+producer calls `configure(configs)` and `close()` if they exist.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ HERE = "kavka.client.producer.partitioners"
 
 
 class DefaultPartitioner:
-    """Stands for the built-in way; never asked."""
+    """Selects the built-in partitioner, which has no class."""
 
 
 class UniformStickyPartitioner:
-    """The built-in way, with keys left out of it."""
+    """Selects the built-in partitioner without keys."""
 
 
 class KeyPartitioner:
-    """By the key's hash alone; records without a key all go to the partition of an empty one."""
+    """By the hash of the key. A record without a key goes to the partition of an empty key."""
 
     def partition(
         self,
@@ -48,7 +48,7 @@ class KeyPartitioner:
 
 
 class RoundRobinPartitioner:
-    """One partition after the other, whatever the key."""
+    """The partitions in turn, regardless of the key."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -70,7 +70,7 @@ class RoundRobinPartitioner:
 
 
 class RandomPartitioner:
-    """Any partition that has a leader, whatever the key."""
+    """A random partition that has a leader, regardless of the key."""
 
     def partition(
         self,
@@ -123,29 +123,32 @@ KNOWN = {
 
 
 def make_partitioner(value: Any, configs: Mapping[str, Any]) -> Any:
-    """The object behind `partitioner.class`; None for the built-in way, `UniformStickyPartitioner` for it without
-    keys."""
+    """The object that `partitioner.class` names. None is the built-in partitioner, and
+    `UniformStickyPartitioner` the built-in one without keys."""
     if value is None:
         return None
-    found = classes.make("partitioner.class", value, KNOWN, "a partitioner", configs)
-    if isinstance(found, DefaultPartitioner):
+    partitioner = classes.make("partitioner.class", value, KNOWN, "a partitioner", configs)
+    if isinstance(partitioner, DefaultPartitioner):
         return None
-    if hasattr(found, "partition") or isinstance(found, UniformStickyPartitioner):
-        return found
-    if callable(found):
-        return _Function(found)
-    raise ConfigError("partitioner.class", f"a {type(found).__name__} has no method partition and cannot be called")
+    if hasattr(partitioner, "partition") or isinstance(partitioner, UniformStickyPartitioner):
+        return partitioner
+    if callable(partitioner):
+        return _Function(partitioner)
+    raise ConfigError(
+        "partitioner.class", f"a {type(partitioner).__name__} has no method partition and cannot be called"
+    )
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """Where Kafka's own clients put a record with that key."""
+    """The partition that Kafka's clients choose for the key."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def next_sticky(topic: TopicQueues) -> int:
-    """Another partition for records without a key: any that has a leader, rather not the same again."""
+    """The next partition for records without a key: a random one with a leader, and not the current
+    one if there is another."""
     choices = topic.available or range(topic.count)
     if len(choices) > 1:
-        found = random.choice(choices)
-        return found if found != topic.sticky else random.choice([p for p in choices if p != topic.sticky])
+        partition = random.choice(choices)
+        return partition if partition != topic.sticky else random.choice([p for p in choices if p != topic.sticky])
     return choices[0] if choices else 0

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from threading import Event
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from kavka.client.errors import ClientClosed, KafkaTimeout
@@ -15,29 +15,35 @@ from kavka.client.io_thread import IoThread, warn_unclosed
 from kavka.client.metadata import PartitionMetadata
 from kavka.client.producer._append import Accumulator, Batch, RecordFuture, SendPath
 from kavka.client.producer.core import ProducerCore, WaitForRoom, WaitForTopic, newer_metadata
+from kavka.client.producer.send_batch import BatchFuture
 from kavka.client.producer.transactions import Transactions
-from kavka.client.producer.whole import BatchFuture
 from kavka.client.producer_config import producer_config
-from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
+from kavka.client.types import ConsumerGroupMetadata, K, OffsetAndMetadata, PreparedTransaction, TopicPartition, V
 from kavka.records.batch import Buffer
+
+if TYPE_CHECKING:
+    from kavka.client.producer.record import Callback, Headers, ProducerRecord
+    from kavka.client.settings import ProducerSettings
 
 T = TypeVar("T")
 
 
-class Producer(SendPath):
-    """Sends records to a cluster. Safe to use from many threads; one is enough for a program.
+class Producer(SendPath, Generic[K, V]):
+    """Sends records to a cluster. Safe to use from many threads; a program needs only one.
 
         with Producer(bootstrap_servers="localhost:9092") as producer:
             future = producer.send("orders", key="k1", value="v1")
             print(future.get(timeout=10).offset)
 
-    `send` (see `SendPath.send`) returns at once; records leave in batches from a thread of the producer's. Leaving the
-    `with` block, or `close()`, sends what is left. A producer that is dropped without it gives a ResourceWarning and is
-    closed in the background; at the end of the interpreter what is left has `io_thread.EXIT_TIMEOUT` seconds. Settings:
-    `producer_config.py`.
+    `send` returns at once; an I/O thread of the producer sends the records in batches. `close()`,
+    or the end of the `with` block, sends the remaining records. A producer that is dropped without
+    `close` gives a ResourceWarning and closes in the background. At the end of the interpreter it
+    has `io_thread.EXIT_TIMEOUT` seconds to send the remaining records.
+
+    `K` and `V` are the types that the serializers take. Settings: `producer_config.py`.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerSettings[K, V]]) -> None:
         settings = producer_config(config, keywords)
         self._core = ProducerCore(settings)
         SendPath.__init__(self, self._core.accumulator)
@@ -52,6 +58,20 @@ class Producer(SendPath):
         except BaseException:
             self._io.stop()
             raise
+
+    if TYPE_CHECKING:
+
+        def send(
+            self,
+            topic: str | ProducerRecord[K, V],
+            value: V | None = None,
+            key: K | None = None,
+            partition: int | None = None,
+            timestamp: int | None = None,
+            headers: Headers | None = None,
+            callback: Callback | None = None,
+        ) -> RecordFuture:
+            """See `SendPath.send`."""
 
     def _send_slowly(
         self,
@@ -75,9 +95,10 @@ class Producer(SendPath):
     def send_batch(
         self, topic: str, partition: int, data: Buffer, first: int = 0, end: int = 0x7FFFFFFFFFFFFFFF
     ) -> BatchFuture:
-        """Send the records of a batch as it was fetched from another partition, those with offsets from `first` up to,
-        not including, `end`. Keys, values, headers and timestamps are not looked at; a batch that is compressed stays
-        as it is where it can. Waits for metadata and for room, as `send` does, and raises what goes wrong here."""
+        """Send records of a batch that was fetched from another partition: those with offsets from
+        `first` up to, not including, `end`. The records are not decoded, and a compressed batch is
+        not recompressed if possible. Waits for metadata and for room as `send` does, but raises
+        every error of this step."""
         transaction = self._accumulator.transaction
         return self._drive(self._core.batch_steps(transaction, topic, partition, data, first, end))
 
@@ -92,11 +113,12 @@ class Producer(SendPath):
                 else:
                     wait = steps.send(None)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            result: T = stop.value
+            return result
 
     def _wait(self, wait: WaitForTopic | WaitForRoom) -> None:
         if self._io.is_current:
-            raise KafkaTimeout("send would have to wait, and in a callback there is nobody to wait for")
+            raise KafkaTimeout("send would have to wait, and a callback must not block the I/O thread")
         if isinstance(wait, WaitForTopic):
             cluster = self._core.cluster
             if wait.newer:
@@ -106,15 +128,15 @@ class Producer(SendPath):
             return
         event = Event()
         if wait.register(event.set):
-            # Everything that waits may be sent now, however little it is.
+            # The sender does not wait for linger.ms while a thread waits for room.
             self._core._wake()
             event.wait(wait.timeout)
 
-    # --- what waits
+    # --- pending records
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent before has an outcome; batches do not wait for `linger.ms` meanwhile. Raises
-        KafkaTimeout after `timeout` seconds."""
+        """Wait until every record sent before has an outcome. Batches do not wait for `linger.ms`
+        meanwhile. Raises KafkaTimeout after `timeout` seconds."""
         core = self._core
         if core.closed:
             return
@@ -134,7 +156,8 @@ class Producer(SendPath):
                 accumulator.flushing -= 1
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
-        """Throw away records that wait, when the broker does not answer; see `ProducerCore.purge`. Returns how many."""
+        """Drop pending records, for example when the broker does not respond; see
+        `ProducerCore.purge`. Returns the number of records."""
 
         async def work() -> int:
             return self._core.purge(in_queue, in_flight)
@@ -142,15 +165,16 @@ class Producer(SendPath):
         return self._io.run(work())
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left and end. After `timeout` seconds (None: as long as it takes, 0: at once) the rest fails."""
+        """Send the remaining records and close. After `timeout` seconds the rest fails; None waits
+        without limit."""
         if self._core.closed:
             return
         if self._io.forked:
-            # What waits is for the process that it was sent in.
+            # The pending records belong to the parent process.
             self._core.closed = True
             return
         if self._io.is_current:
-            # From a callback nobody can wait for what is left.
+            # A callback cannot wait for the remaining records.
             timeout = 0.0
             self._core.closed = True
             self._io.loop.create_task(self._close_from_inside())
@@ -186,18 +210,19 @@ class Producer(SendPath):
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionMetadata]:
         """The partitions of a topic, with their leaders and replicas."""
         limit = self._max_block if timeout is None else timeout
-        found = self._io.run(self._core.cluster.topic(topic, limit))
-        return list(found.partitions)
+        metadata = self._io.run(self._core.cluster.topic(topic, limit))
+        return list(metadata.partitions)
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start, by Kafka's names."""
+        """Metrics since the start, by Kafka's names."""
         return self._core.all_metrics()
 
     # --- transactions
 
     def init_transactions(self, timeout: float | None = None) -> None:
-        """Once, before the first transaction: gets the producer id for `transactional.id`, and ends what an earlier
-        producer with it has left open. Timeouts here are `max.block.ms` where none is given."""
+        """Get the producer id for `transactional.id`. Call it once, before the first transaction.
+        The coordinator aborts the open transaction of an earlier producer with the same id. The
+        timeout of this and the following methods defaults to `max.block.ms`."""
         self._io.run(self._transactions.init(self._limit(timeout)))
 
     def begin_transaction(self) -> None:
@@ -212,25 +237,29 @@ class Producer(SendPath):
         group_metadata: ConsumerGroupMetadata | str,
         timeout: float | None = None,
     ) -> None:
-        """Commit a consumer's offsets with the transaction: they count when it is committed."""
+        """Commit a consumer's offsets as part of the transaction."""
         self._io.run(self._transactions.send_offsets(offsets, group_metadata, self._limit(timeout)))
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction | None:
-        """Wait until everything sent is stored, and leave the transaction to be committed or aborted by whoever has the
-        result, with `Admin.end_transactions`; None where nothing was sent. This producer can still end it itself; to
-        close it leaves it open, until `transaction.timeout.ms` is over."""
+        """Wait until every record is stored. The holder of the result can then commit or abort the
+        transaction with `Admin.end_transactions`, in any process. None if nothing was sent. This
+        producer can still end the transaction itself. Closing the producer leaves it open, until
+        `transaction.timeout.ms` expires."""
         return self._io.run(self._transactions.prepare(self._limit(timeout)))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        """Send what is left and commit. If a record failed, this raises why, and only `abort_transaction` is left.
+        """Send the remaining records and commit. If a record failed, raises its error; then only
+        `abort_transaction` is allowed.
 
-        After KafkaTimeout the transaction may have been committed: call `commit_transaction` again until it returns or
-        raises another error. `abort_transaction` raises IllegalState until then."""
+        After KafkaTimeout the transaction may have been committed: call `commit_transaction` again
+        until it returns or raises another error. `abort_transaction` raises IllegalState until
+        then."""
         self._io.run(self._transactions.end(True, self._limit(timeout)))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """End the transaction as if it had not been; records that were not sent yet fail. After KafkaTimeout, call it
-        again. After a `commit_transaction` that timed out it raises IllegalState: only the commit can be repeated."""
+        """Abort the transaction; records that were not sent yet fail. After KafkaTimeout, call it
+        again. After a `commit_transaction` that timed out it raises IllegalState: only the commit
+        can be repeated."""
         self._io.run(self._transactions.end(False, self._limit(timeout)))
 
     @property
@@ -243,11 +272,12 @@ class Producer(SendPath):
         return self._max_block if timeout is None else timeout
 
 
-_producers: WeakSet[Producer] = WeakSet()
+_producers: WeakSet[Producer[Any, Any]] = WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child: the thread that sends is not there. Without topics, `send` goes the long way, which says so."""
+    """In the child, which has no I/O thread. Without topics `send` takes the slow path, which
+    raises an error."""
     for producer in list(_producers):
         producer._accumulator.topics = {}
 
@@ -267,4 +297,4 @@ def _wait_for_batch(batch: Batch, accumulator: Accumulator, deadline: float | No
             waiting = batch.add_waiter(event.set)
         left = None if deadline is None else max(0.0, deadline - monotonic())
         if waiting and not event.wait(left):
-            raise KafkaTimeout("flush took longer than it was given")
+            raise KafkaTimeout("flush took longer than its timeout")

@@ -1,17 +1,20 @@
-"""What goes into a producer and what comes out."""
+"""The records that a producer takes, and the metadata that it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeAlias
+
+from kavka.client.types import K, V
+from kavka.common.errors import KafkaError
 
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `offset` is -1 when the broker was not asked (acks=0), or answered that it had the record
-    already and no longer knows where. Sizes are in bytes after serialisation, -1 for null."""
+    """Where a record is stored. `offset` is -1 with acks=0, and for a duplicate whose offset the
+    broker no longer knows. Sizes are in bytes after serialisation, -1 for null."""
 
     topic: str
     partition: int
@@ -21,16 +24,17 @@ class RecordMetadata(NamedTuple):
     serialized_value_size: int
 
 
-Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
+Callback: TypeAlias = Callable[[RecordMetadata | None, KafkaError | None], object]
 
 
 @dataclass(slots=True)
-class ProducerRecord:
-    """A record to be sent; what interceptors see and may replace. `timestamp` is in milliseconds, None for now."""
+class ProducerRecord(Generic[K, V]):
+    """A record to send. Interceptors get it and may replace it. `timestamp` is in milliseconds;
+    None means the current time."""
 
     topic: str
-    value: Any = None
-    key: Any = None
+    value: V | None = None
+    key: K | None = None
     partition: int | None = None
     timestamp: int | None = None
     headers: Headers | None = None

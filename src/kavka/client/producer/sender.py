@@ -1,9 +1,11 @@
-"""The sender: takes batches out of the accumulator, sends them to the leaders, and sees each through to its outcome.
+"""The sender takes batches out of the accumulator, sends them to the leaders, and handles responses
+and retries until each batch has an outcome.
 
-It runs on the loop and is looked at (`run`) whenever something may have changed: a batch became full, an answer came, a
-connection opened, metadata changed, a timer went off. A run sends all that may be sent; a request to a broker has at
-most one batch of each partition. A partition's batches leave in their order, and stay in order when they have to be
-sent again: with idempotence by their sequences (`sequences.py`), without it when one request at most is in flight.
+`run` is called on the loop whenever something may have changed: a batch is full, a response
+arrived, a connection opened, metadata changed, a timer fired. A run sends all that may be sent; a
+request has at most one batch of each partition. A partition's batches are sent in order. Retries
+keep the order by sequences with idempotence (`sequences.py`), and without it only if at most one
+request is in flight.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from kavka.client.backoff import Backoff
 from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
 from kavka.client.connection import Connection
@@ -26,21 +27,22 @@ from kavka.client.producer.completion import Completion
 from kavka.client.producer.encoding import encode_batch
 from kavka.client.producer.metrics import ProducerMetrics
 from kavka.client.producer.sequences import Sequences
+from kavka.common.backoff import Backoff
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kavka.protocol.primitives import ZERO_UUID
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 PRODUCE = int(ApiKey.PRODUCE)
 OLDEST_PRODUCE = 3
-"""Older versions carry older record formats, which are not written here."""
+"""Older versions carry older record formats, which the producer does not write."""
 NEWEST_WITHOUT_IDS = 12
 NEWEST_OF_FIRST_TRANSACTIONS = 11
-"""From version 12 on, a broker takes a partition into the transaction when it is first produced to."""
+"""From version 12 on, the broker adds a partition to the transaction with its first batch."""
 
-# The leader has changed, or the answer did not come: who leads has to be asked.
+# The leader may have changed: the producer needs new metadata.
 _STALE = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -58,7 +60,7 @@ _NEVER = float("inf")
 
 
 class _Call:
-    """A request in flight; what `Connection` gives the answer to."""
+    """A request in flight. `Connection` completes it like a future."""
 
     __slots__ = ("batches", "is_done", "sender", "sent_at", "topic_names", "version")
 
@@ -77,14 +79,17 @@ class _Call:
 
     def set_result(self, result: Any) -> None:
         self.is_done = True
-        self.sender.answered(self, result)
+        self.sender.on_response(self, result)
 
     def set_exception(self, exception: BaseException) -> None:
         self.is_done = True
-        self.sender.unanswered(self, exception)
+        self.sender.on_connection_lost(self, exception)
 
 
 class Sender:
+    """Owns the batches between their removal from the accumulator and their outcome. Only the loop
+    may call it."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -113,31 +118,31 @@ class Sender:
         self._expiry: asyncio.TimerHandle | None = None
         self._running = False
         self._stopped = False
-        # Hooks of the transaction manager, and one that is called at least every second.
+        # Hooks of the transactions and the core. `on_tick` is called at least every second.
         self.may_send: Callable[[PartitionQueue], bool] = lambda queue: True
-        self.need_producer_id: Callable[[], None] = lambda: None
+        self.request_producer_id: Callable[[], None] = lambda: None
         self.on_failure: Callable[[KafkaError], None] = lambda error: None
         self.on_doubt: Callable[[], None] = lambda: None
         self.on_tick: Callable[[], None] = lambda: None
-        self.second_transactions = False
+        self.second_protocol = False
         self.flush_all = False
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._cluster.on_connected(lambda node_id: self.run())
-        self._look_at_deadlines()
+        self._expire_batches()
 
     def stop(self) -> None:
-        """Send nothing more. Batches that are not done stay as they are."""
+        """Send nothing more. Batches without an outcome stay as they are."""
         self._stopped = True
         for timer in (self._timer, self._expiry):
             if timer is not None:
                 timer.cancel()
 
-    # --- what to send
+    # --- choosing batches
 
     def run(self) -> None:
-        """Send all that may be sent now. Only on the loop."""
+        """Send all that may be sent now."""
         accumulator = self._accumulator
         accumulator.awake = False
         if self._running or self._stopped or not accumulator.pending:
@@ -150,7 +155,7 @@ class Sender:
             if next_time < _NEVER:
                 self._set_timer(next_time)
         except Exception:
-            log.exception("The sender failed; it goes on")
+            logger.exception("The sender failed; it tries again")
             self._set_timer(monotonic() + 0.1)
         finally:
             self._running = False
@@ -162,15 +167,16 @@ class Sender:
         if sequences.resolve():
             self.on_doubt()
         sequences.bump()
-        if not sequences.known:
-            self.need_producer_id()
-            return sequences.known
+        if not sequences.has_producer_id:
+            self.request_producer_id()
+            return sequences.has_producer_id
         return True
 
     def _send_all(self) -> float:
-        """Requests until no broker takes more. Returns when to look again for what only waits for time."""
+        """Send requests until no broker takes more. Returns the time of the next run that batches
+        wait for (linger or backoff)."""
         while True:
-            # Per broker: its connection while it takes requests, or None.
+            # The connection of each broker that takes requests, else None.
             brokers: dict[int, Connection | None] = {}
             chosen, next_time = self._choose(brokers)
             if not chosen:
@@ -204,7 +210,8 @@ class Sender:
                     brokers[leader] = self._connection(leader)
                 if brokers[leader] is None:
                     if leader not in self._cluster.nodes:
-                        # Who leads it is only told of a topic that is asked for; this one may have been idle too long.
+                        # Metadata covers only topics in use; this topic may have been idle for
+                        # longer than metadata.max.idle.ms.
                         self._cluster.add_topic(queue.topic)
                     continue
                 if sequences is not None:
@@ -223,7 +230,7 @@ class Sender:
         return chosen, next_time
 
     def _connection(self, node_id: int) -> Connection | None:
-        """The connection, if a request may be sent over it now. Something will call `run` when that changes."""
+        """The connection, if it takes a request now. Otherwise `run` is called when it does."""
         if node_id < 0 or node_id not in self._cluster.nodes:
             self._cluster.request_update()
             return None
@@ -240,11 +247,11 @@ class Sender:
         return connection
 
     def _take(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Out of its queue, closed, with its sequence. Under the lock."""
+        """Remove the batch from its queue, close it and assign its sequence. Under the lock."""
         queue.batches.popleft()
         if batch is queue.tail:
             queue.tail = None
-        # The others come first the next time.
+        # Other partitions come first in the next run.
         del self._accumulator.pending[queue]
         if queue.batches:
             self._accumulator.pending[queue] = None
@@ -263,22 +270,22 @@ class Sender:
         names: dict[UUID, str] = {}
         try:
             highest = None
-            if self._transactional_id is not None and not self.second_transactions:
+            if self._transactional_id is not None and not self.second_protocol:
                 highest = NEWEST_OF_FIRST_TRANSACTIONS
             version = connection.version_of(PRODUCE, highest)
             if version < OLDEST_PRODUCE:
                 raise error_of(
-                    ErrorCode.UNSUPPORTED_VERSION, f"{connection.name} is older than the record format of today"
+                    ErrorCode.UNSUPPORTED_VERSION, f"{connection.name} does not support the current record format"
                 )
             for batch in batches:
                 queue = batch.queue
                 topic = topics.get(queue.topic)
                 if topic is None:
-                    known = self._cluster.topics.get(queue.topic)
-                    topic_id = ZERO_UUID if known is None else known.topic_id
+                    metadata = self._cluster.topics.get(queue.topic)
+                    topic_id = ZERO_UUID if metadata is None else metadata.topic_id
                     topic = topics[queue.topic] = TopicProduceData(name=queue.topic, topic_id=topic_id)
                     names[topic_id] = queue.topic
-                    # It is in use, and stays in the metadata.
+                    # Keep the topic in the metadata: it is in use.
                     self._cluster.add_topic(queue.topic)
                 packed = batch.data is not None
                 data = encode_batch(batch, queue.codec, queue.level, self._transactional_id is not None)
@@ -312,47 +319,47 @@ class Sender:
             for batch in batches:
                 self._refused(batch, error.code, str(error), certain=not batch.attempts)
         except Exception as error:
-            log.exception("A produce request could not be made")
+            logger.exception("A produce request could not be built")
             for batch in batches:
                 self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be sent: {error!r}")
 
-    # --- answers
+    # --- responses
 
-    def answered(self, call: _Call, response: ProduceResponse) -> None:
+    def on_response(self, call: _Call, response: ProduceResponse) -> None:
         metrics = self._metrics
         latency = monotonic() - call.sent_at
         metrics.responses += 1
         metrics.latency += latency
         metrics.latency_max = max(metrics.latency_max, latency)
         metrics.throttle += response.throttle_time_ms
-        waiting = {(batch.queue.topic, batch.queue.partition): batch for batch in call.batches}
+        pending = {(batch.queue.topic, batch.queue.partition): batch for batch in call.batches}
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         for topic in response.responses:
             name = topic.name if call.version <= NEWEST_WITHOUT_IDS else call.topic_names.get(topic.topic_id, "")
-            for answer in topic.partition_responses:
-                batch = waiting.pop((name, answer.index), None)
+            for partition in topic.partition_responses:
+                batch = pending.pop((name, partition.index), None)
                 if batch is None or batch.done or batch.parts is not None:
                     continue
-                if answer.error_code == 0:
-                    self._stored(batch, answer.base_offset, answer.log_append_time_ms)
+                if partition.error_code == 0:
+                    self._stored(batch, partition.base_offset, partition.log_append_time_ms)
                     continue
-                leader = answer.current_leader
+                leader = partition.current_leader
                 if leader.leader_id >= 0:
-                    self._cluster.update_leader(name, answer.index, leader.leader_id, leader.leader_epoch, nodes)
+                    self._cluster.update_leader(name, partition.index, leader.leader_id, leader.leader_epoch, nodes)
                 self._refused(
                     batch,
-                    error_code(answer.error_code),
-                    answer.error_message,
-                    answer.log_start_offset,
-                    {r.batch_index: r.batch_index_error_message for r in answer.record_errors},
+                    error_code(partition.error_code),
+                    partition.error_message,
+                    partition.log_start_offset,
+                    {r.batch_index: r.batch_index_error_message for r in partition.record_errors},
                 )
-        for batch in waiting.values():
+        for batch in pending.values():
             if not batch.done and batch.parts is None:
-                self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer leaves the batch out")
+                self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response does not contain the batch")
         self.run()
 
-    def unanswered(self, call: _Call, error: BaseException) -> None:
-        """The connection broke: the broker may have the batches or not."""
+    def on_connection_lost(self, call: _Call, error: BaseException) -> None:
+        """The connection broke: the broker may or may not have the batches."""
         closed = isinstance(error, ClientClosed)
         for batch in call.batches:
             if not batch.done and batch.parts is None:
@@ -378,13 +385,13 @@ class Sender:
         record_errors: dict[int, str | None] | None = None,
         certain: bool = True,
     ) -> None:
-        """Send again, split, or give up."""
+        """Retry, split, or fail the batch. `certain`: the broker does not have it."""
         queue, sequences = batch.queue, self._sequences
         batch.in_flight = False
         if code in _STALE:
             self._cluster.request_update()
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # The broker has it, from longer ago than it remembers offsets.
+            # The broker stored the batch earlier and no longer knows its offset.
             self._stored(batch, -1, -1)
             return
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
@@ -394,7 +401,7 @@ class Sender:
         if may_retry and self._is_retriable(batch, code, log_start_offset):
             self._metrics.record_retries += batch.count
             queue.retry_at = monotonic() + self._backoff.delay(batch.attempts)
-            log.debug("%s-%d: %s, sending again", queue.topic, queue.partition, code.name)
+            logger.debug("%s-%d: %s, retrying", queue.topic, queue.partition, code.name)
             self._put_back(queue, [batch])
             return
         if sequences is None and batch in queue.in_flight:
@@ -405,20 +412,20 @@ class Sender:
             if certain and may_retry:
                 sequences.failed(batch, code, certain=True)
             else:
-                # Out of attempts: the broker may have taken one of them.
-                sequences.given_up(batch)
-        self.give_up(batch, error, record_errors, reuse=certain)
+                # Out of retries: the broker may have stored one of the attempts.
+                sequences.abandon(batch)
+        self.fail(batch, error, record_errors, reuse=certain)
 
     def _is_retriable(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
         if self._sequences is not None and batch.base_sequence >= 0:
             return self._sequences.retriable(batch, code, log_start_offset)
         return KafkaError(code).retriable
 
-    def give_up(
+    def fail(
         self, batch: Batch, error: KafkaError, record_errors: dict[int, str | None] | None = None, reuse: bool = False
     ) -> None:
-        """The outcome is an error. Where the broker names the records that it did not like, the others get to know that
-        they were only in bad company."""
+        """Set an error as the outcome. If the broker names the invalid records, the error of the
+        others says that they were refused with them."""
         queue = batch.queue
         errors: dict[int, KafkaError] | None = None
         if record_errors:
@@ -431,7 +438,7 @@ class Sender:
         self._completion.finish(batch, -1, -1, error, errors, reuse=reuse)
 
     def _put_back(self, queue: PartitionQueue, batches: Iterable[Batch]) -> None:
-        """To where they were: in front, in the order of their sequences (without sequences, of their making)."""
+        """Return batches to the front of the queue, in the order of their sequences or creation."""
         accumulator = self._accumulator
         with accumulator.lock:
             for batch in batches:
@@ -447,7 +454,7 @@ class Sender:
             accumulator.pending[queue] = None
 
     def _split(self, batch: Batch) -> None:
-        """Too large for the topic: smaller batches of the same records, with the same sequences."""
+        """Replace a batch that is too large by smaller ones with the same records and sequences."""
         self._metrics.batch_splits += 1
         parts = self._completion.split(batch)
         queue = batch.queue
@@ -475,11 +482,11 @@ class Sender:
         self._timer_at = _NEVER
         self.run()
 
-    def _look_at_deadlines(self) -> None:
-        """Batches that took longer than `delivery.timeout.ms`, sent or not."""
+    def _expire_batches(self) -> None:
+        """Fail batches older than `delivery.timeout.ms`, sent or not."""
         if self._stopped:
             return
-        self._expiry = self._loop.call_later(min(1.0, max(0.02, self._delivery_timeout / 20)), self._look_at_deadlines)
+        self._expiry = self._loop.call_later(min(1.0, max(0.02, self._delivery_timeout / 20)), self._expire_batches)
         before = monotonic() - self._delivery_timeout
         late: list[Batch] = []
         with self._accumulator.lock:
@@ -508,7 +515,7 @@ class Sender:
         self.on_failure(error)
 
     def drop(self, batch: Batch, error: KafkaError) -> None:
-        """End a batch from this side: it is late, or purged. One that was sent leaves a doubt about its sequence."""
+        """Fail a batch that is expired or purged. If it was sent, its sequence is unresolved."""
         queue = batch.queue
         with self._accumulator.lock:
             if batch in queue.batches:
@@ -518,7 +525,7 @@ class Sender:
                 if not queue.batches:
                     self._accumulator.pending.pop(queue, None)
         if self._sequences is not None and batch.base_sequence >= 0:
-            self._sequences.given_up(batch)
+            self._sequences.abandon(batch)
         elif batch in queue.in_flight:
             queue.in_flight.remove(batch)
-        self.give_up(batch, error)
+        self.fail(batch, error)

@@ -1,12 +1,14 @@
-"""Idempotence: the producer's id and epoch, and the sequence numbers of each partition's batches. No I/O.
+"""[pure] Idempotence: the producer's id and epoch, and the sequence numbers of its batches.
 
-A broker takes a batch only when its first sequence follows the last it has of that producer and epoch in the partition;
-it knows the last five batches again and answers a repeated one as the first time. So a batch, once it has a sequence,
-is sent again under the same one; and where it cannot be known any more what the broker has, the producer goes on under
-a higher epoch, from sequence 0 (for a transactional one that is up to the coordinator, after an abort).
+A broker accepts a batch only if its first sequence follows the last one of that producer id and
+epoch in the partition. It remembers the last five batches, and acknowledges a duplicate of them
+with the original offset. So a retry keeps the batch's sequence. When the producer cannot know
+whether the broker has a batch, it continues with a higher epoch from sequence 0. For a
+transactional producer the coordinator raises the epoch, after an abort.
 
-Of a queue: `in_flight` are the batches that have a sequence and no outcome, in the order of their sequences, sent or
-waiting to be sent again; `unresolved` says that one of them was given up without knowing whether the broker has it.
+Fields of a queue: `in_flight` has the batches with a sequence and without an outcome, in the order
+of their sequences, whether sent or waiting for a retry. `unresolved` is set after one of them was
+abandoned, and the broker may or may not have it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ SEQUENCES = 1 << 31
 
 
 class Sequences:
+    """Assigns sequences and decides on retries and new epochs. Only the loop may call it."""
+
     def __init__(self, transactional: bool) -> None:
         self.transactional = transactional
         self.producer_id = -1
@@ -29,15 +33,16 @@ class Sequences:
         self._unresolved: set[PartitionQueue] = set()
 
     @property
-    def known(self) -> bool:
+    def has_producer_id(self) -> bool:
         return self.producer_id >= 0
 
     def set(self, producer_id: int, producer_epoch: int) -> None:
-        """A new id, or a new epoch, from the broker. Partitions go over to it when nothing of theirs is in flight."""
+        """Use a new id or epoch from the broker. A partition switches to it when it has nothing in
+        flight."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         queues, self._bump = self._bump, set()
         if self.transactional:
-            # A batch in doubt was in the transaction that ended, and the broker fences its epoch from now on.
+            # The transaction of the unresolved batch has ended, and the broker fences its epoch.
             queues |= {queue for queue in self._unresolved if not queue.in_flight}
         for queue in queues:
             self._restart(queue)
@@ -48,24 +53,24 @@ class Sequences:
     # --- sending
 
     def may_send(self, queue: PartitionQueue, batch: Batch) -> bool:
-        """Whether the batch, the first that waits, may be sent now."""
-        if not self.known:
+        """Whether the first batch of the queue may be sent now."""
+        if not self.has_producer_id:
             return False
         in_flight = queue.in_flight
         if batch.base_sequence >= 0:
-            # One that is sent again waits for those before it: they may have to get new sequences.
+            # A retry waits for the batches before it, which may have to get new sequences.
             return not in_flight or in_flight[0] is batch
         if queue.unresolved:
             return False
-        # A broker that does not know the producer takes any sequence for its first: only when it has answered once may
-        # more than one batch be in flight. And none follows one that is sent again: should that be refused once more,
-        # the ones after it could make the broker forget that it has had it.
+        # A broker that does not know the producer accepts any first sequence, so only one batch may
+        # be in flight until the first acknowledgement. No batch follows a retry: if the retry fails
+        # again, later batches could push it out of the five that the broker remembers.
         return not in_flight or (
             queue.last_acked_sequence >= 0 and in_flight[0].attempts <= 1 and not self._is_stale(queue)
         )
 
     def assign(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Give the batch its place, when it is sent for the first time."""
+        """Give the batch its sequence, when it is sent for the first time."""
         if batch.base_sequence >= 0:
             return
         if self._is_stale(queue) and not queue.in_flight:
@@ -79,7 +84,7 @@ class Sequences:
         return queue.producer_id != self.producer_id or queue.producer_epoch != self.producer_epoch
 
     def _restart(self, queue: PartitionQueue) -> None:
-        """From sequence 0 under the id and epoch of now, those in flight included."""
+        """Start again at sequence 0 with the current id and epoch, including batches in flight."""
         sequence = 0
         for batch in queue.in_flight:
             batch.producer_id, batch.producer_epoch, batch.base_sequence = (
@@ -107,15 +112,15 @@ class Sequences:
             queue.last_acked_offset = max(queue.last_acked_offset, base_offset + batch.count - 1)
 
     def retriable(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
-        """Whether the batch is sent again after that answer; may decide on a new epoch first."""
+        """Whether to retry the batch after this error. May request a new epoch first."""
         queue = batch.queue
-        # The answer is about a sequence that the batch does not have any more: under the new one it was not tried yet.
+        # The response is for an older sequence of the batch; the current one has not been tried.
         outdated = batch.signed != (batch.producer_id, batch.producer_epoch, batch.base_sequence)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             if log_start_offset == -1 or outdated:
                 return True
             if queue.last_acked_offset < log_start_offset:
-                # The records that the broker knew the producer by were deleted.
+                # The broker deleted the records of this producer, and its state with them.
                 if self.transactional:
                     self._restart(queue)
                 else:
@@ -128,7 +133,7 @@ class Sequences:
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             is_next = batch.base_sequence == (queue.last_acked_sequence + 1) % SEQUENCES
             if not queue.unresolved and (outdated or not is_next):
-                # Or the batch before it failed, and will be sent again.
+                # An earlier batch failed and will be retried.
                 return True
             if not self.transactional:
                 if not queue.unresolved or batch is queue.in_flight[0]:
@@ -140,8 +145,8 @@ class Sequences:
         return KafkaError(code).retriable
 
     def failed(self, batch: Batch, code: ErrorCode, certain: bool) -> None:
-        """The batch is given up. `certain`: the broker does not have it, so the sequences after it would leave a
-        gap."""
+        """The batch failed for good. `certain`: the broker does not have it, so that the sequences
+        after it would leave a gap."""
         queue = batch.queue
         self._remove(queue, batch)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
@@ -152,15 +157,15 @@ class Sequences:
             else:
                 self._close_gap(queue, batch)
 
-    def given_up(self, batch: Batch) -> None:
-        """The batch ran out of time, after it was sent: the broker may have it or not."""
+    def abandon(self, batch: Batch) -> None:
+        """The batch timed out after it was sent: the broker may or may not have it."""
         queue = batch.queue
         self._remove(queue, batch)
         queue.unresolved = True
         self._unresolved.add(queue)
 
     def replace(self, batch: Batch, parts: Iterable[Batch]) -> None:
-        """A batch was split; the parts share its sequences."""
+        """Give the sequences of a split batch to its parts."""
         queue = batch.queue
         index = queue.in_flight.index(batch) if batch in queue.in_flight else len(queue.in_flight)
         parts = list(parts)
@@ -179,8 +184,8 @@ class Sequences:
             queue.in_flight.remove(batch)
 
     def _close_gap(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Those after a failed one move up. Only where no request with the old sequences can succeed any more, which
-        holds for a transaction, since its failure ends it."""
+        """Lower the sequences of the batches after a failed one. Only if no request with the old
+        sequences can succeed: in a transaction, which the failure aborts."""
         queue.next_sequence = max(0, queue.next_sequence - batch.count)
         for later in queue.in_flight:
             if later.base_sequence > batch.base_sequence:
@@ -189,9 +194,9 @@ class Sequences:
     # --- new epochs
 
     def resolve(self) -> bool:
-        """Look at partitions where a batch was given up, now that nothing of theirs is in flight. True if for a
-        transactional producer it stays unknown what the broker has."""
-        doubtful = False
+        """Check partitions with an abandoned batch once they have nothing in flight. True if a
+        transactional producer cannot know whether the broker has the batch."""
+        in_doubt = False
         for queue in list(self._unresolved):
             if queue.in_flight:
                 continue
@@ -200,14 +205,15 @@ class Sequences:
             if queue.next_sequence == (queue.last_acked_sequence + 1) % SEQUENCES:
                 continue
             if self.transactional:
-                doubtful = True
+                in_doubt = True
             else:
                 self._bump.add(queue)
-        return doubtful
+        return in_doubt
 
     def bump(self) -> bool:
-        """Go on under a higher epoch where that was decided. True if the epochs are used up: a new id has to be had."""
-        if not self._bump or self.transactional or not self.known:
+        """Raise the epoch if a partition needs it. True if the epochs are exhausted and the
+        producer needs a new id."""
+        if not self._bump or self.transactional or not self.has_producer_id:
             return False
         if self.producer_epoch >= MAX_EPOCH:
             self.forget()

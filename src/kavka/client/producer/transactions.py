@@ -1,12 +1,8 @@
-"""Transactions: all records and committed offsets between `begin` and `commit` count, or none of them.
+"""Transactions: consumers see all records and offsets between `begin` and `commit`, or none of
+them.
 
-On the loop, except `add`, which user threads call under the accumulator's lock. There are two protocols. In the first
-(`transaction.version` below 2) the producer tells the coordinator of each partition and group before it writes there,
-and its epoch changes only after trouble. In the second the brokers do the telling, and the epoch rises with every
-transaction: the answer to EndTxn has the new one.
-
-States: UNINITIALIZED, READY, IN_TRANSACTION, PREPARED (everything is stored, only the end is missing, which may come
-from elsewhere), ENDING, FAILED (only abort leads out of it), FATAL (nothing does).
+`TRANSITIONS` is the state machine; `Transactions` runs it. The requests are in
+`transaction_requests.py`.
 """
 
 from __future__ import annotations
@@ -17,31 +13,72 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from kavka.client.backoff import Backoff
-from kavka.client.cluster import GROUP, TRANSACTION, Cluster
+from kavka.client.cluster import Cluster
 from kavka.client.config import ClientConfig
-from kavka.client.errors import IllegalState, KafkaTimeout, error_of
+from kavka.client.errors import IllegalState, KafkaTimeout
 from kavka.client.producer._append import PartitionQueue
 from kavka.client.producer.sequences import Sequences
+from kavka.client.producer.transaction_requests import TransactionRequests
 from kavka.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from kavka.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kavka.protocol.messages.end_txn import EndTxnRequest
-from kavka.protocol.messages.init_producer_id import InitProducerIdRequest
-from kavka.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
-from kavka.protocol.primitives import TopMessage
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-CHANNEL = "coordinator"
-CLIENT_ADD_PARTITIONS = 3
-"""Later versions of AddPartitionsToTxn are for brokers."""
-FIRST_END_TXN = FIRST_OFFSET_COMMIT = 4
+
+class State(enum.Enum):
+    """A value completes the sentence 'the producer is …' in error messages."""
+
+    UNINITIALIZED = "not initialised"
+    READY = "outside of a transaction"
+    IN_TRANSACTION = "in a transaction"
+    PREPARED = "in a prepared transaction, which can only be ended"
+    COMMITTING = "committing a transaction"
+    ABORTING = "aborting a transaction"
+    ABORTABLE_ERROR = "in a transaction that has failed and must be aborted"
+    FATAL_ERROR = "unusable after a fatal error"
+
+
+TRANSITIONS: dict[State, dict[State, str]] = {
+    State.UNINITIALIZED: {
+        State.READY: "init_transactions got a producer id",
+        State.FATAL_ERROR: "a fatal error",
+    },
+    State.READY: {
+        State.IN_TRANSACTION: "begin_transaction",
+        State.FATAL_ERROR: "a late send of the last transaction failed with a fatal error",
+    },
+    State.IN_TRANSACTION: {
+        State.PREPARED: "prepare_transaction stored everything",
+        State.COMMITTING: "commit_transaction",
+        State.ABORTING: "abort_transaction",
+        State.ABORTABLE_ERROR: "a record or an offset commit failed",
+        State.FATAL_ERROR: "a fatal error, for example the producer was fenced",
+    },
+    State.PREPARED: {
+        State.IN_TRANSACTION: "another thread sent a record before the transaction was prepared",
+        State.COMMITTING: "commit_transaction",
+        State.ABORTING: "abort_transaction",
+        State.FATAL_ERROR: "a fatal error",
+    },
+    State.COMMITTING: {
+        State.READY: "the coordinator committed the transaction",
+        State.ABORTABLE_ERROR: "a record, an offset commit or EndTxn failed",
+        State.FATAL_ERROR: "a fatal error",
+    },
+    State.ABORTING: {
+        State.READY: "the coordinator aborted the transaction, or never learned of it",
+        State.ABORTABLE_ERROR: "EndTxn failed",
+        State.FATAL_ERROR: "a fatal error",
+    },
+    State.ABORTABLE_ERROR: {
+        State.ABORTING: "abort_transaction",
+        State.FATAL_ERROR: "a fatal error",
+    },
+    State.FATAL_ERROR: {},
+}
+"""The states that may follow each state, and the reason for each transition."""
+
+ENDING = frozenset({State.COMMITTING, State.ABORTING})
 
 _FATAL = frozenset(
     {
@@ -54,21 +91,16 @@ _FATAL = frozenset(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
-_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION})
 _NEEDS_NEW_EPOCH = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
 
-class State(enum.Enum):
-    UNINITIALIZED = "not initialised"
-    READY = "outside of a transaction"
-    IN_TRANSACTION = "in a transaction"
-    PREPARED = "in a transaction that was prepared, and has only to be ended"
-    ENDING = "ending a transaction"
-    FAILED = "in a transaction that has failed and must be aborted"
-    FATAL = "of no use any more"
-
-
 class Transactions:
+    """The state of a producer's transaction, and the partitions and offsets in it.
+
+    `state` changes only in `_transition`. The loop calls everything except `check_open` and `add`,
+    which user threads call as well; `add` needs the accumulator's lock.
+    """
+
     def __init__(
         self,
         cluster: Cluster,
@@ -84,114 +116,152 @@ class Transactions:
         self.id: str = config["transactional.id"]
         self.state = State.UNINITIALIZED
         self.error: KafkaError | None = None
+        """The error behind ABORTABLE_ERROR and FATAL_ERROR, or one that occurred while ending."""
         self.number = 0
-        """Of the transaction that is open, or was last; queues are marked with it."""
+        """The number of the open transaction, or of the last one. Queues are marked with it."""
         self.second_protocol = False
-        self._cluster = cluster
         self._sequences = sequences
-        self._timeout_ms: int = config["transaction.timeout.ms"]
-        self._request_timeout = config.seconds("request.timeout.ms")
-        self._backoff = Backoff(config["retry.backoff.ms"], config["retry.backoff.max.ms"])
+        self._requests = TransactionRequests(cluster, config, sequences)
         self._on_state = on_state
         self._flush = flush
         self._has_unsent = has_unsent
         self._drop_unsent = drop_unsent
         self._wake = wake
-        self._coordinators: dict[tuple[str, int], int] = {}
-        self._started = False
-        self._problem: KafkaError | None = None
+        self._is_at_coordinator = False
+        """Whether a broker may know of the open transaction, so that EndTxn has to end it."""
         self._new_epoch_needed = False
         self._to_add: set[PartitionQueue] = set()
-        self._adding: asyncio.Task[None] | None = None
-        self._ending: tuple[bool, asyncio.Task[None]] | None = None
-        self._starting: asyncio.Task[None] | None = None
         self._added: set[PartitionQueue] = set()
-        self._offsets: asyncio.Task[None] | None = None
-        self._unheard: str | None = None
-        """The init, commit or abort that waits for its outcome, or did not wait long enough to learn it."""
+        self._init_task: asyncio.Task[None] | None = None
+        self._add_task: asyncio.Task[None] | None = None
+        self._offsets_task: asyncio.Task[None] | None = None
+        self._end_task: asyncio.Task[None] | None = None
+        self._unreported_call: str | None = None
+        """The init, commit or abort call that still waits for its outcome, or timed out before
+        it."""
+
+    def _transition(self, target: State) -> None:
+        if target not in TRANSITIONS[self.state]:
+            raise IllegalState(f"the producer is {self.state.value}, and cannot be {target.value} next")
+        self.state = target
+        self._on_state()
 
     # --- the calls of the producer
 
     async def init(self, timeout: float) -> None:
-        """Get the producer id; ends what an earlier producer of the same transactional id has left open."""
+        """Get the producer id. The coordinator aborts the open transaction of an earlier producer
+        with the same transactional id."""
         if self.state is not State.UNINITIALIZED:
             self._check_not_fatal()
-            if self._done_unheard("init_transactions"):
+            if self._completed_after_timeout("init_transactions"):
                 return
             raise IllegalState("init_transactions was called before")
-        if self._starting is None or (self._starting.done() and self._starting.exception() is not None):
-            self._starting = asyncio.ensure_future(self._start())
-        self._unheard = "init_transactions"
-        await self._wait(self._starting, timeout, "init_transactions")
+        if self._init_task is None or (self._init_task.done() and self._init_task.exception() is not None):
+            self._init_task = asyncio.ensure_future(self._init())
+        await self._report(self._init_task, timeout, "init_transactions")
 
-    async def _start(self) -> None:
-        await self._init_producer_id()
-        self._go(State.READY)
+    async def _init(self) -> None:
+        await self._requests.init_producer_id()
+        self._transition(State.READY)
 
     def begin(self) -> None:
         self._check_not_fatal()
         if self.state is not State.READY:
             raise IllegalState(f"begin_transaction needs a producer outside of a transaction; it is {self.state.value}")
-        self._started = False
+        self._is_at_coordinator = False
         self._new_epoch_needed = False
         self._to_add.clear()
         self._added.clear()
-        self._ending = self._offsets = self._unheard = None
+        self._offsets_task = self._unreported_call = None
         self.number += 1
         self.error = None
-        self.second_protocol = self._speaks_second_protocol()
-        self._go(State.IN_TRANSACTION)
+        self.second_protocol = self._requests.second_protocol(self.second_protocol)
+        self._transition(State.IN_TRANSACTION)
 
     async def end(self, commit: bool, timeout: float) -> None:
-        """Commit or abort. After KafkaTimeout the same call has to be repeated: it goes on waiting. A commit that timed
-        out may have been done, so that an abort after it is refused."""
+        """Commit or abort. After KafkaTimeout the caller has to repeat the same call, which waits
+        for the same end. The coordinator may have committed after a commit that timed out, so an
+        abort after it is refused."""
         self._check_not_fatal()
-        what = "commit_transaction" if commit else "abort_transaction"
-        if self._ending is None and self._done_unheard(what):
+        call = "commit_transaction" if commit else "abort_transaction"
+        if self._completed_after_timeout(call):
             return
-        if self._ending is not None:
-            if self._ending[0] != commit:
-                raise IllegalState(self._still_ending())
-        elif commit and self.state is State.FAILED:
-            assert self.error is not None
-            raise KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
-        elif self.state not in (State.IN_TRANSACTION, State.PREPARED, State.FAILED):
-            done = f"; {self._unheard}, which timed out, is done since" if self._unheard is not None else ""
-            raise IllegalState(f"there is no transaction to end: the producer is {self.state.value}{done}")
-        if self._ending is None:
-            self._ending = commit, asyncio.ensure_future(self._end(commit))
-        self._unheard = what
-        await self._wait(self._ending[1], timeout, what)
+        target = State.COMMITTING if commit else State.ABORTING
+        if self.state is not target:
+            self._check_may_end(target)
+            if self.state is not State.ABORTABLE_ERROR:
+                self.error = None
+            self._end_task = asyncio.ensure_future(self._end(commit))
+            # From here on the transaction takes no record, so `_end` drops or flushes all of it.
+            self._transition(target)
+        assert self._end_task is not None
+        await self._report(self._end_task, timeout, call)
+
+    def _check_may_end(self, target: State) -> None:
+        if self.state in ENDING:
+            raise IllegalState(self._still_ending())
+        if target is State.COMMITTING and self.state is State.ABORTABLE_ERROR:
+            raise self._must_be_aborted()
+        if target not in TRANSITIONS[self.state]:
+            call = self._unreported_call
+            completed = f"; {call} timed out and has completed since" if call is not None else ""
+            raise IllegalState(f"there is no transaction to end: the producer is {self.state.value}{completed}")
+
+    async def _end(self, commit: bool) -> None:
+        if not commit:
+            self._to_add.clear()
+            self._drop_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
+        await self._flush()
+        await self._requests_done()
+        self._check_not_fatal()
+        if commit and self.error is not None:
+            # A record failed during the flush: nothing was committed, and the user has to abort.
+            self._transition(State.ABORTABLE_ERROR)
+            raise self._must_be_aborted()
+        try:
+            if self._is_at_coordinator and not (self.error is not None and self.error.code in _NEEDS_NEW_EPOCH):
+                await self._requests.end_transaction(commit, self.second_protocol)
+            if not self.second_protocol and self._new_epoch_needed:
+                await self._requests.init_producer_id()
+        except KafkaError as error:
+            if self.state is not State.FATAL_ERROR:
+                self.error = error
+                self._transition(State.FATAL_ERROR if error.code in _FATAL else State.ABORTABLE_ERROR)
+            raise
+        if self.state is not State.FATAL_ERROR:
+            self.error = None
+            self._transition(State.READY)
 
     async def finish(self, timeout: float) -> None:
-        """For who closes: wait for the end that is under way, or abort what is open."""
-        if self._ending is not None and not self._ending[1].done():
-            await self._wait(self._ending[1], timeout, "the end of a transaction")
-        elif self.open:
+        """For `close`: wait for the end that is in progress, or abort an open transaction."""
+        if self._end_task is not None and not self._end_task.done():
+            await self._wait(self._end_task, timeout, "the end of a transaction")
+        elif self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             await self.end(False, timeout)
 
     async def prepare(self, timeout: float) -> PreparedTransaction | None:
-        """Have everything stored, and leave the end to whoever is given the result; None where nothing was written.
-        The producer sends nothing more before the end; closed, it leaves the transaction open."""
+        """Store everything, and let the holder of the result end the transaction. None if nothing
+        was written. The producer sends nothing more until the end; `close` leaves the transaction
+        open."""
         number = self.number
         self.check_open(number)
         try:
             async with asyncio.timeout(timeout):
                 while True:
                     await self._flush()
-                    await self._all_told()
+                    await self._requests_done()
                     self.check_open(number)
-                    # From here on no record gets into the transaction.
-                    self._go(State.PREPARED)
-                    if not self._has_unsent() and not self._under_way():
+                    # From here on the transaction takes no record.
+                    self._transition(State.PREPARED)
+                    if not self._has_unsent() and not self._pending_requests():
                         break
-                    # Another thread sent more meanwhile.
-                    self._go(State.IN_TRANSACTION)
+                    # Another thread sent a record after the flush.
+                    self._transition(State.IN_TRANSACTION)
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
-            raise KafkaTimeout(f"prepare_transaction took longer than {timeout:g} s{self._reason()}") from None
-        if not self._started:
+            raise KafkaTimeout(f"prepare_transaction took longer than {timeout:g} s{self._cause()}") from None
+        if not self._is_at_coordinator:
             return None
         return PreparedTransaction(
             self.id, self._sequences.producer_id, self._sequences.producer_epoch, self.second_protocol
@@ -208,317 +278,144 @@ class Transactions:
         if not offsets:
             return
         member = ConsumerGroupMetadata(group) if isinstance(group, str) else group
-        self._offsets = asyncio.ensure_future(self._send_offsets(dict(offsets), member, self._offsets))
-        await self._wait(self._offsets, timeout, "send_offsets_to_transaction")
+        self._offsets_task = asyncio.ensure_future(self._send_offsets(dict(offsets), member, self._offsets_task))
+        await self._wait(self._offsets_task, timeout, "send_offsets_to_transaction")
 
     async def _send_offsets(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         member: ConsumerGroupMetadata,
-        before: asyncio.Task[None] | None,
+        previous: asyncio.Task[None] | None,
     ) -> None:
-        """Goes on though the program waits no more: what is on its way cannot be called back, and the end of the
-        transaction waits for it. After those that were sent `before`."""
+        """Runs after `previous`, and to its end even if the caller timed out: a request that was
+        sent cannot be cancelled, and the end of the transaction waits for it."""
         try:
-            if before is not None:
-                await asyncio.wait({before})
+            if previous is not None:
+                await asyncio.wait({previous})
             if not self.second_protocol:
-                await self._add_group(member.group_id)
-            self._started = True
-            await self._commit_offsets(offsets, member)
+                await self._requests.add_group(member.group_id)
+            self._is_at_coordinator = True
+            await self._requests.commit_offsets(offsets, member, self.second_protocol)
         except KafkaError as error:
-            self.failed(error)
+            self.fail(error)
             raise
 
-    async def _all_told(self) -> None:
-        """Until nothing is on its way to a coordinator that belongs to this transaction: after its end, it would be
-        taken for part of the next one."""
-        under_way = self._under_way()
-        if under_way:
-            await asyncio.wait(under_way)
+    async def _requests_done(self) -> None:
+        """Wait for the requests of this transaction: a coordinator that gets one after EndTxn would
+        count it to the next transaction."""
+        tasks = self._pending_requests()
+        if tasks:
+            await asyncio.wait(tasks)
 
-    def _under_way(self) -> set[asyncio.Task[None]]:
-        return {task for task in (self._adding, self._offsets) if task is not None and not task.done()}
+    def _pending_requests(self) -> set[asyncio.Task[None]]:
+        return {task for task in (self._add_task, self._offsets_task) if task is not None and not task.done()}
 
-    # --- from the send path and the sender
+    # --- the calls of the send path and the sender
 
     def check_open(self, number: int) -> None:
-        """Records and offsets of transaction `number` may be sent now; raises otherwise. From any thread."""
+        """Raises unless transaction `number` takes records and offsets now. From any thread."""
         self._check_not_fatal()
         if 0 < number < self.number:
             raise IllegalState(
                 "the transaction that the call was made in was committed or aborted meanwhile; nothing was sent"
             )
-        if self.state is State.FAILED and self.error is not None:
-            raise KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
-        if self.state is State.ENDING:
+        if self.state is State.ABORTABLE_ERROR and self.error is not None:
+            raise self._must_be_aborted()
+        if self.state in ENDING:
             raise IllegalState(self._still_ending())
         if self.state is not State.IN_TRANSACTION:
             hint = "init_transactions" if self.state is State.UNINITIALIZED else "begin_transaction"
-            raise IllegalState(f"the producer is {self.state.value}; {hint} comes first")
+            raise IllegalState(f"the producer is {self.state.value}; call {hint} first")
         if number != self.number:
             raise IllegalState("the call was made before begin_transaction; nothing was sent")
 
     def add(self, queue: PartitionQueue) -> None:
-        """A record for this partition is about to be appended. Under the accumulator's lock, from any thread."""
+        """Before the first append to a partition. Under the accumulator's lock, from any thread."""
         queue.in_transaction = self.number
         if queue not in self._added:
             self._to_add.add(queue)
 
     def may_send(self, queue: PartitionQueue) -> bool:
-        """Whether the coordinator knows that the transaction has this partition."""
+        """Whether the partition is in the transaction. If not, adds it and calls `wake` later."""
         if self.second_protocol or queue in self._added:
-            self._started = True
+            self._is_at_coordinator = True
             return True
-        if self._adding is None or self._adding.done():
-            self._adding = asyncio.ensure_future(self._add_partitions())
+        if self._add_task is None or self._add_task.done():
+            self._add_task = asyncio.ensure_future(self._add_partitions())
         return False
 
-    def failed(self, error: KafkaError, number: int | None = None) -> None:
-        """Something in the transaction went wrong for good; in that one of `number`, where it may be over by now."""
-        if self.state is State.FATAL or number not in (None, self.number):
-            return
-        if error.code in _FATAL and error.code != ErrorCode.INVALID_PRODUCER_EPOCH:
-            self.error = error
-            self._go(State.FATAL)
-        elif self.state is State.IN_TRANSACTION:
-            self._new_epoch_needed = True
-            self.error = error
-            self._go(State.FAILED)
-        elif self.state is State.ENDING and self.error is None:
-            self._new_epoch_needed = True
-            self.error = error
-
-    def in_doubt(self) -> None:
-        """A batch was given up, and whether the broker has it is not known."""
-        self.failed(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "records ran out of time; the transaction is in doubt"))
-
-    @property
-    def open(self) -> bool:
-        return self.state in (State.IN_TRANSACTION, State.FAILED)
-
-    # --- requests
-
-    async def _init_producer_id(self) -> None:
-        known = self._sequences.known
-        request = InitProducerIdRequest(
-            transactional_id=self.id,
-            transaction_timeout_ms=self._timeout_ms,
-            producer_id=self._sequences.producer_id if known else -1,
-            producer_epoch=self._sequences.producer_epoch if known else -1,
-        )
-        response = await self._ask(lambda: request, self.id, TRANSACTION, lambda r: r.error_code)
-        self._sequences.set(response.producer_id, response.producer_epoch)
-
     async def _add_partitions(self) -> None:
-        while self._to_add and self.state in (State.IN_TRANSACTION, State.ENDING):
+        while self._to_add and (self.state is State.IN_TRANSACTION or self.state in ENDING):
             queues = set(self._to_add)
-            topics: dict[str, AddPartitionsToTxnTopic] = {}
-            for queue in queues:
-                topic = topics.setdefault(queue.topic, AddPartitionsToTxnTopic(name=queue.topic))
-                topic.partitions.append(queue.partition)
-            request = AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self.id,
-                v3_and_below_producer_id=self._sequences.producer_id,
-                v3_and_below_producer_epoch=self._sequences.producer_epoch,
-                v3_and_below_topics=list(topics.values()),
-            )
             try:
-                await self._ask(
-                    lambda request=request: request,  # type: ignore[misc]
-                    self.id,
-                    TRANSACTION,
-                    _worst_of_partitions,
-                    CLIENT_ADD_PARTITIONS,
-                )
+                await self._requests.add_partitions(queues)
             except KafkaError as error:
-                self.failed(error)
+                self.fail(error)
                 self._drop_unsent(error)
                 return
-            self._started = True
+            self._is_at_coordinator = True
             self._to_add -= queues
             self._added |= queues
         self._wake()
 
-    async def _add_group(self, group: str) -> None:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=self.id,
-            producer_id=self._sequences.producer_id,
-            producer_epoch=self._sequences.producer_epoch,
-            group_id=group,
-        )
-        await self._ask(lambda: request, self.id, TRANSACTION, lambda r: r.error_code)
+    def fail(self, error: KafkaError, number: int | None = None) -> None:
+        """Fail the open transaction. Ignored if `number` is another transaction's."""
+        if self.state is State.FATAL_ERROR or number not in (None, self.number):
+            return
+        if error.code in _FATAL and error.code != ErrorCode.INVALID_PRODUCER_EPOCH:
+            self.error = error
+            self._transition(State.FATAL_ERROR)
+        elif self.state is State.IN_TRANSACTION:
+            self._new_epoch_needed = True
+            self.error = error
+            self._transition(State.ABORTABLE_ERROR)
+        elif self.state in ENDING and self.error is None:
+            self._new_epoch_needed = True
+            self.error = error
 
-    async def _commit_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], member: ConsumerGroupMetadata
-    ) -> None:
-        topics: dict[str, TxnOffsetCommitRequestTopic] = {}
-        for (name, partition), given in offsets.items():
-            offset = OffsetAndMetadata(given) if isinstance(given, int) else given
-            topic = topics.setdefault(name, TxnOffsetCommitRequestTopic(name=name))
-            topic.partitions.append(
-                TxnOffsetCommitRequestPartition(
-                    partition_index=partition,
-                    committed_offset=offset.offset,
-                    committed_leader_epoch=-1 if offset.leader_epoch is None else offset.leader_epoch,
-                    committed_metadata=offset.metadata,
-                )
-            )
-        request = TxnOffsetCommitRequest(
-            transactional_id=self.id,
-            group_id=member.group_id,
-            producer_id=self._sequences.producer_id,
-            producer_epoch=self._sequences.producer_epoch,
-            generation_id=member.generation_id,
-            member_id=member.member_id,
-            group_instance_id=member.group_instance_id,
-            topics=list(topics.values()),
-        )
-        highest = None if self.second_protocol else FIRST_OFFSET_COMMIT
-        await self._ask(lambda: request, member.group_id, GROUP, _worst_of_offsets, highest)
+    def fail_in_doubt(self) -> None:
+        """After a batch was given up and may or may not be in the log."""
+        self.fail(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "records timed out; the transaction is in doubt"))
 
-    async def _end(self, commit: bool) -> None:
-        if not commit and self.state is not State.FAILED:
-            self.error = None
-        # From here on no record gets into the transaction: what is dropped, or flushed, is all of it.
-        self._go(State.ENDING)
-        if not commit:
-            self._to_add.clear()
-            self._drop_unsent(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "the transaction was aborted"))
-        await self._flush()
-        await self._all_told()
-        self._check_not_fatal()
-        if commit and self.error is not None:
-            # A record failed on the way: nothing was committed, and the user has to abort.
-            self._ending = None
-            self._go(State.FAILED)
-            raise KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
-        try:
-            if self._started and not (self.error is not None and self.error.code in _NEEDS_NEW_EPOCH):
-                await self._end_txn(commit)
-            if not self.second_protocol and self._new_epoch_needed:
-                await self._init_producer_id()
-        except KafkaError as error:
-            if error.code in _FATAL:
-                self.error = error
-                self._go(State.FATAL)
-            else:
-                self.error = error
-                self._ending = None
-                self._go(State.FAILED)
-            raise
-        self.error = None
-        self._ending = None
-        self._go(State.READY)
+    # --- waiting and errors
 
-    async def _end_txn(self, commit: bool) -> None:
-        request = EndTxnRequest(
-            transactional_id=self.id,
-            producer_id=self._sequences.producer_id,
-            producer_epoch=self._sequences.producer_epoch,
-            committed=commit,
-        )
-        highest = None if self.second_protocol else FIRST_END_TXN
-        response = await self._ask(lambda: request, self.id, TRANSACTION, lambda r: r.error_code, highest)
-        if response.producer_id >= 0 and response.producer_epoch >= 0:
-            self._sequences.set(response.producer_id, response.producer_epoch)
+    async def _report(self, task: asyncio.Task[None], timeout: float, call: str) -> None:
+        """Wait for the task, and remember the call until the user learns its outcome."""
+        self._unreported_call = call
+        await self._wait(task, timeout, call)
 
-    async def _ask(
-        self,
-        make: Callable[[], TopMessage],
-        key: str,
-        key_type: int,
-        code_of: Callable[[Any], int],
-        max_version: int | None = None,
-    ) -> Any:
-        """Ask the coordinator, again and again while it is an error that may pass."""
-        failures = 0
-        while True:
-            try:
-                node_id = self._coordinators.get((key, key_type))
-                if node_id is None:
-                    node_id = (await self._cluster.find_coordinator(key, key_type)).id
-                    self._coordinators[key, key_type] = node_id
-                response = await self._cluster.request(
-                    node_id, make(), max_version=max_version, timeout=self._request_timeout, channel=CHANNEL
-                )
-                code = code_of(response)
-                if not code:
-                    self._problem = None
-                    return response
-                raise error_of(code)
-            except KafkaError as error:
-                if error.code in _MOVED or isinstance(error, KafkaTimeout):
-                    self._coordinators.pop((key, key_type), None)
-                if not error.retriable or self._cluster.closed:
-                    raise
-                self._problem = error
-                failures += 1
-                # The end of the transaction before takes the coordinator only a moment.
-                brief = error.code == ErrorCode.CONCURRENT_TRANSACTIONS and failures <= 10
-                await asyncio.sleep(0.01 if brief else self._backoff.delay(failures))
-
-    def _speaks_second_protocol(self) -> bool:
-        node_id = self._coordinators.get((self.id, TRANSACTION))
-        # While all brokers are away, and the client begins anew with `bootstrap.servers`, it knows none by its id.
-        if node_id is None or node_id not in self._cluster.nodes:
-            return self.second_protocol
-        connection = self._cluster.ready_connection(node_id, CHANNEL)
-        if connection is None:
-            return self.second_protocol
-        return connection.features.get("transaction.version", 0) >= 2
-
-    # --- small things
-
-    def _still_ending(self) -> str:
-        done, call = ("aborted", "abort_transaction")
-        if self._ending is not None and self._ending[0]:
-            done, call = ("committed", "commit_transaction")
-        return f"the transaction is being {done}, and may have been: call {call} again until it returns"
-
-    def _reason(self) -> str:
-        return f": {self._problem}" if self._problem is not None else ""
-
-    def _go(self, state: State) -> None:
-        self.state = state
-        self._on_state()
-
-    def _done_unheard(self, what: str) -> bool:
-        """Whether this call ran out of time, and what it wanted was done since."""
-        if self.state is not State.READY or self._unheard != what:
-            return False
-        self._unheard = None
-        return True
-
-    def _check_not_fatal(self) -> None:
-        if self.state is State.FATAL:
-            assert self.error is not None
-            raise KafkaError(self.error.code, f"the producer cannot go on: {self.error}")
-
-    async def _wait(self, task: asyncio.Task[None], timeout: float, what: str) -> None:
-        # Whoever does not wait long enough, does not call again, and closes, need not hear how it ended.
+    async def _wait(self, task: asyncio.Task[None], timeout: float, call: str) -> None:
+        # After a timeout no caller may retrieve the exception; asyncio would log it.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:
-            raise KafkaTimeout(f"{what} took longer than {timeout:g} s{self._reason()}; it may be called again")
-        if self._unheard == what:
-            self._unheard = None
+            raise KafkaTimeout(f"{call} took longer than {timeout:g} s{self._cause()}; it may be called again")
+        if self._unreported_call == call:
+            self._unreported_call = None
         task.result()
 
+    def _completed_after_timeout(self, call: str) -> bool:
+        """Whether this call timed out and has completed since."""
+        if self.state is not State.READY or self._unreported_call != call:
+            return False
+        self._unreported_call = None
+        return True
 
-def _worst_of_partitions(response: Any) -> int:
-    codes = [p.partition_error_code for t in response.results_by_topic_v3_and_below for p in t.results_by_partition]
-    return _worst(codes)
+    def _check_not_fatal(self) -> None:
+        if self.state is State.FATAL_ERROR:
+            assert self.error is not None
+            raise KafkaError(self.error.code, f"the producer cannot continue: {self.error}")
 
+    def _must_be_aborted(self) -> KafkaError:
+        assert self.error is not None
+        return KafkaError(self.error.code, f"the transaction has failed and must be aborted: {self.error}")
 
-def _worst_of_offsets(response: Any) -> int:
-    return _worst([p.error_code for t in response.topics for p in t.partitions])
+    def _still_ending(self) -> str:
+        if self.state is State.COMMITTING:
+            result, call = "committed", "commit_transaction"
+        else:
+            result, call = "aborted", "abort_transaction"
+        return f"the transaction is being {result}, and may have been: call {call} again until it returns"
 
-
-def _worst(codes: list[int]) -> int:
-    """The one that decides: an error that does not pass, if there is any; OPERATION_NOT_ATTEMPTED only follows
-    others."""
-    errors = [code for code in codes if code]
-    hopeless = [code for code in errors if not error_of(code).retriable]
-    real = [code for code in hopeless if code != ErrorCode.OPERATION_NOT_ATTEMPTED]
-    return (real or [c for c in errors if c != ErrorCode.OPERATION_NOT_ATTEMPTED] or errors or [0])[0]
+    def _cause(self) -> str:
+        return f": {self._requests.last_error}" if self._requests.last_error is not None else ""

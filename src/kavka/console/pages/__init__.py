@@ -1,16 +1,17 @@
-"""The pages. Each module registers its pages and operations; the order here is that of the navigation."""
+"""The pages and operations. Importing a module registers them; the order of the imports is the
+order of the navigation."""
 
 # ruff: noqa: I001
 from kavka.console.pages import overview
 from kavka.console.pages import brokers
 from kavka.console.pages import topics, topic, topic_settings, topic_moves
-from kavka.console.pages import messages
+from kavka.console.pages import messages, message_pages
 from kavka.console.pages import groups
 from kavka.console.pages import transactions
 from kavka.console.pages import pipelines
 from kavka.console.pages import alerts, audit
 
 __all__ = [
-    "alerts", "audit", "brokers", "groups", "messages", "overview", "pipelines", "topic", "topic_moves",
-    "topic_settings", "topics", "transactions",
+    "alerts", "audit", "brokers", "groups", "message_pages", "messages", "overview", "pipelines", "topic",
+    "topic_moves", "topic_settings", "topics", "transactions",
 ]  # fmt: skip

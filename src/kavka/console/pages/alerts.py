@@ -1,4 +1,4 @@
-"""Alerts: those that are raised, the rules, and what was before."""
+"""Alerts: the raised alerts, the rules, and the past alerts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
-from kavka.console.alerts import Alerts, Event, Told
+from kavka.console.alerts import Alerts, Event, LastMessage
 from kavka.console.auth import Role
 from kavka.console.cluster import ActiveAlert
 from kavka.console.context import Context, check_confirmation, fingerprint
@@ -24,7 +24,8 @@ SHOWN_EVENTS = 100
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """`webhook` is shown in full to admins alone, since such addresses hold secrets; others see its host."""
+    """A rule. Only admins see the full `webhook`, since its URL may contain secrets; others see its
+    host."""
 
     id: int
     kind: str
@@ -36,7 +37,7 @@ class RuleRow:
     webhook: str
     enabled: bool
     raised: int
-    told: Told | None
+    told: LastMessage | None
     seen: str
 
 
@@ -70,7 +71,7 @@ async def alert_rules(context: Context) -> list[RuleRow]:
             rule.webhook if may_see else urlsplit(rule.webhook).hostname or "",
             rule.enabled,
             sum(alert.rule == rule.id for alert in context.cluster.alerts),
-            alerts.told.get(rule.id),
+            alerts.last_messages.get(rule.id),
             fingerprint(rule),
         )
         for rule in alerts.rules.values()
@@ -89,17 +90,15 @@ async def add_rule(
     alerts = alerts_of(context)
     if len(alerts.rules) >= MAX_RULES:
         raise Refused(f"there are {MAX_RULES} rules already", 409)
-    wanted = KINDS[kind].threshold if threshold is None else threshold
-    await alerts.put(Rule(0, kind, subject.strip() or "*", wanted, for_s or 0.0, checked_webhook(webhook)))
+    limit = KINDS[kind].threshold if threshold is None else threshold
+    await alerts.put(Rule(0, kind, subject.strip() or "*", limit, for_s or 0.0, checked_webhook(webhook)))
     return Done("the rule was added", f"/c/{context.cluster.name}/alerts")
 
 
 @action("/alerts/rules/{rule}", "Switch a rule on or off", role=Role.ADMIN)
 async def switch_rule(context: Context, rule: int, enabled: bool) -> Done:
-    found = _rule(context, rule)
-    await alerts_of(context).put(
-        Rule(found.id, found.kind, found.subject, found.threshold, found.for_s, found.webhook, enabled)
-    )
+    old = _rule(context, rule)
+    await alerts_of(context).put(Rule(old.id, old.kind, old.subject, old.threshold, old.for_s, old.webhook, enabled))
     return Done("the rule is on" if enabled else "the rule is off", f"/c/{context.cluster.name}/alerts")
 
 
@@ -110,17 +109,17 @@ async def delete_rule(
     confirm: Annotated[str, "The rule's number, typed again"],
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
-    found = _rule(context, rule)
-    check_confirmation(typed=confirm, name=str(rule), seen=seen, now=fingerprint(found))
+    current = _rule(context, rule)
+    check_confirmation(typed=confirm, name=str(rule), seen=seen, now=fingerprint(current))
     await alerts_of(context).remove(rule)
     return Done("the rule was deleted", f"/c/{context.cluster.name}/alerts")
 
 
 def _rule(context: Context, number: int) -> Rule:
-    found = alerts_of(context).rules.get(number)
-    if found is None:
+    rule = alerts_of(context).rules.get(number)
+    if rule is None:
         raise Refused(f"there is no rule {number}", 404)
-    return found
+    return rule
 
 
 def checked_webhook(address: str) -> str:

@@ -1,4 +1,4 @@
-"""Brokers: what each leads and keeps, its disks, its settings."""
+"""Brokers: their leaderships and replicas, disks and settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from kavka.console.views import View, page
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """`leader_skew` and `replica_skew`: how far it is from an even share, 0.25 for a quarter more than that."""
+    """A broker. `leader_skew` and `replica_skew` are the deviation from an even share: 0.25 is a
+    quarter more."""
 
     id: int
     up: bool
@@ -31,7 +32,7 @@ class BrokerRow:
     controller: bool
     leaders: int
     preferred: int
-    """Partitions that it should lead."""
+    """The number of partitions whose preferred leader it is."""
     replicas: int
     in_sync: int
     leader_skew: float
@@ -42,7 +43,7 @@ class BrokerRow:
 
 
 def broker_rows(sample: Sample) -> list[BrokerRow]:
-    """Those that are up, and those that are gone."""
+    """A row per broker, including missing brokers."""
     leaders: Counter[int] = Counter()
     preferred: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
@@ -54,9 +55,9 @@ def broker_rows(sample: Sample) -> list[BrokerRow]:
         in_sync.update(p.isr)
     count = len(sample.nodes) or 1
     led = sum(leaders[broker] for broker in sample.nodes) / count
-    kept = sum(replicas[broker] for broker in sample.nodes) / count
+    replicated = sum(replicas[broker] for broker in sample.nodes) / count
     rows = []
-    for broker in sorted({*sample.nodes, *sample.gone}):
+    for broker in sorted({*sample.nodes, *sample.missing_brokers}):
         node = sample.nodes.get(broker)
         dirs = [d for d in sample.dirs.get(broker, ()) if d.usable is not None]
         rows.append(
@@ -72,7 +73,7 @@ def broker_rows(sample: Sample) -> list[BrokerRow]:
                 replicas[broker],
                 in_sync[broker],
                 leaders[broker] / led - 1 if led and node else 0.0,
-                replicas[broker] / kept - 1 if kept and node else 0.0,
+                replicas[broker] / replicated - 1 if replicated and node else 0.0,
                 sample.disk_of(broker),
                 min((d.usable for d in dirs if d.usable is not None), default=None),
                 max((d.total for d in dirs if d.total is not None), default=None),
@@ -96,8 +97,8 @@ async def broker_settings(context: Context, broker: int) -> list[Setting]:
     if broker not in (await context.cluster.state()).nodes:
         raise Refused(f"broker {broker} is not in the cluster", 404)
     resource = ConfigResource.broker(broker)
-    found = await context.admin.describe_configs(resource, include_documentation=True, timeout=10)
-    return settings(found[resource].values(), BROKER_CONFIGS, ConfigSource.DYNAMIC_BROKER_CONFIG)
+    configs = await context.admin.describe_configs(resource, include_documentation=True, timeout=10)
+    return settings(configs[resource].values(), BROKER_CONFIGS, ConfigSource.DYNAMIC_BROKER_CONFIG)
 
 
 @action("/brokers/{broker}/settings", "Change a setting of a broker while it runs", role=Role.ADMIN)
@@ -121,7 +122,8 @@ async def change_broker_setting(
 
 @action("/brokers/{broker}/forget", "Expect a broker no more that is gone for good", role=Role.ADMIN)
 async def forget_broker(context: Context, broker: int, confirm: Annotated[str, "Its id, typed again"]) -> Done:
-    """Nothing in the cluster changes: the console no longer counts it as gone, unless partitions still name it."""
+    """The cluster does not change. The console no longer reports the broker as missing, unless it
+    still has replicas."""
     sample = await context.cluster.state()
     check_confirmation(typed=confirm, name=str(broker), seen="", now="")
     if broker in sample.nodes:
@@ -151,10 +153,10 @@ async def broker_page(view: View) -> Response:
         try:
             entries = await broker_settings(context, number)
         except Exception as error:
-            known = explained(error)
-            if known is None:
+            explanation = explained(error)
+            if explanation is None:
                 raise
-            problem = known[1]
+            problem = explanation[1]
     return view.render(
         "broker.html",
         row=row,

@@ -1,4 +1,4 @@
-"""Consumer groups: who is in them, how far behind they are, and where they go on."""
+"""Consumer groups: members, lag, and committed offsets."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from kavka.console.state import Sample
 from kavka.console.views import Pager, View, page
 
 DEFAULT_MINUTES, MAX_MINUTES = 60, 14 * 24 * 60
-MOST_OF_A_FILE = 500_000
-PATIENCE_S = 10.0
+MAX_FILE = 500_000
+TIMEOUT_S = 10.0
 
 Way = Enum("Way", {way.upper().replace("-", "_"): way for way in WAYS})  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """`lag` is None where the group has committed nothing, or nobody could be asked."""
+    """A group. `lag` is None without committed offsets, or if the coordinator did not respond."""
 
     group: str
     state: str
     type: str
-    """classic or consumer: the protocol of the group."""
+    """The protocol of the group: classic or consumer."""
     protocol_type: str
     coordinator: int | None
     topics: int
@@ -45,22 +45,26 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
+    """A member of a group with its assignment."""
+
     member: str
     client: str
     host: str
     instance: str | None
-    """Of a static member."""
+    """The group.instance.id of a static member."""
     rack: str | None
     epoch: int | None
     topics: list[str]
     partitions: list[str]
     target: list[str] | None
-    """Of the new protocol: where it is going, if it is not there yet."""
+    """The target assignment (consumer protocol), if it differs from the current one."""
     lag: int
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
+    """A partition of a group with its committed offset and its owner."""
+
     topic: str
     partition: int
     committed: int | None
@@ -75,6 +79,8 @@ class OffsetRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupDetails:
+    """A group with its members and offsets."""
+
     group: str
     state: str
     type: str
@@ -87,13 +93,15 @@ class GroupDetails:
     members: list[MemberRow]
     offsets: list[OffsetRow]
     may_reset: bool
-    """Whether offsets can be set now: nobody is in the group."""
+    """Whether offsets can be set: the group has no members."""
     seen: str
-    """For the actions: what this is the state of."""
+    """The fingerprint of the state, for actions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
+    """A partition of a reset with its current and new offset."""
+
     topic: str
     partition: int
     committed: int | None
@@ -103,7 +111,8 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What would be set; `offsets` is the same as lines of topic,partition,offset, for `set_group_offsets`."""
+    """The offsets that a reset would set; `offsets` has them as lines of topic,partition,offset for
+    `set_group_offsets`."""
 
     message: str
     rows: list[PlanRow]
@@ -112,7 +121,7 @@ class ResetPlan:
     warnings: list[str] = field(default_factory=list)
 
 
-# --- what is asked
+# --- queries
 
 
 @query("/groups", "All groups with their lag")
@@ -126,7 +135,7 @@ async def list_groups(
 
 
 def group_rows(sample: Sample, search: str = "", state: str = "") -> list[GroupRow]:
-    wanted = search.strip().lower()
+    pattern = search.strip().lower()
     return [
         GroupRow(
             group.id,
@@ -139,16 +148,16 @@ def group_rows(sample: Sample, search: str = "", state: str = "") -> list[GroupR
             group.lag if group.offsets else None,
         )
         for group in sample.groups.values()
-        if wanted in group.id.lower() and (not state or group.state == state)
+        if pattern in group.id.lower() and (not state or group.state == state)
     ]
 
 
 @query("/groups/one", "One group: members, assignment, offsets, lag")
 async def describe_group(context: Context, group: Annotated[str, "Its name"]) -> GroupDetails:
     sample = await context.cluster.state()
-    found = await _described(context, group)
-    committed = await context.admin.list_consumer_group_offsets(group, timeout=PATIENCE_S)
-    owner = {tp: member for member in found.members for tp in member.assignment}
+    description = await _described(context, group)
+    committed = await context.admin.list_consumer_group_offsets(group, timeout=TIMEOUT_S)
+    owner = {tp: member for member in description.members for tp in member.assignment}
     starts = {TopicPartition(p.topic, p.id): p.start for p in sample.partitions}
     ends = sample.ends
     rows = []
@@ -174,17 +183,17 @@ async def describe_group(context: Context, group: Annotated[str, "Its name"]) ->
     lag_of: dict[str, int] = {}
     for row in rows:
         lag_of[row.member] = lag_of.get(row.member, 0) + (row.lag or 0)
-    known = [row.lag for row in rows if row.lag is not None]
+    lags = [row.lag for row in rows if row.lag is not None]
     return GroupDetails(
         group,
-        found.state,
-        found.type,
-        found.protocol_type,
-        found.assignor,
-        f"{found.coordinator.id} ({found.coordinator.host}:{found.coordinator.port})",
-        found.group_epoch,
-        found.target_assignment_epoch,
-        sum(known) if known else None,
+        description.state,
+        description.type,
+        description.protocol_type,
+        description.assignor,
+        f"{description.coordinator.id} ({description.coordinator.host}:{description.coordinator.port})",
+        description.group_epoch,
+        description.target_assignment_epoch,
+        sum(lags) if lags else None,
         [
             MemberRow(
                 m.member_id,
@@ -200,28 +209,28 @@ async def describe_group(context: Context, group: Annotated[str, "Its name"]) ->
                 else _ranges(m.target_assignment),
                 lag_of.get(m.member_id, 0),
             )
-            for m in sorted(found.members, key=lambda m: (m.client_id, m.member_id))
+            for m in sorted(description.members, key=lambda m: (m.client_id, m.member_id))
         ],
         rows,
-        found.state in INACTIVE,
-        _seen(found.state, {tp: at.offset for tp, at in committed.items() if at is not None}),
+        description.state in INACTIVE,
+        _seen(description.state, {tp: at.offset for tp, at in committed.items() if at is not None}),
     )
 
 
 async def _described(context: Context, group: str) -> ConsumerGroupDescription:
     try:
-        found = (await context.admin.describe_consumer_groups([group], timeout=PATIENCE_S))[group]
+        description = (await context.admin.describe_consumer_groups([group], timeout=TIMEOUT_S))[group]
     except AdminError as error:
         if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             raise Refused(f"there is no group '{group}'", 404) from None
         raise
-    if found.state == "Dead":
+    if description.state == "Dead":
         raise Refused(f"there is no group '{group}'", 404)
-    return found
+    return description
 
 
 def _ranges(partitions: frozenset[TopicPartition]) -> list[str]:
-    """`topic: 0-3, 7` for each topic."""
+    """A text per topic: `topic: 0-3, 7`."""
     topics: dict[str, list[int]] = {}
     for tp in sorted(partitions):
         topics.setdefault(tp.topic, []).append(tp.partition)
@@ -260,7 +269,7 @@ async def group_lag(
     return Chart([at for at, _ in points], {"lag": [value for _, value in points]})
 
 
-# --- what is done
+# --- actions
 
 
 @action("/groups/plan", "What a reset of a group's offsets would set; nothing is changed")
@@ -270,19 +279,19 @@ async def plan_group_reset(
     way: Annotated[Way, ", ".join(WAYS)],
     value: Annotated[str, "The offset, number, time (ISO 8601) or duration (PnDTnHnMnS) of ways that take one"] = "",
     topics: Annotated[str, "As topic or topic:0,1,2, one to a line; all that the group has offsets for if empty"] = "",
-    file: Annotated[str, "Of from-file: lines of topic,partition,offset", Bounds(0, MOST_OF_A_FILE)] = "",
+    file: Annotated[str, "Of from-file: lines of topic,partition,offset", Bounds(0, MAX_FILE)] = "",
 ) -> ResetPlan:
     name = str(way.value)
     await _check_inactive(context, group)
     scope = await _scope(context, topics) if topics.strip() else None
-    wanted: str | Offsets | None = value.strip()
+    target: str | Offsets | None = value.strip()
     if name == "from-file":
-        wanted = _lines(file, group, "file")
+        target = _lines(file, group, "file")
         scope = None
-    elif name in ("to-offset", "shift-by", "to-datetime", "by-duration") and not wanted:
+    elif name in ("to-offset", "shift-by", "to-datetime", "by-duration") and not target:
         raise Refused(f"{name} takes a value", field="value")
     try:
-        plan = await context.admin.plan_offset_reset(group, name, scope, wanted)
+        plan = await context.admin.plan_offset_reset(group, name, scope, target)
     except ValueError as error:
         raise Refused(str(error), field="topics" if isinstance(error, BadReset) and scope else "value") from None
     if not plan.offsets:
@@ -307,14 +316,14 @@ async def plan_group_reset(
 async def set_group_offsets(
     context: Context,
     group: str,
-    offsets: Annotated[str, "Lines of topic,partition,offset", Bounds(1, MOST_OF_A_FILE)],
+    offsets: Annotated[str, "Lines of topic,partition,offset", Bounds(1, MAX_FILE)],
     seen: str = "",
 ) -> Done:
     state = await _check_inactive(context, group)
-    wanted = _lines(offsets, group, "offsets")
+    target = _lines(offsets, group, "offsets")
     check_seen(seen, _seen(state, await _committed(context, group)))
     try:
-        plan = await context.admin.plan_offset_reset(group, "from-file", None, wanted)
+        plan = await context.admin.plan_offset_reset(group, "from-file", None, target)
     except BadReset as error:
         raise Refused(str(error), field="offsets") from None
     await context.admin.alter_consumer_group_offsets(group, plan.offsets)
@@ -325,11 +334,11 @@ async def set_group_offsets(
 @action("/groups/offsets/delete", "Forget a group's offsets for a topic that it does not consume now")
 async def delete_group_offsets(context: Context, group: str, topic: str, confirm: str, seen: str = "") -> Done:
     committed = await _committed(context, group)
-    found = [tp for tp in committed if tp.topic == topic]
-    if not found:
+    partitions = [tp for tp in committed if tp.topic == topic]
+    if not partitions:
         raise Refused(f"{group} has no offsets for '{topic}'", 404, "topic")
     check_confirmation(typed=confirm, name=topic, seen=seen, now=_seen(await _state(context, group), committed))
-    await context.admin.delete_consumer_group_offsets(group, found)
+    await context.admin.delete_consumer_group_offsets(group, partitions)
     context.cluster.changed()
     return Done(f"the offsets of {group} for {topic} are forgotten", _address(context, group))
 
@@ -355,13 +364,13 @@ async def _check_inactive(context: Context, group: str) -> str:
 
 
 async def _committed(context: Context, group: str) -> Offsets:
-    found = await context.admin.list_consumer_group_offsets(group)
-    return {tp: at.offset for tp, at in found.items() if at is not None}
+    offsets = await context.admin.list_consumer_group_offsets(group)
+    return {tp: at.offset for tp, at in offsets.items() if at is not None}
 
 
 async def _scope(context: Context, text: str) -> list[TopicPartition]:
-    """`topic` and `topic:0,1,2`, one to a line."""
-    found: set[TopicPartition] = set()
+    """Parse lines of `topic` or `topic:0,1,2`."""
+    partitions: set[TopicPartition] = set()
     for line in text.splitlines():
         topic, colon, numbers = (piece.strip() for piece in line.strip().rpartition(":"))
         if not colon:
@@ -370,7 +379,7 @@ async def _scope(context: Context, text: str) -> list[TopicPartition]:
             continue
         if colon:
             try:
-                found |= {TopicPartition(topic, int(number)) for number in numbers.split(",")}
+                partitions |= {TopicPartition(topic, int(number)) for number in numbers.split(",")}
             except ValueError:
                 raise Refused(f"'{line.strip()[:60]}' is not topic:partition,…", field="topics") from None
             continue
@@ -378,18 +387,18 @@ async def _scope(context: Context, text: str) -> list[TopicPartition]:
             described = (await context.admin.describe_topics([topic]))[topic]
         except AdminError as error:
             raise Refused(f"{topic}: {reason(error)}", 404, "topics") from None
-        found |= {TopicPartition(topic, info.partition) for info in described.partitions}
-    return sorted(found)
+        partitions |= {TopicPartition(topic, info.partition) for info in described.partitions}
+    return sorted(partitions)
 
 
 def _lines(text: str, group: str, field: str) -> Offsets:
     try:
-        found = read_offsets_csv(text.splitlines(), [group], "the file").get(group, {})
+        offsets = read_offsets_csv(text.splitlines(), [group], "the file").get(group, {})
     except BadReset as error:
         raise Refused(str(error), field=field) from None
-    if not found:
+    if not offsets:
         raise Refused("there is no line topic,partition,offset for this group", field=field)
-    return found
+    return offsets
 
 
 def _address(context: Context, group: str) -> str:

@@ -17,15 +17,15 @@ from kavka.console.views import View, page
 
 DEFAULT_MINUTES = 15
 MAX_MINUTES = 14 * 24 * 60
-RECENT_S = 1800
-"""How far back the rates in memory go, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerDisk:
+    """The disk usage of a broker."""
+
     broker: int
     size: int | None
-    """Bytes of all replicas."""
+    """The size of all replicas in bytes."""
     total: int | None
     usable: int | None
 
@@ -36,11 +36,12 @@ class BrokerDisk:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`offline` and `under_replicated` count partitions; `gone` are brokers that were here before, or have replicas."""
+    """A summary of a cluster. `offline` and `under_replicated` count partitions; `gone` are missing
+    brokers."""
 
     at: float
     error: str
-    """Why the cluster does not answer now; then the rest is of `at`."""
+    """Why the cluster does not respond; the other fields are then as of `at`."""
     cluster_id: str
     controller: int | None
     brokers: list[int]
@@ -68,11 +69,13 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterListing:
+    """A cluster of this console."""
+
     name: str
-    """As it stands in the addresses of pages and of this interface."""
+    """The name in the URLs of pages and operations."""
     servers: str
     error: str
-    """Why the cluster does not answer now."""
+    """Why the cluster does not respond."""
 
 
 @query("/clusters", "The clusters of this console", everywhere=True)
@@ -98,7 +101,7 @@ def summary(cluster: ClusterHandle, sample: Sample) -> Overview:
         cluster_id=sample.cluster_id,
         controller=sample.controller if sample.controller in sample.nodes else None,
         brokers=list(sample.nodes),
-        gone=list(sample.gone),
+        gone=list(sample.missing_brokers),
         topics=len(sample.topics) - internal,
         internal_topics=internal,
         partitions=len(partitions),
@@ -117,7 +120,7 @@ def summary(cluster: ClusterHandle, sample: Sample) -> Overview:
 
 
 def _disk(sample: Sample, broker: int) -> BrokerDisk:
-    """Several log directories may be on one disk: that with the least room is what counts."""
+    """The fullest disk of a broker. Several log directories may share a disk."""
     dirs = [d for d in sample.dirs.get(broker, ()) if d.total and d.usable is not None]
     fullest = max(dirs, key=lambda d: d.used_share or 0.0, default=None)
     return BrokerDisk(
@@ -131,8 +134,9 @@ async def rates(
     unit: Annotated[Unit, "messages or bytes"] = Unit.MESSAGES,
     minutes: Annotated[int, "How far back", Bounds(1, MAX_MINUTES)] = DEFAULT_MINUTES,
 ) -> Chart:
-    """In is what partitions grew by. Out is what consumer groups have committed: readers without a group do not show;
-    its bytes are reckoned with the mean size of what is in each topic."""
+    """In is the growth of the partitions. Out is derived from the committed offsets of consumer
+    groups, so consumers without a group are not counted. Its bytes are estimated from the mean
+    message size of each topic."""
     cluster = context.cluster
     since = time.time() - minutes * 60
     into, out = f"{unit.value}_in", f"{unit.value}_out"

@@ -1,4 +1,4 @@
-"""Pipelines: the streams jobs of this machine, and the connectors of Connect workers."""
+"""Pipelines: the streams jobs of this machine, and the connectors of the Connect workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from kavka.console.views import View, page
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """`state` is the job's own, FAILED with `error`, or GONE where its process was killed."""
+    """A job. `state` is the state that it reports, FAILED with `error`, or GONE if its process was
+    killed."""
 
     name: str
     state: str
@@ -37,9 +38,11 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorsFound:
+    """The connectors of all workers; `problems` has a line per worker that did not respond."""
+
     connectors: list[ConnectorRow]
     lags: dict[str, int] = field(default_factory=dict)
-    """Of sinks: how far their group is behind."""
+    """The lag of the groups of sinks."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -61,31 +64,31 @@ _DONE = {
 @query("/pipelines", "The streams jobs that run on the console's machine, or ended badly there")
 async def list_pipelines(context: Context) -> list[JobRow]:
     try:
-        found = await asyncio.to_thread(jobs.all_jobs)
+        all_jobs = await asyncio.to_thread(jobs.all_jobs)
     except (jobs.JobError, OSError) as error:
         raise Refused(str(error), 500) from None
-    return [_job(one) for one in found]
+    return [_job(job) for job in all_jobs]
 
 
-def _job(one: dict[str, Any]) -> JobRow:
+def _job(job: dict[str, Any]) -> JobRow:
     def number(name: str) -> Any:
-        value = one.get(name)
+        value = job.get(name)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     started = number("started")
-    error = str(one.get("error") or "")
-    if one["state"] == jobs.GONE:
+    error = str(job.get("error") or "")
+    if job["state"] == jobs.GONE:
         error = "its process is gone without having said why: it was killed, or the machine was"
     return JobRow(
-        one["application.id"],
-        str(one["state"]),
-        one["running"],
-        int(one["pid"]),
-        str(one.get("job", "")),
+        job["application.id"],
+        str(job["state"]),
+        job["running"],
+        int(job["pid"]),
+        str(job.get("job", "")),
         started / 1000 if started else None,
         number("batch"),
-        number("rows_per_second") if one["running"] else None,
-        number("lag") if one["running"] else None,
+        number("rows_per_second") if job["running"] else None,
+        number("lag") if job["running"] else None,
         number("state_rows"),
         error,
     )
@@ -99,18 +102,18 @@ async def stop_pipeline(context: Context, name: str) -> Done:
 
 @action("/pipelines/restart", "Start a streams job again as it was started before", role=Role.ADMIN)
 async def restart_pipeline(context: Context, name: str) -> Done:
-    pid = await _do(jobs.start_again, name)
+    pid = await _do(jobs.restart, name)
     return Done(f"{name} is started, as process {pid}; it is shown here when it runs", _here(context))
 
 
 @action("/pipelines/forget", "Forget a streams job that ended badly")
 async def forget_pipeline(context: Context, name: str) -> Done:
-    found = await _do(jobs.read, name)
-    if found is None:
+    job = await _do(jobs.read, name)
+    if job is None:
         raise Refused(f"nothing is known of {name}", 404)
-    if found["running"]:
+    if job["running"]:
         raise Refused(f"{name} runs: stop it first", 409)
-    await _do(jobs.forget, name)
+    await _do(jobs.remove, name)
     return Done(f"{name} is forgotten", _here(context))
 
 
@@ -137,23 +140,23 @@ def workers(context: Context) -> list[Workers]:
 
 @query("/connectors", "The connectors of the Connect workers that the console was told of")
 async def list_connectors(context: Context) -> ConnectorsFound:
-    found: list[ConnectorRow] = []
+    connectors: list[ConnectorRow] = []
     problems: list[str] = []
-    for answer in await asyncio.gather(*(one.connectors() for one in workers(context)), return_exceptions=True):
-        if isinstance(answer, Refused):
-            problems.append(str(answer))
-        elif isinstance(answer, BaseException):
-            raise answer
+    for result in await asyncio.gather(*(cluster.connectors() for cluster in workers(context)), return_exceptions=True):
+        if isinstance(result, Refused):
+            problems.append(str(result))
+        elif isinstance(result, BaseException):
+            raise result
         else:
-            found += answer
+            connectors += result
     groups = (await context.cluster.state(groups=True)).groups
     lags = {}
-    for row in found:
-        # Where the consumers of a sink commit.
+    for row in connectors:
+        # The group of a sink's consumers.
         group = groups.get(f"connect-{row.name}")
         if row.type == "sink" and group is not None and group.lag is not None:
             lags[row.name] = group.lag
-    return ConnectorsFound(found, lags, problems)
+    return ConnectorsFound(connectors, lags, problems)
 
 
 @action("/connectors/do", "Pause, resume, restart or stop a connector")
@@ -163,10 +166,10 @@ async def control_connector(
     what: What,
     at: Annotated[str, "The workers' address, where there are several"] = "",
 ) -> Done:
-    known = [one for one in workers(context) if not at or one.address == at]
-    if not known:
+    matching = [cluster for cluster in workers(context) if not at or cluster.address == at]
+    if not matching:
         raise Refused("the console was told of no such Connect workers (console.connect.url)", 404)
-    await known[0].do(connector, what.value)
+    await matching[0].do(connector, what.value)
     return Done(f"{connector} {_DONE[what]}", _here(context))
 
 

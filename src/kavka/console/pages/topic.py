@@ -1,4 +1,4 @@
-"""One topic: its partitions, who reads it, and what can be done with it."""
+"""A topic: its partitions, its consumer groups, and its actions."""
 
 from __future__ import annotations
 
@@ -34,44 +34,47 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class TopicDetail:
+    """A topic with its partitions and consumer groups."""
+
     row: TopicRow
     topic_id: str
     partitions: list[Partition]
     readers: list[Reader]
     seen: str
-    """The fingerprint that goes with a confirmation."""
+    """The fingerprint for a confirmation."""
 
 
 def seen_of(topic: Topic) -> str:
-    """Another topic of the same name, or more partitions, is not what was looked at."""
+    """The fingerprint of a topic. It changes when the topic is recreated or gets more
+    partitions."""
     return fingerprint(topic.name, topic.id, len(topic.partitions))
 
 
 @query("/topics/{topic}", "One topic: partitions with leader, replicas, ISR, offsets and size; and who reads it")
 async def describe_topic(context: Context, topic: str) -> TopicDetail:
     cluster = context.cluster
-    found = await cluster.topic(topic, groups=True)
+    described = await cluster.topic(topic, groups=True)
     return TopicDetail(
-        row_of(cluster, found),
-        str(found.id),
-        list(found.partitions),
+        row_of(cluster, described),
+        str(described.id),
+        list(described.partitions),
         readers(cluster.sample, topic),
-        seen_of(found),
+        seen_of(described),
     )
 
 
 def readers(sample: Sample | None, topic: str) -> list[Reader]:
-    found = []
+    groups = []
     for group in (sample.groups if sample else {}).values():
         here = [tp for tp in group.offsets or () if tp.topic == topic]
         if here:
             lag = sum(group.lags.get(tp, 0) for tp in here) if group.lags is not None else None
-            found.append(Reader(group.id, group.state, len(here), lag))
-    return sorted(found, key=lambda reader: -(reader.lag or 0))
+            groups.append(Reader(group.id, group.state, len(here), lag))
+    return sorted(groups, key=lambda reader: -(reader.lag or 0))
 
 
 async def fresh_topic(cluster: ClusterHandle, name: str) -> Topic:
-    """As it is now, not a few seconds ago: for what a confirmation is checked against."""
+    """The topic from a new sample, for the check of a confirmation."""
     cluster.changed()
     topic = await cluster.topic(name)
     if cluster.error:
@@ -86,8 +89,8 @@ async def delete_topic(
     confirm: Annotated[str, "The topic's name, typed again"],
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
-    found = await fresh_topic(context.cluster, topic)
-    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(found))
+    current = await fresh_topic(context.cluster, topic)
+    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(current))
     await context.admin.delete_topics([topic])
     await context.cluster.settle(lambda sample: topic not in sample.topics)
     return Done(f"{topic} was deleted", f"/c/{context.cluster.name}/topics")
@@ -100,13 +103,13 @@ async def empty_topic(
     confirm: Annotated[str, "The topic's name, typed again"],
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
-    """What is there now; what is written while this is done may stay."""
-    found = await fresh_topic(context.cluster, topic)
-    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(found))
-    leaderless = [p.id for p in found.partitions if p.offline]
+    """Deletes the current messages; messages that are written meanwhile may remain."""
+    current = await fresh_topic(context.cluster, topic)
+    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(current))
+    leaderless = [p.id for p in current.partitions if p.offline]
     if leaderless:
         raise Refused(f"partition {leaderless[0]} has no leader: nothing was done", 409)
-    await context.admin.delete_records({TopicPartition(topic, p.id): ALL_RECORDS for p in found.partitions})
+    await context.admin.delete_records({TopicPartition(topic, p.id): ALL_RECORDS for p in current.partitions})
     context.cluster.changed()
     return Done(f"{topic} is empty", topic_address(context, topic))
 
@@ -118,11 +121,13 @@ async def add_partitions(
     total: Annotated[int, "How many there shall be in all", Bounds(1, MAX_PARTITIONS)],
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
-    """There is no way back, and keys go to other partitions than before."""
-    found = await fresh_topic(context.cluster, topic)
-    check_seen(seen, seen_of(found))
-    if total <= len(found.partitions):
-        raise Refused(f"{topic} has {len(found.partitions)} partitions already: there can only be more", field="total")
+    """This cannot be undone, and keys are assigned to other partitions than before."""
+    current = await fresh_topic(context.cluster, topic)
+    check_seen(seen, seen_of(current))
+    if total <= len(current.partitions):
+        raise Refused(
+            f"{topic} has {len(current.partitions)} partitions already: there can only be more", field="total"
+        )
     await context.admin.create_partitions({topic: total})
     await context.cluster.settle(
         lambda sample: topic in sample.topics and len(sample.topics[topic].partitions) >= total
@@ -134,11 +139,11 @@ async def add_partitions(
 async def elect_preferred(
     context: Context, topic: str, partition: Annotated[int | None, "Only this one", Bounds(0)] = None
 ) -> Done:
-    found = await context.cluster.topic(topic)
-    wanted = [TopicPartition(topic, p.id) for p in found.partitions if partition is None or p.id == partition]
-    if not wanted:
+    current = await context.cluster.topic(topic)
+    partitions = [TopicPartition(topic, p.id) for p in current.partitions if partition is None or p.id == partition]
+    if not partitions:
         raise Refused(f"there is no partition {partition}", 404, "partition")
-    results = await context.admin.elect_leaders(ElectionType.PREFERRED, wanted)
+    results = await context.admin.elect_leaders(ElectionType.PREFERRED, partitions)
     context.cluster.changed()
     elected = [tp for tp, error in results.items() if error is None]
     failed = {

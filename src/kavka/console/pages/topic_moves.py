@@ -1,7 +1,7 @@
-"""Moving the partitions of a topic to other brokers: choose, see the plan, run it, watch it, call it off.
+"""Reassigns the partitions of a topic: plan, start, progress, cancellation.
 
-A throttle that was set from here is remembered in the store and taken away when the moves of its topic are over, also
-when the console was restarted in between.
+A throttle of the console is recorded in the store and removed when the reassignment of its topic
+ends, also after a restart of the console.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from kavka.console.registry import Bounds, Done, action, query
 from kavka.console.state import Topic
 from kavka.console.views import View, page
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
+    """A partition of a reassignment plan."""
+
     partition: int
     current: tuple[int, ...]
     proposed: tuple[int, ...]
@@ -42,13 +44,13 @@ class Planned:
 
     @property
     def copied(self) -> int:
-        """Bytes that have to go over the network."""
+        """The bytes to copy over the network."""
         return len(set(self.proposed) - set(self.current)) * (self.size or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One that is under way. `done` is the share of the bytes that are there, None where nobody says."""
+    """A reassignment in progress. `done` is the share of copied bytes, None if unknown."""
 
     partition: int
     replicas: tuple[int, ...]
@@ -68,30 +70,30 @@ async def plan_moves(
     brokers: Annotated[list[int], "Those that are to have the replicas", Bounds(1)],
     replication: Annotated[int | None, "Replicas of each; as many as now if left out", Bounds(1, 1000)] = None,
 ) -> list[Planned]:
-    found = await context.cluster.topic(topic)
+    described = await context.cluster.topic(topic)
     sample = await context.cluster.state()
     unknown = [broker for broker in brokers if broker not in sample.nodes]
     if unknown:
         raise Refused(f"broker {unknown[0]} is not in the cluster", field="brokers")
     racks = {broker: sample.nodes[broker].rack for broker in brokers}
-    current = {p.id: p.replicas for p in found.partitions}
-    proposed = propose(current, list(dict.fromkeys(brokers)), racks, replication or found.replication)
-    return [Planned(p.id, p.replicas, proposed[p.id], p.size) for p in found.partitions]
+    current = {p.id: p.replicas for p in described.partitions}
+    proposed = propose(current, list(dict.fromkeys(brokers)), racks, replication or described.replication)
+    return [Planned(p.id, p.replicas, proposed[p.id], p.size) for p in described.partitions]
 
 
 @query("/topics/{topic}/moves", "Moves of a topic's partitions that are under way")
 async def list_moves(context: Context, topic: str) -> list[Move]:
-    found = await context.cluster.topic(topic)
-    wanted = [TopicPartition(topic, p.id) for p in found.partitions]
-    under_way = await context.admin.list_partition_reassignments(wanted, timeout=10)
-    sizes = await _sizes(context, {tp: move.adding_replicas for tp, move in under_way.items()})
-    leaders = {p.id: p.size for p in found.partitions}
+    described = await context.cluster.topic(topic)
+    partitions = [TopicPartition(topic, p.id) for p in described.partitions]
+    in_progress = await context.admin.list_partition_reassignments(partitions, timeout=10)
+    sizes = await _sizes(context, {tp: move.adding_replicas for tp, move in in_progress.items()})
+    leaders = {p.id: p.size for p in described.partitions}
     moves = []
-    for tp, move in sorted(under_way.items()):
+    for tp, move in sorted(in_progress.items()):
         total = (leaders.get(tp.partition) or 0) * len(move.adding_replicas)
-        there = [sizes.get((tp, broker)) for broker in move.adding_replicas]
-        known = sum(size for size in there if size is not None)
-        done = None if not total or None in there else min(1.0, known / total)
+        added_sizes = [sizes.get((tp, broker)) for broker in move.adding_replicas]
+        copied = sum(size for size in added_sizes if size is not None)
+        done = None if not total or None in added_sizes else min(1.0, copied / total)
         moves.append(Move(tp.partition, move.replicas, move.adding_replicas, move.removing_replicas, done))
     return moves
 
@@ -99,17 +101,17 @@ async def list_moves(context: Context, topic: str) -> list[Move]:
 async def _sizes(
     context: Context, adding: dict[TopicPartition, tuple[int, ...]]
 ) -> dict[tuple[TopicPartition, int], int]:
-    """Of the replicas that are being made."""
+    """The sizes of the replicas being added."""
     brokers = {broker for some in adding.values() for broker in some}
     if not brokers:
         return {}
     try:
-        found = await context.admin.describe_log_dirs(brokers, list(adding), timeout=5)
+        log_dirs = await context.admin.describe_log_dirs(brokers, list(adding), timeout=5)
     except KafkaError as error:
-        found = getattr(error, "results", {})
+        log_dirs = getattr(error, "results", {})
     return {
         (tp, broker): max(info.size for info in infos)
-        for broker, dirs in found.items()
+        for broker, dirs in log_dirs.items()
         for directory in dirs.values()
         for tp, infos in directory.replicas.items()
         if infos
@@ -125,50 +127,52 @@ async def move_partitions(
     seen: Annotated[str, "The fingerprint of the assignment that was shown"] = "",
 ) -> Done:
     cluster = context.cluster
-    found = await fresh_topic(cluster, topic)
-    check_seen(seen, assignment_of(found))
+    described = await fresh_topic(cluster, topic)
+    check_seen(seen, assignment_of(described))
     nodes = (await cluster.state()).nodes
-    current = {TopicPartition(topic, p.id): p.replicas for p in found.partitions}
-    wanted: dict[TopicPartition, tuple[int, ...]] = {}
+    current = {TopicPartition(topic, p.id): p.replicas for p in described.partitions}
+    target: dict[TopicPartition, tuple[int, ...]] = {}
     for key, text in plan.items():
         number, brokers = parse_replicas(key, text)
         tp = TopicPartition(topic, number)
         if tp not in current:
             raise Refused(f"there is no partition {number}")
-        gone = [broker for broker in brokers if broker not in nodes and broker not in current[tp]]
-        if gone:
-            raise Refused(f"partition {number}: broker {gone[0]} is not in the cluster")
+        unknown = [broker for broker in brokers if broker not in nodes and broker not in current[tp]]
+        if unknown:
+            raise Refused(f"partition {number}: broker {unknown[0]} is not in the cluster")
         if brokers != current[tp]:
-            wanted[tp] = brokers
-    if not wanted:
+            target[tp] = brokers
+    if not target:
         raise Refused("nothing would move")
-    under_way = await context.admin.list_partition_reassignments(list(current))
-    if under_way:
+    in_progress = await context.admin.list_partition_reassignments(list(current))
+    if in_progress:
         raise Refused("partitions of this topic are being moved already: wait, or cancel that first", 409)
     if throttle is not None:
-        # Noted before it is set: a throttle that nobody remembers would stay.
+        # Record the throttle before setting it: an unrecorded throttle would never be removed.
         await _remember(cluster, topic, True)
-        await context.admin.throttle_replication(throttle, under_way, wanted, current)
-    await context.admin.alter_partition_reassignments(wanted)
+        await context.admin.throttle_replication(throttle, in_progress, target, current)
+    await context.admin.alter_partition_reassignments(target)
     cluster.changed()
-    many = "s" if len(wanted) > 1 else ""
-    return Done(f"{len(wanted)} partition{many} began to move", topic_address(context, topic) + "/move")
+    many = "s" if len(target) > 1 else ""
+    return Done(f"{len(target)} partition{many} began to move", topic_address(context, topic) + "/move")
 
 
 @action("/topics/{topic}/moves/cancel", "Call off the moves of a topic's partitions", role=Role.ADMIN)
 async def cancel_moves(context: Context, topic: str) -> Done:
-    found = await context.cluster.topic(topic)
-    wanted = [TopicPartition(topic, p.id) for p in found.partitions]
-    under_way = await context.admin.list_partition_reassignments(wanted)
-    if not under_way:
+    described = await context.cluster.topic(topic)
+    partitions = [TopicPartition(topic, p.id) for p in described.partitions]
+    in_progress = await context.admin.list_partition_reassignments(partitions)
+    if not in_progress:
         raise Refused("nothing is being moved any more", 409)
-    await context.admin.alter_partition_reassignments(dict.fromkeys(under_way))
+    await context.admin.alter_partition_reassignments(dict.fromkeys(in_progress))
     context.cluster.changed()
-    many = "s" if len(under_way) > 1 else ""
-    return Done(f"the move of {len(under_way)} partition{many} was called off", topic_address(context, topic) + "/move")
+    many = "s" if len(in_progress) > 1 else ""
+    return Done(
+        f"the move of {len(in_progress)} partition{many} was called off", topic_address(context, topic) + "/move"
+    )
 
 
-# --- throttles that were set from here
+# --- throttles
 
 
 def _key(cluster: ClusterHandle, topic: str) -> str:
@@ -200,20 +204,20 @@ async def load_throttled(cluster: ClusterHandle) -> None:
 
 
 async def clear_done_throttles(cluster: ClusterHandle) -> None:
-    """After a sample: the throttle of a topic whose moves are over is taken away."""
+    """Remove the throttles of topics whose reassignment has ended. Called after every sample."""
     if not cluster.throttled or cluster.error or cluster.sample is None:
         return
     try:
         busy = {tp.topic for tp in await cluster.admin.list_partition_reassignments(timeout=10)}
         for topic in sorted(cluster.throttled - busy):
             here = [topic] if topic in cluster.sample.topics else []
-            # Brokers have one rate for all: it goes with the last move.
+            # A broker has one rate for all topics, removed after the last reassignment.
             brokers = [] if busy else list(cluster.sample.nodes)
             await cluster.admin.clear_throttles(brokers, here, timeout=10)
             if not busy:
                 await _remember(cluster, topic, False)
     except KafkaError as error:
-        log.info("the throttle of a move stays for now: %s", error)
+        logger.info("Cannot remove the throttle of a reassignment yet: %s", error)
 
 
 @page("/topics/{topic}/move", "Move", tab="Move", role=Role.ADMIN)
@@ -247,8 +251,8 @@ async def move_page(view: View) -> Response:
 
 
 def _chosen(view: View) -> list[int]:
-    found = []
+    brokers = []
     for text in view.request.query_params.getlist("brokers"):
         if text.isascii() and text.isdigit() and len(text) < 10:
-            found.append(int(text))
-    return found
+            brokers.append(int(text))
+    return brokers

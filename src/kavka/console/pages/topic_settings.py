@@ -1,4 +1,4 @@
-"""The settings of a topic, each with its help."""
+"""The settings of a topic."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kavka.console.views import View, page
 async def topic_settings(context: Context, topic: str) -> list[Setting]:
     await context.cluster.topic(topic)
     resource = ConfigResource.topic(topic)
-    found = await context.admin.describe_configs(resource, include_documentation=True)
-    return settings(found[resource].values(), TOPIC_CONFIGS, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    configs = await context.admin.describe_configs(resource, include_documentation=True)
+    return settings(configs[resource].values(), TOPIC_CONFIGS, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
 
 @action("/topics/{topic}/settings", "Change a setting of a topic", role=Role.ADMIN)

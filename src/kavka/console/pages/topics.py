@@ -1,4 +1,4 @@
-"""All topics: search, order, create."""
+"""The list of topics, and the creation of topics."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ HEALTHS = ("offline", "under-replicated", "healthy")
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """`messages` is last offset less first: fewer in compacted topics. `size` is that of the leaders' logs, `disk` of
-    all replicas. `messages_in` and `bytes_in` are per second."""
+    """A topic. `messages` is the number of offsets; a compacted topic has fewer messages. `size` is
+    the size of the leaders' logs, `disk` of all replicas. `messages_in` and `bytes_in` are per
+    second."""
 
     name: str
     internal: bool
@@ -90,12 +91,12 @@ async def list_topics(
     order = ORDERS.get(sort.removeprefix("-"))
     if order is None:
         raise Refused(f"sort must be one of {', '.join(ORDERS)}, not '{sort[:60]}'", field="sort")
-    wanted = search.strip().lower()
+    pattern = search.strip().lower()
     rows = [
         row_of(context.cluster, topic)
         for topic in sample.topics.values()
         if (internal or not topic.internal)
-        and wanted in topic.name.lower()
+        and pattern in topic.name.lower()
         and (not health or topic.health == health or (health == "under-replicated" and topic.under_replicated))
     ]
     return sorted(rows, key=order, reverse=sort.startswith("-"))
@@ -109,10 +110,10 @@ async def create_topic(
     replication: Annotated[int | None, "Replicas of each; the broker's default if left out", Bounds(1, 1000)] = None,
     configs: Annotated[dict[str, str] | None, "Settings by name; empty ones are left out"] = None,
 ) -> Done:
-    given = {key: value for key, value in (configs or {}).items() if value not in (None, "")}
-    made = await context.admin.create_topics([NewTopic(name.strip(), partitions, replication, configs=given)])
+    overrides = {key: value for key, value in (configs or {}).items() if value not in (None, "")}
+    created = await context.admin.create_topics([NewTopic(name.strip(), partitions, replication, configs=overrides)])
     await context.cluster.settle(lambda sample: name.strip() in sample.topics)
-    count = next(iter(made.values())).num_partitions
+    count = next(iter(created.values())).num_partitions
     words = f" with {count} partition{'s' if count != 1 else ''}" if count > 0 else ""
     return Done(f"{name.strip()} was created{words}", topic_address(context, name.strip()))
 

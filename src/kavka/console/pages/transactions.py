@@ -1,4 +1,4 @@
-"""Transactions and producers: what is open, for how long, what hangs, and ending it."""
+"""Transactions and producers: open and hanging transactions, and their termination."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from kavka.console.views import Pager, View, page
 
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 DEFAULT_MINUTES = 15
-"""A producer's transaction may take this long (transaction.max.timeout.ms): what is older may hang."""
+"""The default of transaction.max.timeout.ms: an older open transaction may hang."""
 MINUTE_MS = 60_000
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRow:
+    """A transaction as its coordinator reports it."""
+
     transactional_id: str
     producer_id: int
     producer_epoch: int | None
     state: str
     coordinator: int
     started: float | None
-    """Seconds since 1970, of one that is open."""
+    """The start of an open transaction, in seconds since the epoch."""
     seconds: float | None
     timeout_seconds: float | None
     partitions: list[str]
@@ -44,7 +46,7 @@ class TransactionRow:
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """A transaction that is open in a partition. `hangs`: no coordinator ends it any more."""
+    """An open transaction in a partition. `hangs`: no coordinator will end it."""
 
     topic: str
     partition: int
@@ -58,6 +60,8 @@ class OpenRow:
 
 @dataclass(frozen=True, slots=True)
 class ProducerRow:
+    """A producer as a partition leader reports it."""
+
     producer_id: int
     producer_epoch: int
     last_sequence: int
@@ -68,7 +72,7 @@ class ProducerRow:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsFound:
-    """`problems`: coordinators that could not be asked."""
+    """Transactions. `problems` has a line per coordinator that did not respond."""
 
     rows: list[TransactionRow]
     problems: list[str]
@@ -76,6 +80,8 @@ class TransactionsFound:
 
 @dataclass(frozen=True, slots=True)
 class Search:
+    """The open transactions of the searched partitions."""
+
     rows: list[OpenRow]
     partitions: int
     problems: list[str]
@@ -87,41 +93,45 @@ async def list_transactions(
     search: Annotated[str, "Part of a transactional id"] = "",
     only_open: Annotated[bool, "Only those that are open"] = False,
 ) -> TransactionsFound:
-    wanted = search.strip().lower()
+    pattern = search.strip().lower()
     problems: list[str] = []
     try:
-        everything = await context.admin.list_transactions(timeout=PATIENCE_S)
+        everything = await context.admin.list_transactions(timeout=TIMEOUT_S)
     except AdminError as error:
-        everything = [one for some in error.results.values() for one in some]
+        everything = [listing for some in error.results.values() for listing in some]
         problems = [
             f"broker {broker} did not list its transactions: {reason(why)}" for broker, why in error.errors.items()
         ]
-    listed = [t for t in everything if wanted in t.transactional_id.lower()]
+    listed = [t for t in everything if pattern in t.transactional_id.lower()]
     described: dict[str, TransactionDescription] = {}
     running = [t.transactional_id for t in listed if t.state in OPEN]
     if running:
         try:
-            described = await context.admin.describe_transactions(running, timeout=PATIENCE_S)
+            described = await context.admin.describe_transactions(running, timeout=TIMEOUT_S)
         except AdminError as error:
             described = error.results
     now = time.time()
     rows = []
-    for one in listed:
-        found = described.get(one.transactional_id)
-        if only_open and one.state not in OPEN:
+    for listing in listed:
+        description = described.get(listing.transactional_id)
+        if only_open and listing.state not in OPEN:
             continue
-        began = found.start_time_ms / 1000 if found is not None and found.start_time_ms is not None else None
+        began = (
+            description.start_time_ms / 1000
+            if description is not None and description.start_time_ms is not None
+            else None
+        )
         rows.append(
             TransactionRow(
-                one.transactional_id,
-                one.producer_id,
-                found.producer_epoch if found else None,
-                one.state,
-                one.coordinator,
+                listing.transactional_id,
+                listing.producer_id,
+                description.producer_epoch if description else None,
+                listing.state,
+                listing.coordinator,
                 began,
                 None if began is None else max(0.0, now - began),
-                found.timeout_ms / 1000 if found else None,
-                [str(tp) for tp in sorted(found.partitions)] if found else [],
+                description.timeout_ms / 1000 if description else None,
+                [str(tp) for tp in sorted(description.partitions)] if description else [],
             )
         )
     rows.sort(key=lambda row: (not row.open, -(row.seconds or 0), row.transactional_id))
@@ -134,11 +144,11 @@ async def find_open_transactions(
     topic: Annotated[str, "Of this topic alone"] = "",
     minutes: Annotated[float, "With nothing written for so long", Bounds(0)] = DEFAULT_MINUTES,
 ) -> Search:
-    """Asks the leader of every partition."""
+    """Queries the leader of every partition."""
     sample = await context.cluster.state()
     if topic and topic not in sample.topics:
         raise Refused(f"there is no topic '{topic}'", 404, "topic")
-    wanted, problems = [], []
+    partitions, problems = [], []
     for partition in sample.partitions:
         if topic and partition.topic != topic:
             continue
@@ -146,37 +156,37 @@ async def find_open_transactions(
         if partition.offline:
             problems.append(f"{tp} has no leader that could be asked")
         else:
-            wanted.append(tp)
-    found = []
+            partitions.append(tp)
+    transactions = []
     try:
-        found = await context.admin.find_open_transactions(wanted, older_than_ms=int(minutes * MINUTE_MS))
+        transactions = await context.admin.find_open_transactions(partitions, older_than_ms=int(minutes * MINUTE_MS))
     except AdminError as error:
         problems.append(f"not all could be asked: {reason(error)}")
     now = time.time()
     return Search(
         [
             OpenRow(
-                one.partition.topic,
-                one.partition.partition,
-                one.producer.producer_id,
-                one.producer.producer_epoch,
-                one.producer.current_transaction_start_offset or 0,
-                one.producer.last_timestamp / 1000,
-                max(0.0, now - one.producer.last_timestamp / 1000),
-                one.hangs,
+                transaction.partition.topic,
+                transaction.partition.partition,
+                transaction.producer.producer_id,
+                transaction.producer.producer_epoch,
+                transaction.producer.current_transaction_start_offset or 0,
+                transaction.producer.last_timestamp / 1000,
+                max(0.0, now - transaction.producer.last_timestamp / 1000),
+                transaction.hangs,
             )
-            for one in found
+            for transaction in transactions
         ],
-        len(wanted),
+        len(partitions),
         problems[:20],
     )
 
 
 @query("/producers", "The producers that a partition's leader knows")
 async def list_producers(context: Context, topic: str, partition: Annotated[int, Bounds(0)] = 0) -> list[ProducerRow]:
-    found = await context.cluster.topic(topic)
-    if partition >= len(found.partitions):
-        raise Refused(f"{topic} has {len(found.partitions)} partitions, from 0 on", 404, "partition")
+    described = await context.cluster.topic(topic)
+    if partition >= len(described.partitions):
+        raise Refused(f"{topic} has {len(described.partitions)} partitions, from 0 on", 404, "partition")
     tp = TopicPartition(topic, partition)
     states = (await context.admin.describe_producers([tp]))[tp]
     return [
@@ -201,14 +211,14 @@ async def abort_transaction(
     confirm: Annotated[str, "The topic and partition, as topic-0"],
     producer_id: Annotated[int | None, "As it was shown: another one is not ended"] = None,
 ) -> Done:
-    """Behind the coordinator's back: only for one that no coordinator ends any more."""
+    """Bypasses the coordinator: only for a transaction that no coordinator will end."""
     tp = TopicPartition(topic, partition)
     check_confirmation(typed=confirm, name=str(tp), seen="", now="")
     spec = await context.admin.find_transaction(tp, start_offset)
     if spec is None or (producer_id is not None and spec.producer_id != producer_id):
         raise Refused(f"no transaction is open in {tp} from offset {start_offset} on (any more); nothing was done", 409)
     open_ones = await context.admin.find_open_transactions([tp])
-    if not any(one.hangs for one in open_ones if one.producer.producer_id == spec.producer_id):
+    if not any(transaction.hangs for transaction in open_ones if transaction.producer.producer_id == spec.producer_id):
         raise Refused(f"a coordinator looks after this transaction in {tp}: it does not hang; nothing was done", 409)
     await context.admin.abort_transaction(spec)
     return Done(f"the transaction of producer {spec.producer_id} in {tp} is aborted")
@@ -217,12 +227,12 @@ async def abort_transaction(
 @action("/transactions/terminate", "Abort the transaction of a transactional id, and shut its producer out",
         role=Role.ADMIN)  # fmt: skip
 async def terminate_transaction(context: Context, transactional_id: str, confirm: str, seen: str = "") -> Done:
-    found = (await context.admin.describe_transactions([transactional_id]))[transactional_id]
+    description = (await context.admin.describe_transactions([transactional_id]))[transactional_id]
     check_confirmation(
         typed=confirm,
         name=transactional_id,
         seen=seen,
-        now=fingerprint(transactional_id, found.producer_id, found.start_time_ms),
+        now=fingerprint(transactional_id, description.producer_id, description.start_time_ms),
     )
     await context.admin.fence_producers([transactional_id])
     return Done(f"the producer of {transactional_id} is shut out, its transaction aborted")
@@ -232,8 +242,8 @@ async def terminate_transaction(context: Context, transactional_id: str, confirm
 async def transactions_page(view: View) -> Response:
     context = view.context
     await context.cluster.state()
-    found = await list_transactions(context, view.text("search"), view.flag("only_open"))
-    rows = found.rows
+    result = await list_transactions(context, view.text("search"), view.flag("only_open"))
+    rows = result.rows
     hanging = None
     if view.flag("hanging"):
         hanging = await find_open_transactions(context, view.text("topic"), view.number("minutes", DEFAULT_MINUTES))
@@ -244,7 +254,7 @@ async def transactions_page(view: View) -> Response:
     return view.render(
         "transactions.html",
         pager=Pager(view, rows),
-        problems=found.problems,
+        problems=result.problems,
         open_ones=sum(row.open for row in rows),
         hanging=hanging,
         minutes=view.number("minutes", DEFAULT_MINUTES),

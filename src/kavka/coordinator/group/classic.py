@@ -1,11 +1,11 @@
-"""[pure] JoinGroup, SyncGroup, Heartbeat and LeaveGroup on classic groups, and what happens when their time is up.
+"""[pure] JoinGroup, SyncGroup, Heartbeat and LeaveGroup on classic groups, and their timeouts.
 
-`state.py` says what a group is and which states there are; here is who may do what in which of them. An error that is
-raised has changed nothing. A join or a sync that has to wait is answered through the `answer` that comes with it,
-perhaps long after the call, by whoever completes the rebalance.
+`state.py` has the group and its states; this module has the operations. An operation that raises
+has changed nothing. A join or a sync that has to wait for the rebalance completes later, through
+its `respond` callback.
 
-A session is watched by one timer per member, which looks at the member's deadline when it fires: a heartbeat only moves
-the deadline.
+Each member has one session timer, which checks the member's deadline when it fires. A heartbeat
+only moves the deadline.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.group.config import GroupConfig
+from kavka.coordinator.group.group import Groups, JoinCallback, SyncCallback
 from kavka.coordinator.group.records import GroupRecord
 from kavka.coordinator.group.state import (
     COMPLETING,
@@ -24,8 +25,6 @@ from kavka.coordinator.group.state import (
     EMPTY,
     PREPARING,
     STABLE,
-    AnswerJoin,
-    AnswerSync,
     ClassicGroup,
     Member,
     join_error,
@@ -42,10 +41,10 @@ from kavka.protocol.messages.leave_group import (
 )
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# A member that has just joined cannot send heartbeats until it is answered, and its disconnection is not noticed: after
-# this long its JoinGroup is given up.
+# A new member sends no heartbeats until its JoinGroup completes, and the coordinator does not
+# notice its disconnection: it is removed after this time.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 MEMBER_ID_REQUIRED_FROM = 4
@@ -53,13 +52,31 @@ SKIP_ASSIGNMENT_FROM = 9
 
 
 class ClassicProtocol:
-    """The operations on one classic group at a time. Which groups there are is the shard's business."""
+    """The operations on the classic groups of a shard. Each is on one group at a time."""
 
-    def __init__(self, clock: Clock, timers: Timers, config: GroupConfig) -> None:
+    def __init__(self, shard: Groups, clock: Clock, timers: Timers, config: GroupConfig) -> None:
+        self._shard = shard
         self._clock = clock
         self._timers = timers
         self.config = config
         self.rebalances = 0
+        shard.add_replay(GroupRecord, self.replay)
+
+    def group(self, group_id: str) -> ClassicGroup:
+        group = self._shard.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no classic group {group_id}.")
+        return group
+
+    def replay(self, record: GroupRecord) -> None:
+        groups = self._shard.groups
+        if record.value is not None:
+            groups[record.group] = ClassicGroup.from_value(record.group, record.value)
+            return
+        group = groups.get(record.group)
+        # A group that an operation removes is DEAD, and is dropped when its tombstone is committed.
+        if isinstance(group, ClassicGroup) and group.state is not DEAD:
+            self._shard.journal.drop(groups, record.group)
 
     # ---- JoinGroup
 
@@ -79,19 +96,19 @@ class ClassicProtocol:
         version: int,
         client_id: str,
         client_host: str,
-        answer: AnswerJoin,
+        respond: JoinCallback,
     ) -> Outcome:
         member_id = request.member_id
         if group.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
         if not self._accepts(group, member_id):
-            self._forget(group, member_id)
-            answer(join_error("", ErrorCode.GROUP_MAX_SIZE_REACHED))
+            self._remove_member(group, member_id)
+            respond(join_error("", ErrorCode.GROUP_MAX_SIZE_REACHED))
             return self._complete_if_all_joined(group)
         if not group.supports(request.protocol_type, protocols):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        # Version 0 had one timeout for both.
+        # Version 0 has one timeout for both.
         rebalance_timeout_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
         joining = Member(
             member_id,
@@ -103,93 +120,94 @@ class ClassicProtocol:
             protocols,
         )
         if member_id:
-            return self._join_known(group, joining, request, answer)
-        return self._join_unknown(group, joining, request, version, answer)
+            return self._rejoin(group, joining, request, respond)
+        return self._join_new(group, joining, request, version, respond)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """`group.max.size`. Over it, those that rejoin first stay and the rest is turned away."""
+        """Enforces `group.max.size`. In a group that exceeds it, the members that rejoin first
+        stay."""
         if group.state is EMPTY:
             return True
-        known = group.members.get(member_id)
+        member = group.members.get(member_id)
         if group.state is PREPARING:
-            is_waiting = known is not None and known.awaiting_join is not None
+            is_waiting = member is not None and member.awaiting_join is not None
             return is_waiting or group.awaiting_join_count < self.config.max_size
-        return known is not None or len(group.members) < self.config.max_size
+        return member is not None or len(group.members) < self.config.max_size
 
-    def _join_unknown(
-        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, version: int, answer: AnswerJoin
+    def _join_new(
+        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, version: int, respond: JoinCallback
     ) -> Outcome:
         instance_id = joining.instance_id
         joining.member_id = member_id = new_member_id(joining.client_id if instance_id is None else instance_id)
         if instance_id is not None:
             if instance_id in group.static_members:
-                return self._take_over(group, joining, version, answer)
+                return self._take_over(group, joining, version, respond)
         elif version >= MEMBER_ID_REQUIRED_FROM:
-            # Only with the second request, that has the id, is it a member: so a client that gives up and tries again
-            # leaves no ghosts in the group.
+            # It becomes a member with the second request, which has the id. So a client that gives
+            # up and retries leaves no stale member in the group.
             group.pending_join.add(member_id)
             self._timers.schedule(
                 _pending_key(group, member_id),
                 joining.session_timeout_ms,
                 partial(self._on_pending_expired, group, member_id),
             )
-            answer(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+            respond(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
             return NOTHING
-        return self._add(group, joining, request, answer)
+        return self._add(group, joining, request, respond)
 
-    def _join_known(
-        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, answer: AnswerJoin
+    def _rejoin(
+        self, group: ClassicGroup, joining: Member, request: JoinGroupRequest, respond: JoinCallback
     ) -> Outcome:
         member_id = joining.member_id
         if member_id in group.pending_join:
             if joining.instance_id is not None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            return self._add(group, joining, request, answer)
+            return self._add(group, joining, request, respond)
         member = group.check_member(member_id, joining.instance_id)
         if group.state is PREPARING:
-            return self._update(group, member, joining, request.reason, answer)
+            return self._update(group, member, joining, request.reason, respond)
         same = member.protocols == joining.protocols
         if group.state is COMPLETING:
             if not same:
-                return self._update(group, member, joining, request.reason, answer)
-            # Its first answer may have been lost: it is told the same again.
-            answer(group.join_answer(member))
+                return self._update(group, member, joining, request.reason, respond)
+            # Its first response may have been lost: repeat it.
+            respond(group.join_response(member))
             return NOTHING
         if group.state is STABLE:
-            # A leader that joins again asks for a rebalance: it has seen topics change.
+            # A leader that rejoins requests a rebalance, for example because its topics changed.
             if group.leader_id == member_id or not same:
-                return self._update(group, member, joining, request.reason, answer)
-            answer(group.join_answer(member))
+                return self._update(group, member, joining, request.reason, respond)
+            respond(group.join_response(member))
             return NOTHING
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
 
-    def _add(self, group: ClassicGroup, member: Member, request: JoinGroupRequest, answer: AnswerJoin) -> Outcome:
+    def _add(self, group: ClassicGroup, member: Member, request: JoinGroupRequest, respond: JoinCallback) -> Outcome:
         self._timers.cancel(_pending_key(group, member.member_id))
         member.is_new = True
         if group.state is PREPARING and group.generation == 0:
             group.new_member_added = True
         group.add(member, request.protocol_type)
-        group.await_join(member, answer)
+        group.await_join(member, respond)
         self._extend_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = request.reason or "not given"
-        return self._rebalance_or_go_on(group, f"member {member.member_id} joined, its reason: {reason}")
+        return self._rebalance_or_complete(group, f"member {member.member_id} joined, its reason: {reason}")
 
     def _update(
-        self, group: ClassicGroup, member: Member, joining: Member, reason: str | None, answer: AnswerJoin
+        self, group: ClassicGroup, member: Member, joining: Member, reason: str | None, respond: JoinCallback
     ) -> Outcome:
-        self._take_settings(group, member, joining)
-        group.await_join(member, answer)
-        return self._rebalance_or_go_on(
-            group, f"member {member.member_id} joined again, its reason: {reason or 'not given'}"
+        self._update_settings(group, member, joining)
+        group.await_join(member, respond)
+        return self._rebalance_or_complete(
+            group, f"member {member.member_id} rejoined, its reason: {reason or 'not given'}"
         )
 
-    def _take_settings(self, group: ClassicGroup, member: Member, joining: Member) -> None:
+    def _update_settings(self, group: ClassicGroup, member: Member, joining: Member) -> None:
         group.set_protocols(member, joining.protocols)
         member.rebalance_timeout_ms = joining.rebalance_timeout_ms
         member.session_timeout_ms = joining.session_timeout_ms
 
-    def _take_over(self, group: ClassicGroup, joining: Member, version: int, answer: AnswerJoin) -> Outcome:
-        """A static member is back without its member id (it was restarted): it goes on in the place that it had."""
+    def _take_over(self, group: ClassicGroup, joining: Member, version: int, respond: JoinCallback) -> Outcome:
+        """A restarted static member, which has no member id, replaces its previous incarnation."""
         instance_id = joining.instance_id
         assert instance_id is not None
         old_id, new_id = group.static_members[instance_id], joining.member_id
@@ -198,44 +216,44 @@ class ClassicProtocol:
         before = copy(member)
         self._timers.cancel(_session_key(group, old_id))
         member.timer_at = None
-        self._take_settings(group, member, joining)
+        self._update_settings(group, member, joining)
         member.client_id, member.client_host = joining.client_id, joining.client_host
         self._extend_session(group, member, member.session_timeout_ms)
-        group.await_join(member, answer)
-        log.info("Static member %s of group %s is back as %s", instance_id, group.group_id, new_id)
+        group.await_join(member, respond)
+        logger.info("Static member %s of group %s rejoined as %s", instance_id, group.group_id, new_id)
         if group.state is not STABLE or group.select_protocol() != group.protocol:
-            # In the middle of a rebalance the leader may have been told of the old member id already: start it over.
-            return self._rebalance_or_go_on(group, f"static member {instance_id} was replaced")
+            # During a rebalance the leader may already have the old member id: start over.
+            return self._rebalance_or_complete(group, f"static member {instance_id} was replaced")
 
         def on_append(error: KafkaError | None) -> None:
             if member.member_id != new_id or group.static_members.get(instance_id) != new_id:
                 return
             if error is not None:
                 waiting = member.awaiting_join
-                group.answer_join(member, join_error("", group_error(error)))
+                group.respond_to_join(member, join_error("", group_error(error)))
                 if waiting is None:
                     return
                 group.replace_static(instance_id, new_id, old_id)
-                self._take_settings(group, member, before)
+                self._update_settings(group, member, before)
                 member.client_id, member.client_host = before.client_id, before.client_host
                 self._timers.cancel(_session_key(group, new_id))
                 member.timer_at = None
                 self._extend_session(group, member, member.session_timeout_ms)
                 return
-            response = group.join_answer(member)
+            response = group.join_response(member)
             if version >= SKIP_ASSIGNMENT_FROM:
                 response.skip_assignment = group.leader_id == new_id
             else:
-                # A leader that believed to be one would make an assignment which nobody waits for.
+                # If it knew that it is the leader, it would compute an assignment that is not used.
                 response.leader = old_leader or ""
                 response.members = []
-            group.answer_join(member, response)
+            group.respond_to_join(member, response)
 
         return Outcome((GroupRecord(group.group_id, group.to_value()),), on_append=on_append, replay=False)
 
     # ---- the rebalance
 
-    def _rebalance_or_go_on(self, group: ClassicGroup, reason: str) -> Outcome:
+    def _rebalance_or_complete(self, group: ClassicGroup, reason: str) -> Outcome:
         if group.can_rebalance:
             return self._prepare_rebalance(group, reason)
         return self._complete_if_all_joined(group)
@@ -247,11 +265,11 @@ class ClassicProtocol:
         was_empty = group.state is EMPTY
         group.transition(PREPARING, self._clock.now_ms())
         self.rebalances += 1
-        log.info("Group %s of generation %d rebalances: %.1000s", group.group_id, group.generation, reason)
+        logger.info("Rebalancing group %s, generation %d: %.1000s", group.group_id, group.generation, reason)
         if was_empty:
             delay = self.config.initial_rebalance_delay_ms
             group.new_member_added = False
-            self._wait_for_more(group, delay, max(group.rebalance_timeout_ms - delay, 0))
+            self._delay_rebalance(group, delay, max(group.rebalance_timeout_ms - delay, 0))
             return NOTHING
         if group.has_all_joined:
             return self._complete_join(group)
@@ -261,17 +279,18 @@ class ClassicProtocol:
     def _wait_for_joins(self, group: ClassicGroup) -> None:
         self._timers.schedule(_join_key(group), group.rebalance_timeout_ms, partial(self._complete_join, group))
 
-    def _wait_for_more(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
-        group.initial_delay_left = left_ms
+    def _delay_rebalance(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
+        group.initial_delay_left = remaining_ms
         self._timers.schedule(_join_key(group), delay_ms, partial(self._on_initial_delay, group))
 
     def _on_initial_delay(self, group: ClassicGroup) -> Outcome:
-        """The first rebalance is put off again while members keep coming, up to the rebalance timeout in all."""
-        left = group.initial_delay_left or 0
-        if group.new_member_added and left > 0:
+        """Delay the first rebalance again if members joined meanwhile, up to the rebalance timeout
+        in total."""
+        remaining = group.initial_delay_left or 0
+        if group.new_member_added and remaining > 0:
             group.new_member_added = False
-            delay = min(self.config.initial_rebalance_delay_ms, left)
-            self._wait_for_more(group, delay, left - delay)
+            delay = min(self.config.initial_rebalance_delay_ms, remaining)
+            self._delay_rebalance(group, delay, remaining - delay)
             return NOTHING
         return self._complete_join(group)
 
@@ -286,20 +305,21 @@ class ClassicProtocol:
         self._timers.cancel(_join_key(group))
         group.initial_delay_left = None
         for member in [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]:
-            log.info("Member %s of group %s did not join again in time and is out", member.member_id, group.group_id)
-            self._forget(group, member.member_id)
+            logger.info("Removing member %s of group %s: it did not rejoin in time", member.member_id, group.group_id)
+            self._remove_member(group, member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Only static members, none of which has joined: until their sessions run out there is nobody to lead.
+            # Only static members are left and none has joined: there is no leader until one does or
+            # their sessions expire.
             self._wait_for_joins(group)
             return NOTHING
         group.next_generation(self._clock.now_ms())
         if group.state is EMPTY:
-            log.info("Group %s is empty after generation %d", group.group_id, group.generation)
+            logger.info("Group %s is empty after generation %d", group.group_id, group.generation)
             return Outcome(
-                (GroupRecord(group.group_id, group.to_value()),), on_append=partial(_warn_if_lost, group), replay=False
+                (GroupRecord(group.group_id, group.to_value()),), on_append=partial(_warn_on_error, group), replay=False
             )
-        log.info(
-            "Group %s has generation %d with %d members, led by %s, assigned by %s",
+        logger.info(
+            "Group %s starts generation %d with %d members, leader %s, assignor %s",
             group.group_id,
             group.generation,
             len(group.members),
@@ -307,7 +327,7 @@ class ClassicProtocol:
             group.protocol,
         )
         for member in list(group.members.values()):
-            group.answer_join(member, group.join_answer(member))
+            group.respond_to_join(member, group.join_response(member))
             member.is_new = False
             group.pending_sync.add(member.member_id)
             self._extend_session(group, member, member.session_timeout_ms)
@@ -320,13 +340,13 @@ class ClassicProtocol:
         if group.generation != generation or group.state not in (COMPLETING, STABLE) or not group.pending_sync:
             return NOTHING
         for member_id in list(group.pending_sync):
-            log.info("Member %s of group %s did not sync in time and is out", member_id, group.group_id)
-            self._forget(group, member_id)
+            logger.info("Removing member %s of group %s: it did not sync in time", member_id, group.group_id)
+            self._remove_member(group, member_id)
         return self._prepare_rebalance(group, "members did not sync in time")
 
     # ---- SyncGroup
 
-    def sync(self, group: ClassicGroup, request: SyncGroupRequest, version: int, answer: AnswerSync) -> Outcome:
+    def sync(self, group: ClassicGroup, request: SyncGroupRequest, version: int, respond: SyncCallback) -> Outcome:
         if group.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -342,17 +362,17 @@ class ClassicProtocol:
         group.pending_sync.discard(member.member_id)
         if group.state is STABLE:
             self._extend_session(group, member, member.session_timeout_ms)
-            answer(group.sync_answer(member))
+            respond(group.sync_response(member))
             return NOTHING
         if member.awaiting_sync is not None:
-            # The member asks again over another connection; nobody listens on the first any more.
-            group.answer_sync(member, SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS)))
-        member.awaiting_sync = answer
+            # The member repeats the request on another connection; the first one is closed.
+            group.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS)))
+        member.awaiting_sync = respond
         if group.leader_id != member.member_id:
             return NOTHING
-        # Only the leader's assignments count, and of them only those for members. Who is left out gets nothing.
-        given = {a.member_id: a.assignment for a in request.assignments}
-        assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+        # Only the leader's assignments count. A member without one gets an empty assignment.
+        by_member = {a.member_id: a.assignment for a in request.assignments}
+        assignments = {member_id: by_member.get(member_id, b"") for member_id in group.members}
         return Outcome(
             (GroupRecord(group.group_id, group.to_value(assignments)),),
             on_append=partial(self._on_assigned, group, group.generation, assignments),
@@ -372,13 +392,13 @@ class ClassicProtocol:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         for member in list(group.members.values()):
-            if group.answer_sync(member, group.sync_answer(member)):
+            if group.respond_to_sync(member, group.sync_response(member)):
                 self._extend_session(group, member, member.session_timeout_ms)
 
     def _reset_assignments(self, group: ClassicGroup, code: ErrorCode) -> None:
         for member in list(group.members.values()):
             member.assignment = b""
-            if group.answer_sync(member, SyncGroupResponse(error_code=int(code))):
+            if group.respond_to_sync(member, SyncGroupResponse(error_code=int(code))):
                 self._extend_session(group, member, member.session_timeout_ms)
 
     # ---- Heartbeat
@@ -396,8 +416,7 @@ class ClassicProtocol:
         if state is PREPARING:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    def note_alive(self, group: ClassicGroup, member: Member) -> None:
-        """A commit says as much as a heartbeat."""
+    def on_commit(self, group: ClassicGroup, member: Member) -> None:
         self._extend_session(group, member, member.session_timeout_ms)
 
     # ---- LeaveGroup
@@ -406,33 +425,33 @@ class ClassicProtocol:
         if group.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
-        answers = [self._leave_one(group, identity) for identity in leaving]
-        response = leave_response(answers, version)
-        if not any(answer.error_code == 0 for answer in answers):
+        responses = [self._remove_leaving(group, identity) for identity in leaving]
+        response = leave_response(responses, version)
+        if all(member_response.error_code for member_response in responses):
             return Outcome(response=response)
         reasons = ", ".join(sorted({identity.reason for identity in leaving if identity.reason})) or "not given"
-        reason = f"members left: {', '.join(a.member_id for a in answers)}, their reasons: {reasons}"
+        reason = f"members left: {', '.join(r.member_id for r in responses)}, their reasons: {reasons}"
         if group.state in (STABLE, COMPLETING):
             return self._prepare_rebalance(group, reason)._replace(response=response)
         return self._complete_if_all_joined(group)._replace(response=response)
 
-    def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> MemberResponse:
+    def _remove_leaving(self, group: ClassicGroup, identity: MemberIdentity) -> MemberResponse:
         member_id, instance_id = identity.member_id, identity.group_instance_id
-        answer = MemberResponse(member_id=member_id, group_instance_id=instance_id)
+        response = MemberResponse(member_id=member_id, group_instance_id=instance_id)
         if member_id in group.pending_join:
             group.pending_join.discard(member_id)
             self._timers.cancel(_pending_key(group, member_id))
-            return answer
+            return response
         if not member_id and instance_id is not None:
-            # An administrator removes a static member by its name alone.
+            # An administrator removes a static member by its instance id alone.
             member_id = group.static_members.get(instance_id, "")
         try:
             member = group.check_member(member_id, instance_id)
         except KafkaError as error:
-            answer.error_code = int(error.code)
-            return answer
-        self._forget(group, member.member_id)
-        return answer
+            response.error_code = int(error.code)
+            return response
+        self._remove_member(group, member.member_id)
+        return response
 
     # ---- sessions
 
@@ -454,36 +473,51 @@ class ClassicProtocol:
         member = group.members.get(member_id)
         if member is None or group.state is DEAD:
             return NOTHING
-        left = member.deadline - self._clock.monotonic() * 1000
-        if left > 0:
-            self._watch_session(group, member, left)
+        remaining = member.deadline - self._clock.monotonic() * 1000
+        if remaining > 0:
+            self._watch_session(group, member, remaining)
             return NOTHING
-        waits = member.awaiting_join is not None or member.awaiting_sync is not None
-        if waits and not member.is_new:
-            # It is we who keep it waiting.
+        has_pending_request = member.awaiting_join is not None or member.awaiting_sync is not None
+        if has_pending_request and not member.is_new:
+            # The member waits for us.
             self._watch_session(group, member, member.session_timeout_ms)
             return NOTHING
-        log.info("The session of member %s of group %s is over", member_id, group.group_id)
-        self._forget(group, member_id)
+        logger.info("Removing member %s of group %s: its session expired", member_id, group.group_id)
+        self._remove_member(group, member_id)
         if group.state in (STABLE, COMPLETING):
-            return self._prepare_rebalance(group, f"the session of {member_id} is over")
+            return self._prepare_rebalance(group, f"the session of {member_id} expired")
         return self._complete_if_all_joined(group)
 
     def _on_pending_expired(self, group: ClassicGroup, member_id: str) -> Outcome:
         group.pending_join.discard(member_id)
         return self._complete_if_all_joined(group)
 
-    def _forget(self, group: ClassicGroup, member_id: str) -> None:
-        """Take the member out, telling it so where it waits for an answer."""
+    def _remove_member(self, group: ClassicGroup, member_id: str) -> None:
+        """Remove the member; its pending requests fail with UNKNOWN_MEMBER_ID."""
         member = group.members.get(member_id)
         if member is None:
             return
-        group.answer_join(member, join_error("", ErrorCode.UNKNOWN_MEMBER_ID))
-        group.answer_sync(member, SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
+        group.respond_to_join(member, join_error("", ErrorCode.UNKNOWN_MEMBER_ID))
+        group.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.UNKNOWN_MEMBER_ID)))
         group.remove(member_id)
         self._timers.cancel(_session_key(group, member_id))
 
-    # ---- taking over from another coordinator, and handing over to one
+    # ---- whole groups
+
+    def remove(self, group: ClassicGroup) -> Outcome:
+        """The group is DEAD until the tombstone is committed: members that join must retry."""
+        timestamp = group.state_timestamp
+        self.on_unloaded(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                group.state, group.state_timestamp = EMPTY, timestamp
+            elif self._shard.groups.get(group.group_id) is group:
+                del self._shard.groups[group.group_id]
+
+        # A group that was never written needs no tombstone.
+        tombstones = (GroupRecord(group.group_id, None),) if group.generation > 0 else ()
+        return Outcome(tombstones, on_append=on_append)
 
     def on_loaded(self, group: ClassicGroup) -> Outcome:
         for member in group.members.values():
@@ -493,16 +527,16 @@ class ClassicProtocol:
         return NOTHING
 
     def adopt(self, group: ClassicGroup, reason: str) -> Outcome:
-        """A group that was one of the newer protocol until now: its members have to agree on an assignment."""
+        """Rebalance a group that was converted from a consumer group."""
         for member in group.members.values():
             self._extend_session(group, member, member.session_timeout_ms)
         return self._prepare_rebalance(group, reason)
 
     def on_unloaded(self, group: ClassicGroup, code: ErrorCode) -> None:
-        """Nothing of this group can be done here any more: whoever waits is told so, and no timer fires."""
+        """Fail the pending requests of the group with `code`, and stop its timers."""
         for member in list(group.members.values()):
-            group.answer_join(member, join_error(member.member_id, code))
-            group.answer_sync(member, SyncGroupResponse(error_code=int(code)))
+            group.respond_to_join(member, join_error(member.member_id, code))
+            group.respond_to_sync(member, SyncGroupResponse(error_code=int(code)))
         self.drop_timers(group)
         group.transition(DEAD, self._clock.now_ms())
 
@@ -517,22 +551,22 @@ class ClassicProtocol:
         self._timers.cancel(_sync_key(group))
 
 
-def leave_response(answers: list[MemberResponse], version: int) -> LeaveGroupResponse:
+def leave_response(members: list[MemberResponse], version: int) -> LeaveGroupResponse:
     if version >= 3:
-        return LeaveGroupResponse(members=answers)
-    return LeaveGroupResponse(error_code=answers[0].error_code if answers else 0)
+        return LeaveGroupResponse(members=members)
+    return LeaveGroupResponse(error_code=members[0].error_code if members else 0)
 
 
 def group_error(error: KafkaError) -> ErrorCode:
-    """What members are told when a group could not be written."""
+    """The error code for members when a group could not be written."""
     too_large = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
     return ErrorCode.UNKNOWN_SERVER_ERROR if error.code in too_large else error.code
 
 
-def _warn_if_lost(group: ClassicGroup, error: KafkaError | None) -> None:
+def _warn_on_error(group: ClassicGroup, error: KafkaError | None) -> None:
     if error is not None:
-        # The generation before is the one that a coordinator to come will find: its members are gone and time out.
-        log.warning("That group %s is empty could not be written: %s", group.group_id, error.message)
+        # The next coordinator loads the previous generation; the sessions of its members expire.
+        logger.warning("Cannot write that group %s is empty: %s", group.group_id, error.message)
 
 
 def _session_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:

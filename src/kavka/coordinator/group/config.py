@@ -1,4 +1,4 @@
-"""The settings that groups and their offsets go by."""
+"""The settings of groups and their offsets."""
 
 from __future__ import annotations
 

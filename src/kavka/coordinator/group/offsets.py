@@ -1,21 +1,25 @@
 """[pure] The committed offsets of the groups of one shard.
 
 The rules
-- An offset is what the group will read next in a partition. The last commit counts, also when it goes back.
-- A commit inside a transaction is pending until the transaction ends: nobody sees it before, and who asks for stable
-  offsets is told to wait. A commit outside it that comes later in the log wins over one that was pending before it.
-- Offsets are forgotten `offsets.retention.minutes` after the group got empty; those of a group that nobody ever
-  joined, and of topics that the group's consumers no longer subscribe to, that long after their commit. A commit of
-  versions 2 to 4 may bring a time of its own. Nothing is forgotten that a transaction may still change.
+- An offset is the next one that the group reads in a partition. The last commit wins, even if its
+  offset is lower.
+- A commit in a transaction is pending until the transaction ends. It is not visible before; a
+  request for stable offsets must retry. A later commit outside the transaction supersedes it.
+- Offsets expire `offsets.retention.minutes` after the group became empty. Offsets of a group that
+  never had members, and of topics that the group no longer subscribes to, expire that long after
+  their commit. A commit of versions 2 to 4 may have its own retention. An offset that an open
+  transaction may change does not expire.
 
-All changes go through the journal (`put`, `drop`), so that they can be undone while they are not in the log.
+All changes go through the journal (`put`, `drop`), so that they can be undone until they are
+written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from kavka.coordinator.group.group import OffsetExpiry
 from kavka.coordinator.group.records import CommittedOffset, OffsetRecord
 from kavka.coordinator.operations import Journal
 
@@ -24,8 +28,8 @@ OffsetKey = tuple[str, str, int]
 
 
 class PendingOffset(NamedTuple):
-    """A commit in an open transaction. `order` is its place in the log among those of the shard; `value` None where it
-    was overtaken by a later commit (it still makes the partition unstable)."""
+    """A commit in an open transaction. `order` is its position among the pending commits of the
+    shard. `value` is None if a later commit has superseded it; the partition is still unstable."""
 
     order: int
     value: CommittedOffset | None
@@ -35,7 +39,7 @@ class OffsetStore:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._groups: dict[str, dict[TopicPartitionKey, CommittedOffset]] = {}
-        # By producer id, then by group, topic and partition; and the producers by the latter.
+        # By producer id, then by group, topic and partition.
         self._pending: dict[int, dict[OffsetKey, PendingOffset]] = {}
         self._unstable: dict[OffsetKey, frozenset[int]] = {}
         self._order = 0
@@ -49,14 +53,11 @@ class OffsetStore:
     def of_group(self, group: str) -> dict[TopicPartitionKey, CommittedOffset]:
         return self._groups.get(group, {})
 
-    def groups(self) -> Iterable[str]:
-        return list(self._groups)
-
     def has_offsets(self, group: str) -> bool:
         return bool(self._groups.get(group))
 
     def is_unstable(self, group: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that is not over may change the offset."""
+        """Whether an open transaction may change the offset."""
         return bool(self._unstable) and (group, topic, partition) in self._unstable
 
     def has_pending(self, group: str) -> bool:
@@ -76,7 +77,7 @@ class OffsetStore:
             self._replay_pending(record, producer_id)
             return
         if self._unstable:
-            self._overtake((group, topic, partition), self._order)
+            self._supersede((group, topic, partition), self._order)
         offsets = self._groups.get(group)
         if offsets is None:
             if value is None:
@@ -101,8 +102,8 @@ class OffsetStore:
         self._journal.put(of_producer, key, PendingOffset(self._order, value))
         self._journal.put(self._unstable, key, self._unstable.get(key, frozenset()) | {producer_id})
 
-    def _overtake(self, key: OffsetKey, order: int) -> None:
-        """Pending commits of `key` up to `order` will change nothing any more."""
+    def _supersede(self, key: OffsetKey, order: int) -> None:
+        """Pending commits of `key` up to `order` no longer take effect."""
         for producer_id in self._unstable.get(key, ()):
             pending = self._pending[producer_id][key]
             if pending.order <= order:
@@ -121,7 +122,7 @@ class OffsetStore:
                 self._journal.drop(self._unstable, key)
             if commit and pending.value is not None:
                 if others:
-                    self._overtake(key, pending.order)
+                    self._supersede(key, pending.order)
                 group, topic, partition = key
                 offsets = self._groups.get(group)
                 if offsets is None:
@@ -129,7 +130,7 @@ class OffsetStore:
                     self._journal.put(self._groups, group, offsets)
                 self._journal.put(offsets, (topic, partition), pending.value)
 
-    # ---- forgetting
+    # ---- removal
 
     def tombstones(self, group: str, keys: Iterable[TopicPartitionKey]) -> list[OffsetRecord]:
         return [OffsetRecord(group, topic, partition, None) for topic, partition in keys]
@@ -137,27 +138,26 @@ class OffsetStore:
     def expired(
         self,
         group: str,
-        base_of: Callable[[CommittedOffset], int],
         now_ms: int,
         retention_ms: int,
-        is_kept: Callable[[str], bool] | None = None,
+        expiry: OffsetExpiry,
     ) -> list[OffsetRecord]:
-        """Tombstones of what may be forgotten. `base_of` says since when an offset is of no use."""
-        gone = []
+        """Tombstones of the group's expired offsets."""
+        since, is_in_use = expiry
+        tombstones = []
         for (topic, partition), value in self.of_group(group).items():
-            if is_kept is not None and is_kept(topic):
+            if is_in_use is not None and is_in_use(topic):
                 continue
             if value.expire_timestamp != -1:
-                is_over = now_ms >= value.expire_timestamp
+                is_expired = now_ms >= value.expire_timestamp
             else:
-                is_over = now_ms - base_of(value) >= retention_ms
-            if is_over and not self.is_unstable(group, topic, partition):
-                gone.append(OffsetRecord(group, topic, partition, None))
-        return gone
+                is_expired = now_ms - (value.commit_timestamp if since is None else since) >= retention_ms
+            if is_expired and not self.is_unstable(group, topic, partition):
+                tombstones.append(OffsetRecord(group, topic, partition, None))
+        return tombstones
 
     def of_topics(self, topics: frozenset[str]) -> list[OffsetRecord]:
-        """Tombstones of what any group has committed, or may yet have committed in a transaction, in topics that are
-        gone."""
-        known = {(group, *place): None for group, offsets in self._groups.items() for place in offsets}
-        known.update(dict.fromkeys(self._unstable))
-        return [OffsetRecord(group, topic, partition, None) for group, topic, partition in known if topic in topics]
+        """Tombstones of all groups' committed and pending offsets in deleted topics."""
+        keys = {(group, *place): None for group, offsets in self._groups.items() for place in offsets}
+        keys.update(dict.fromkeys(self._unstable))
+        return [OffsetRecord(group, topic, partition, None) for group, topic, partition in keys if topic in topics]

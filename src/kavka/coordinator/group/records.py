@@ -1,13 +1,14 @@
-"""[pure] The records of `__consumer_offsets`, in Kafka's own layout.
+"""[pure] The records of `__consumer_offsets`, in Kafka's layout.
 
-Key and value each begin with an int16 version; that of the key says what kind of record it is. No value: a tombstone.
+Key and value each start with an int16 version. The key version is the record type. A record without
+a value is a tombstone.
 
     key 0, 1   OffsetCommitKey: group, topic, partition          value: OffsetCommitValue
-    key 2      GroupMetadataKey: group                           value: GroupMetadataValue (classic groups)
+    key 2      GroupMetadataKey: group                           value: GroupMetadataValue (classic)
     key 3..    groups of the newer protocols
 
-Written are the versions that Kafka 4.3 writes and 3.9 reads: key 1 with value 4 (with value 1 where a commit brought a
-retention time of its own), key 2 with value 3. Read are all.
+We write the versions that Kafka 4.3 writes and 3.9 reads: key 1 with value 4 (value 1 if the commit
+has a retention time), and key 2 with value 3. We read all versions.
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ _pack_whole_value = Struct(">hqiBqBBB16s").pack
 _pack_timestamp = Struct(">qB").pack
 _pack_timestamp_and_id = Struct(">qBBB16s").pack
 _ONE_BYTE_UVARINT = 128
-# Groups commit to the same partitions again and again.
-_REMEMBERED_KEYS = 16_384
+# Groups commit to the same partitions repeatedly.
+_CACHED_KEYS = 16_384
 
 
 class CommittedOffset(NamedTuple):
-    """A group's position in one partition. `topic_id` is zero where it is not known (older clients, older records)."""
+    """A group's position in one partition. `topic_id` is zero if unknown (older clients and
+    records)."""
 
     offset: int
     leader_epoch: int
@@ -74,7 +76,7 @@ class GroupRecord(NamedTuple):
 Encoded = tuple[bytes, bytes | None]
 
 
-@lru_cache(_REMEMBERED_KEYS)
+@lru_cache(_CACHED_KEYS)
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
     name = group.encode()
     topic_name = topic.encode()
@@ -136,32 +138,32 @@ def encode_message(message: Any, version: int) -> bytes:
 
 
 def decode_offset(key_version: int, key: Buffer, value: Buffer | None) -> OffsetRecord:
-    where, _ = OffsetCommitKey.decode(key, 2, key_version)
+    parsed_key, _ = OffsetCommitKey.decode(key, 2, key_version)
     if value is None:
-        return OffsetRecord(where.group, where.topic, where.partition, None)
+        return OffsetRecord(parsed_key.group, parsed_key.topic, parsed_key.partition, None)
     (version,) = _VERSION.unpack_from(value, 0)
-    found, _ = OffsetCommitValue.decode(value, 2, version)
+    decoded, _ = OffsetCommitValue.decode(value, 2, version)
     committed = CommittedOffset(
-        found.offset,
-        found.leader_epoch,
-        found.metadata,
-        found.commit_timestamp,
-        found.expire_timestamp,
-        found.topic_id,
+        decoded.offset,
+        decoded.leader_epoch,
+        decoded.metadata,
+        decoded.commit_timestamp,
+        decoded.expire_timestamp,
+        decoded.topic_id,
     )
-    return OffsetRecord(where.group, where.topic, where.partition, committed)
+    return OffsetRecord(parsed_key.group, parsed_key.topic, parsed_key.partition, committed)
 
 
 def decode_group(key_version: int, key: Buffer, value: Buffer | None) -> GroupRecord:
-    where, _ = GroupMetadataKey.decode(key, 2, key_version)
+    parsed_key, _ = GroupMetadataKey.decode(key, 2, key_version)
     if value is None:
-        return GroupRecord(where.group, None)
+        return GroupRecord(parsed_key.group, None)
     (version,) = _VERSION.unpack_from(value, 0)
-    found, _ = GroupMetadataValue.decode(value, 2, version)
-    return GroupRecord(where.group, found)
+    decoded, _ = GroupMetadataValue.decode(value, 2, version)
+    return GroupRecord(parsed_key.group, decoded)
 
 
-# The newer protocols add their kinds here.
+# The newer group types add their records here.
 ENCODERS: dict[type, Callable[[Any], Encoded]] = {OffsetRecord: encode_offset, GroupRecord: encode_group}
 DECODERS: dict[int, Callable[[int, Buffer, Buffer | None], Any]] = {
     0: decode_offset,
@@ -175,9 +177,9 @@ def encode(record: Any) -> Encoded:
 
 
 def decode(key: Buffer, value: Buffer | None) -> Any | None:
-    """The record, None where its kind is not known here; ProtocolError where its bytes cannot be one."""
+    """The record, or None if its type is unknown. Raises ProtocolError if the bytes are invalid."""
     if len(key) < 2 or (value is not None and len(value) < 2):
-        raise ProtocolError("a record without a version")
+        raise ProtocolError("the record has no version")
     (version,) = _VERSION.unpack_from(key, 0)
     decoder = DECODERS.get(version)
     return decoder(version, key, value) if decoder is not None else None

@@ -1,4 +1,4 @@
-"""The group coordinator of one broker: finds the shard of a group, and runs there what a request asks for."""
+"""The group coordinator of one broker: runs the operation of a request on the group's shard."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from kavka.common.topics import CONSUMER_OFFSETS
 from kavka.coordinator.group.config import GroupConfig
 from kavka.coordinator.group.consumer.config import GroupValues
 from kavka.coordinator.group.consumer.topics import CachedTopics
-from kavka.coordinator.group.shard import CommitItem, GroupShard, check_group_id
+from kavka.coordinator.group.group import CommitItem
+from kavka.coordinator.group.shard import GroupShard, check_group_id
 from kavka.coordinator.internal_topic import CreateTopic, InternalTopic
 from kavka.coordinator.operations import Outcome, Timers
-from kavka.coordinator.runtime import Runtime, ShardHost
+from kavka.coordinator.runtime import Runtime
+from kavka.coordinator.shard_host import ShardHost
 from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kavka.protocol.messages.describe_groups import DescribedGroup
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from kavka.protocol.messages.leave_group import LeaveGroupRequest
@@ -30,14 +33,18 @@ from kavka.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition, RunInWorker
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# The version of OffsetCommit whose rules hold for commits in transactions.
-_NO_TIMES_IN_REQUEST = 8
+# Commits in transactions follow the rules of this version of OffsetCommit.
+_TXN_COMMIT_VERSION = 8
 
 
 class GroupCoordinator:
-    """Lives on the loop. Methods that answer a request return the response, or a future of it; errors are raised."""
+    """Owns the shards of `__consumer_offsets` that this broker leads.
+
+    All methods run on the loop thread. Those for a request return the response or a future of it;
+    errors are raised.
+    """
 
     def __init__(
         self,
@@ -56,7 +63,7 @@ class GroupCoordinator:
         self.topic = InternalTopic(
             CONSUMER_OFFSETS,
             settings.offsets_topic_num_partitions,
-            # One node on its own can have no more replicas than one.
+            # A single node can have only one replica.
             settings.offsets_topic_replication_factor if settings.zookeeper_connect else 1,
             {
                 "cleanup.policy": "compact",
@@ -101,30 +108,31 @@ class GroupCoordinator:
 
     def _expire(self) -> None:
         for host in self.runtime.active():
-            host.follow_up(host.shard.expire())
+            host.submit_background(host.shard.expire())
         self.start()
 
-    # ---- what happens elsewhere
+    # ---- notifications
 
     def on_leadership(self, partition: Partition, is_leader: bool) -> None:
         self.runtime.on_leadership(partition, is_leader)
 
     def on_topics_deleted(self, topics: Iterable[str]) -> None:
-        gone = frozenset(topics)
-        if gone:
+        deleted = frozenset(topics)
+        if deleted:
             for host in self.runtime.active():
-                host.follow_up(host.shard.forget_topics(gone))
+                host.submit_background(host.shard.delete_offsets_of_topics(deleted))
 
     def on_group_settings(self, group_id: str) -> None:
-        """What `group_values` gives for the group has changed."""
-        # Where it is not served (yet), the settings are looked up when it is.
+        """The settings of the group have changed."""
+        # A group that is loaded later looks them up then.
         with contextlib.suppress(KafkaError):
-            self.host(group_id).shard.consumer.settings_changed(group_id)
+            self.host(group_id).shard.consumer.on_settings(group_id)
 
-    # ---- where a group is
+    # ---- shards
 
     def host(self, group_id: str) -> ShardHost[GroupShard]:
-        """NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS where the group cannot be served here (now)."""
+        """Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if this broker cannot serve the
+        group."""
         return self.runtime.host(self.topic.partition_of(group_id))
 
     def run(self, group_id: str, operation: Callable[..., Outcome], *args: Any) -> Any:
@@ -142,7 +150,7 @@ class GroupCoordinator:
         check_group_id(request.group_id)
         host = self.host(request.group_id)
         future: asyncio.Future[JoinGroupResponse] = self._loop.create_future()
-        host.follow_up(host.shard.join(request, version, client_id, client_host, _answer(future)))
+        host.submit_background(host.shard.join(request, version, client_id, client_host, _set_result(future)))
         return future
 
     def sync(self, request: SyncGroupRequest, version: int) -> asyncio.Future[SyncGroupResponse]:
@@ -151,11 +159,12 @@ class GroupCoordinator:
             host = self.host(request.group_id)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # Old clients do not expect that here. The rebalance is lost anyway: they have to join again.
+                # Old clients do not expect that error here. The rebalance is lost anyway: they
+                # must rejoin.
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS) from None
             raise
         future: asyncio.Future[SyncGroupResponse] = self._loop.create_future()
-        host.follow_up(host.shard.sync(request, version, _answer(future)))
+        host.submit_background(host.shard.sync(request, version, _set_result(future)))
         return future
 
     def heartbeat(self, request: HeartbeatRequest) -> None:
@@ -178,7 +187,7 @@ class GroupCoordinator:
         outcome = host.shard.consumer_heartbeat(request, version, client_id, client_host)
         if outcome.records:
             return host.submit(outcome)
-        # What the member is told must not be taken back, even where others wrote it.
+        # The response may contain uncommitted changes of other members.
         return host.read(lambda _: outcome.response)
 
     # ---- offsets
@@ -201,29 +210,47 @@ class GroupCoordinator:
         return host.append(records, response)
 
     def commit_in_transaction(self, request: TxnOffsetCommitRequest, items: Sequence[CommitItem], response: Any) -> Any:
-        """The offsets count when the marker that commits the transaction comes."""
+        """The offsets take effect when the transaction's commit marker is written."""
         host = self.host(request.group_id)
         records = host.shard.commit_offsets(
             request.group_id,
             request.member_id,
             request.group_instance_id,
             request.generation_id,
-            _NO_TIMES_IN_REQUEST,
+            _TXN_COMMIT_VERSION,
             -1,
             items,
             transactional=True,
         )
         return host.append_in_transaction(records, response, request.producer_id, request.producer_epoch)
 
-    # ---- all groups
+    def producer_entry(self, group_id: str, producer_id: int) -> Any:
+        """The state of a producer in the group's partition, None if it has none."""
+        log = self.host(group_id).partition.log
+        return None if log is None else log.producer_states.entries.get(producer_id)
+
+    # ---- whole groups
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        return self.host(group_id).shard.describe(group_id)
+
+    def describe_consumer(self, group_id: str) -> Any:
+        return self.read(group_id, GroupShard.describe_consumer, group_id)
+
+    def delete(self, group_id: str) -> Any:
+        return self.run(group_id, GroupShard.delete_group, group_id)
+
+    @property
+    def is_loading(self) -> bool:
+        return self.runtime.is_loading
 
     def list_groups(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-        wanted_states = frozenset(state.lower() for state in states)
-        wanted_types = frozenset(kind.lower() for kind in types)
-        found: list[ListedGroup] = []
+        state_filter = frozenset(state.lower() for state in states)
+        type_filter = frozenset(group_type.lower() for group_type in types)
+        groups: list[ListedGroup] = []
         for host in self.runtime.active():
-            found += host.shard.list(wanted_states, wanted_types)
-        return found
+            groups += host.shard.list(state_filter, type_filter)
+        return groups
 
     def _count_groups(self) -> float:
         return float(sum(len(host.shard.groups) for host in self.runtime.active()))
@@ -232,9 +259,9 @@ class GroupCoordinator:
         return float(sum(host.shard.offsets.count() for host in self.runtime.active()))
 
 
-def _answer(future: asyncio.Future[Any]) -> Callable[[Any], None]:
-    def answer(response: Any) -> None:
+def _set_result(future: asyncio.Future[Any]) -> Callable[[Any], None]:
+    def set_result(response: Any) -> None:
         if not future.done():
             future.set_result(response)
 
-    return answer
+    return set_result

@@ -1,34 +1,38 @@
-"""[pure] A classic consumer group: its members, its generations, and the states between them.
+"""[pure] A classic consumer group: its members, generations and states.
 
 The rules
-- A generation is a set of members, one protocol (assignor) that all of them support, a leader among them, and an
-  assignment for each that the leader made. The number of generations only goes up.
-- A change of the members, or of what one of them asks for, begins a rebalance: every member has to join again
-  (`PREPARING_REBALANCE`). Who has not when the longest rebalance timeout of the members is over is out, except static
-  members, whose session has to run out.
-- When all have joined, or the time is up, the next generation begins (`COMPLETING_REBALANCE`): members are told who
-  leads, the leader what everybody asked for; all send SyncGroup, the leader with the assignments.
-- The assignments are in the log before anyone is told (`STABLE`). So a generation that a member knows is never lost.
-- A static member (`group.instance.id`) that comes back without a member id takes over the place of the one before it,
-  and the old member id is fenced.
-- Only what a group is between rebalances is durable (EMPTY or STABLE). A coordinator that takes over in the middle of a
-  rebalance finds the generation before it, and its members join again.
+- A generation has a set of members, one protocol (assignor) that all of them support, a leader
+  among them, and an assignment by the leader for each. Generation numbers only increase.
+- A change of the members, or of a member's protocols, starts a rebalance: every member must rejoin
+  (`PREPARING_REBALANCE`). A dynamic member that has not rejoined within the longest rebalance
+  timeout of the members is removed. A static member stays until its session expires.
+- When all have joined, or the timeout has passed, the next generation starts
+  (`COMPLETING_REBALANCE`). The leader gets the metadata of all members. All members send SyncGroup,
+  the leader with the assignments.
+- The assignments are in the log before a member gets one (`STABLE`). So a generation that a member
+  knows is never lost.
+- A static member (`group.instance.id`) that rejoins without a member id replaces the previous
+  member with this instance id. The old member id is fenced.
+- Only the states between rebalances are durable (EMPTY and STABLE). A coordinator that takes over
+  during a rebalance loads the previous generation, and its members rejoin.
 
     from \\ to      empty  preparing  completing  stable  dead
-    empty            .        x          .         .      x     preparing: a member joined
-    preparing        x        .          x         .      x     completing: all joined, or time is up; empty: nobody
-    completing       .        x          .         x      x     stable: the leader's assignment is in the log
-    stable           .        x          .         .      x     preparing: a member came, went or changed
-    dead             .        .          .         .      x     deleted, expired or moved to another coordinator
+    empty            .        x          .         .      x     a member joined
+    preparing        x        .          x         .      x     all joined, or timeout
+    completing       .        x          .         x      x     the assignment is in the log
+    stable           .        x          .         .      x     a member joined, left or changed
+    dead             .        .          .         .      x     deleted, expired or moved
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from uuid import uuid4
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.group import CommitItem, JoinCallback, OffsetExpiry, SyncCallback
 from kavka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from kavka.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kavka.protocol.messages.offsets_topic import GroupMetadataValue, MemberMetadata
@@ -37,14 +41,12 @@ from kavka.protocol.primitives import MAX_STRING_LENGTH, ProtocolError
 
 CONSUMER = "consumer"
 
-AnswerJoin = Callable[[JoinGroupResponse], None]
-AnswerSync = Callable[[SyncGroupResponse], None]
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 def new_member_id(prefix: str) -> str:
-    """A member id that begins with the client id or the instance id. One that were too long for a response would make
-    the whole group impossible to describe: it has only the beginning of the prefix."""
+    """A member id that starts with the client id or the instance id. The prefix is truncated if the
+    id would be too long for a response."""
     suffix = f"-{uuid4()}"
     room = MAX_STRING_LENGTH - len(suffix)
     if len(prefix) * 4 > room:
@@ -75,50 +77,26 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Member:
-    """One member. `awaiting_join` and `awaiting_sync` answer the request that it waits for, if there is one."""
+    """One member. `awaiting_join` and `awaiting_sync` complete its pending request, if there is
+    one."""
 
-    __slots__ = (
-        "assignment",
-        "awaiting_join",
-        "awaiting_sync",
-        "client_host",
-        "client_id",
-        "deadline",
-        "instance_id",
-        "is_new",
-        "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "timer_at",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: Protocols,
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.awaiting_join: AnswerJoin | None = None
-        self.awaiting_sync: AnswerSync | None = None
-        self.is_new = False
-        # Milliseconds of the monotonic clock: when the session is over, and when the timer looks at it next.
-        self.deadline = 0.0
-        self.timer_at: float | None = None
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    awaiting_join: JoinCallback | None = field(init=False, default=None)
+    awaiting_sync: SyncCallback | None = field(init=False, default=None)
+    is_new: bool = field(init=False, default=False)
+    # Milliseconds of the monotonic clock: when the session expires, and when the session timer
+    # fires next.
+    deadline: float = field(init=False, default=0.0)
+    timer_at: float | None = field(init=False, default=None)
 
     @property
     def is_static(self) -> bool:
@@ -131,57 +109,44 @@ class Member:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {self.member_id} does not support {protocol}.")
 
     def vote(self, candidates: set[str]) -> str:
-        """The first of its protocols, in the order that it prefers, that all members support."""
+        """The member's most preferred protocol among the candidates."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClassicGroup:
+    """Owns the members and the state of one group. Only `ClassicProtocol` changes it."""
+
     type = "classic"
 
-    __slots__ = (
-        "_supporters",
-        "awaiting_join_count",
-        "generation",
-        "group_id",
-        "initial_delay_left",
-        "leader_id",
-        "members",
-        "new_member_added",
-        "pending_join",
-        "pending_sync",
-        "previous_state",
-        "protocol",
-        "protocol_type",
-        "state",
-        "state_timestamp",
-        "static_members",
-        "subscribed_topics",
-    )
-
-    def __init__(self, group_id: str, now_ms: int) -> None:
-        self.group_id = group_id
-        self.state = EMPTY
-        self.previous_state = EMPTY
-        self.state_timestamp: int | None = now_ms
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol: str | None = None
-        self.leader_id: str | None = None
-        # Members, requests and protocols are changed through the methods below, which keep the counts.
-        self.members: dict[str, Member] = {}
-        self.awaiting_join_count = 0
-        self._supporters: dict[str, int] = {}  # by protocol: how many members support it
-        self.static_members: dict[str, str] = {}  # group.instance.id -> member id
-        self.pending_join: set[str] = set()  # were given a member id and have not joined with it yet
-        self.pending_sync: set[str] = set()  # have not sent SyncGroup in this generation
-        self.new_member_added = False
-        # While the first rebalance of an empty group waits for more members: how long it may still be put off.
-        self.initial_delay_left: int | None = None
-        # None: cannot be told, as the group is not one of consumers or its metadata cannot be read.
-        self.subscribed_topics: frozenset[str] | None = None
+    group_id: str
+    state_timestamp: int | None
+    state: State = field(init=False, default=EMPTY)
+    generation: int = field(init=False, default=0)
+    protocol_type: str | None = field(init=False, default=None)
+    protocol: str | None = field(init=False, default=None)
+    leader_id: str | None = field(init=False, default=None)
+    # Members, requests and protocols are changed through the methods below, which keep the
+    # counts.
+    members: dict[str, Member] = field(init=False, default_factory=dict)
+    awaiting_join_count: int = field(init=False, default=0)
+    # by protocol: how many members support it
+    _supporters: dict[str, int] = field(init=False, default_factory=dict)
+    # group.instance.id -> member id
+    static_members: dict[str, str] = field(init=False, default_factory=dict)
+    # have a member id and have not joined with it yet
+    pending_join: set[str] = field(init=False, default_factory=set)
+    # have not sent SyncGroup in this generation
+    pending_sync: set[str] = field(init=False, default_factory=set)
+    new_member_added: bool = field(init=False, default=False)
+    # How much longer the first rebalance of an empty group may be delayed; None when it is not
+    # delayed.
+    initial_delay_left: int | None = field(init=False, default=None)
+    # None: unknown, because the members are not consumers or their metadata cannot be parsed.
+    subscribed_topics: frozenset[str] | None = field(init=False, default=None)
 
     # ---- as a record
 
@@ -194,17 +159,17 @@ class ClassicGroup:
         group.protocol = value.protocol
         group.leader_id = value.leader
         protocol = value.protocol or ""
-        for saved in value.members:
+        for stored in value.members:
             member = Member(
-                saved.member_id,
-                saved.group_instance_id,
-                saved.client_id,
-                saved.client_host,
-                # Before version 1 there was no rebalance timeout of its own.
-                saved.rebalance_timeout if saved.rebalance_timeout != -1 else saved.session_timeout,
-                saved.session_timeout,
-                ((protocol, bytes(saved.subscription)),),
-                bytes(saved.assignment),
+                stored.member_id,
+                stored.group_instance_id,
+                stored.client_id,
+                stored.client_host,
+                # Version 0 has no rebalance timeout.
+                stored.rebalance_timeout if stored.rebalance_timeout != -1 else stored.session_timeout,
+                stored.session_timeout,
+                ((protocol, bytes(stored.subscription)),),
+                bytes(stored.assignment),
             )
             group.members[member.member_id] = member
             group._count_protocols(member, 1)
@@ -215,7 +180,7 @@ class ClassicGroup:
         return group
 
     def to_value(self, assignments: dict[str, bytes] | None = None) -> GroupMetadataValue:
-        """The group as it would be with `assignments` (by default: with those that its members have)."""
+        """The record value with `assignments`, by default the current ones."""
         protocol = self.protocol
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
@@ -243,7 +208,7 @@ class ClassicGroup:
     def transition(self, to: State, now_ms: int) -> None:
         if to not in TRANSITIONS[self.state]:
             raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {to.value}")
-        self.previous_state, self.state = self.state, to
+        self.state = to
         self.state_timestamp = now_ms
 
     @property
@@ -260,8 +225,11 @@ class ClassicGroup:
 
     @property
     def is_simple(self) -> bool:
-        """Used for nothing but its offsets: nobody ever joined."""
-        return self.state is EMPTY and self.protocol_type is None and not self.pending_join
+        return self.state is EMPTY and self.generation == 0 and self.protocol_type is None and not self.pending_join
+
+    @property
+    def is_removable(self) -> bool:
+        return self.state is EMPTY and not self.pending_join
 
     # ---- members
 
@@ -293,13 +261,13 @@ class ClassicGroup:
         return member
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """The static member goes on under a new member id; requests that wait under the old one are fenced."""
+        """Give the static member a new member id. Pending requests under the old id are fenced."""
         member = self.members[old_id]
         if member.awaiting_join is not None:
-            self.answer_join(member, join_error(old_id, ErrorCode.FENCED_INSTANCE_ID))
+            self.respond_to_join(member, join_error(old_id, ErrorCode.FENCED_INSTANCE_ID))
         if member.awaiting_sync is not None:
-            self.answer_sync(member, SyncGroupResponse(error_code=int(ErrorCode.FENCED_INSTANCE_ID)))
-        # Members are listed, and leaders elected, in the order in which they came: it keeps its place.
+            self.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.FENCED_INSTANCE_ID)))
+        # Listings and leader elections use the order of joining: the member keeps its place.
         members = {(new_id if key == old_id else key): value for key, value in self.members.items()}
         self.members.clear()
         self.members.update(members)
@@ -313,12 +281,12 @@ class ClassicGroup:
         return member
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member, where the ids are one's own; else FENCED_INSTANCE_ID or UNKNOWN_MEMBER_ID."""
+        """The member with these ids; raises FENCED_INSTANCE_ID or UNKNOWN_MEMBER_ID."""
         if instance_id is not None:
-            known = self.static_members.get(instance_id)
-            if known is None:
+            current_id = self.static_members.get(instance_id)
+            if current_id is None:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            if known != member_id:
+            if current_id != member_id:
                 raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
         member = self.members.get(member_id)
         if member is None:
@@ -334,7 +302,8 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader where it has joined, else make one of those that have; False where none has."""
+        """Keep the leader if it has joined, else elect the first member that has. False if none
+        has."""
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -344,23 +313,23 @@ class ClassicGroup:
                 return True
         return False
 
-    def await_join(self, member: Member, answer: AnswerJoin) -> None:
-        """A member that joins again before its first request was answered has given that one up."""
-        self.answer_join(member, join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+    def await_join(self, member: Member, respond: JoinCallback) -> None:
+        """Store the callback of a JoinGroup. An earlier pending request of the member fails."""
+        self.respond_to_join(member, join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
         self.awaiting_join_count += 1
-        member.awaiting_join = answer
+        member.awaiting_join = respond
 
-    def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
-        answer, member.awaiting_join = member.awaiting_join, None
-        if answer is not None:
+    def respond_to_join(self, member: Member, response: JoinGroupResponse) -> None:
+        respond, member.awaiting_join = member.awaiting_join, None
+        if respond is not None:
             self.awaiting_join_count -= 1
-            answer(response)
+            respond(response)
 
-    def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
-        answer, member.awaiting_sync = member.awaiting_sync, None
-        if answer is None:
+    def respond_to_sync(self, member: Member, response: SyncGroupResponse) -> bool:
+        respond, member.awaiting_sync = member.awaiting_sync, None
+        if respond is None:
             return False
-        answer(response)
+        respond(response)
         return True
 
     # ---- protocols
@@ -372,9 +341,9 @@ class ClassicGroup:
 
     def _count_protocols(self, member: Member, change: int) -> None:
         for name in {name for name, _ in member.protocols}:
-            left = self._supporters.get(name, 0) + change
-            if left:
-                self._supporters[name] = left
+            supporters = self._supporters.get(name, 0) + change
+            if supporters:
+                self._supporters[name] = supporters
             else:
                 del self._supporters[name]
 
@@ -384,7 +353,7 @@ class ClassicGroup:
         return {name for name, count in self._supporters.items() if count == everyone}
 
     def select_protocol(self) -> str:
-        """The candidate with the most votes; of equals the one that was voted for first."""
+        """The candidate with the most votes; on a tie, the first one voted for."""
         candidates = self.candidates()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -393,7 +362,7 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these may join: one protocol must be left that all can use."""
+        """Whether a member with these protocols may join: all members must share one."""
         if self.state is EMPTY or not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -423,19 +392,20 @@ class ClassicGroup:
             return None
         topics: set[str] = set()
         for member in self.members.values():
-            found = subscribed_topics(member.metadata(self.protocol))
-            if found is None:
+            subscribed = subscribed_topics(member.metadata(self.protocol))
+            if subscribed is None:
                 return None
-            topics.update(found)
+            topics.update(subscribed)
         return frozenset(topics)
 
     def subscribes_to(self, topic: str) -> bool:
         return self.subscribed_topics is not None and topic in self.subscribed_topics
 
-    # ---- answers
+    # ---- responses
 
-    def join_answer(self, member: Member) -> JoinGroupResponse:
-        """What a member is told of the generation that it is in; the leader also what everybody asked for."""
+    def join_response(self, member: Member) -> JoinGroupResponse:
+        """The JoinGroup response for the current generation; the leader's has all members'
+        metadata."""
         protocol = self.protocol or ""
         is_leader = member.member_id == self.leader_id
         return JoinGroupResponse(
@@ -456,17 +426,22 @@ class ClassicGroup:
             for member in self.members.values()
         ]
 
-    def sync_answer(self, member: Member) -> SyncGroupResponse:
+    def sync_response(self, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol, assignment=member.assignment
         )
 
-    # ---- may offsets be committed, fetched, deleted, forgotten?
+    # ---- checks of operations on offsets and on the whole group
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, transactional: bool = False
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        version: int,
+        transactional: bool,
+        items: Sequence[CommitItem],
     ) -> Member | None:
-        """The member that commits, None for whoever is not one (and may commit, as the group is empty)."""
         if self.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if generation < 0 and self.state is EMPTY:
@@ -482,11 +457,14 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         return member
 
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Every client may fetch the offsets of a classic group."""
+
     def check_offset_delete(self) -> None:
         if self.state is DEAD:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        # While consumers are there, offsets of topics that they do not subscribe to may go; of other kinds of groups
-        # nobody can tell what is in use.
+        # For consumers, offsets of topics that no member subscribes to may be deleted. For other
+        # members the topics in use are unknown.
         if self.state is not EMPTY and self.protocol_type != CONSUMER:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
@@ -496,19 +474,28 @@ class ClassicGroup:
         if self.state is not EMPTY:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
+    def offset_expiry(self) -> OffsetExpiry | None:
+        if self.protocol_type is None:
+            return OffsetExpiry()
+        if self.state is EMPTY:
+            return OffsetExpiry(since=self.state_timestamp)
+        if self.protocol_type == CONSUMER and self.state is STABLE and self.subscribed_topics is not None:
+            return OffsetExpiry(is_in_use=self.subscribes_to)
+        return None
+
 
 def join_error(member_id: str, code: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=int(code), member_id=member_id, protocol_name="")
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a consumer's subscription; None where the bytes are not one."""
+    """The topics of a consumer's subscription; None if the bytes cannot be parsed."""
     if len(metadata) < 2:
         return None
     version = int.from_bytes(metadata[:2], "big", signed=True)
     if version < 0:
         return None
-    # A newer version begins with the fields of the one that is known.
+    # A newer version starts with the fields of the latest version that we support.
     version = min(version, ConsumerProtocolSubscription.MAX_VERSION)
     try:
         subscription, _ = ConsumerProtocolSubscription.decode(metadata, 2, version)

@@ -1,4 +1,4 @@
-"""The settings that transactions go by."""
+"""The settings of transactions."""
 
 from __future__ import annotations
 

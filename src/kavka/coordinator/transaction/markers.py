@@ -1,11 +1,12 @@
 """The markers that end a transaction in its partitions.
 
-`LocalMarkers` writes them to partitions that this broker leads, for its own coordinator and for those of other brokers
-(WriteTxnMarkers). `MarkerSender` sees to it that all partitions of a transaction get theirs, wherever they are led, and
-goes on trying until they have. A marker that is written twice changes nothing, so after a crash all are written again.
+`LocalMarkers` writes them to partitions that this broker leads, for this broker's coordinator and
+for those of other brokers (WriteTxnMarkers). `MarkerSender` retries until all partitions of a
+transaction have their markers, wherever their leaders are. A marker that is written twice changes
+nothing, so after a crash all are written again.
 
-Partitions of `__consumer_offsets` are the group coordinator's: it takes the marker in, and with it what was
-committed in the transaction.
+A marker in a partition of `__consumer_offsets` goes through the group coordinator, which applies
+the pending offsets of the transaction.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from kavka.common.backoff import Backoff
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
@@ -25,21 +28,21 @@ from kavka.records.control import end_marker
 from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition
 from kavka.replication.replica_manager import ReplicaManager
-from kavka.storage.log_append import AppendOrigin
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-FIRST_RETRY_S = 0.02
-LONGEST_RETRY_S = 1.0
-# How long a broker that has just started is given to hear of every topic, before one that it does not know is gone.
-HEAR_OF_TOPICS_S = 5.0
+RETRY_BACKOFF = Backoff(20, 1_000, jitter=0)
+# How long a broker that has just started waits for the metadata of all topics, before it considers
+# an unknown topic deleted.
+TOPIC_DISCOVERY_S = 5.0
 
 Results = dict[TopicPartition, ErrorCode]
 Done = Callable[[Results], None]
 
 
 class Marker(NamedTuple):
-    """`version` is that of transactions: from 2 on the epoch is above that of the records that it ends."""
+    """`version` is the transaction version: from 2 on, the epoch is higher than that of the
+    records."""
 
     producer_id: int
     epoch: int
@@ -49,10 +52,11 @@ class Marker(NamedTuple):
 
 
 class MarkerChannel(Protocol):
-    """The way to other brokers. Requests to one broker may be sent together: that is the channel's matter."""
+    """The connection to other brokers. It may combine requests to the same broker."""
 
     def write_markers(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
-        """`done` gets a code for every partition, NETWORK_EXCEPTION where the broker cannot be reached."""
+        """`done` gets an error code for every partition, NETWORK_EXCEPTION if the broker is
+        unreachable."""
 
 
 class LocalMarkers:
@@ -66,11 +70,11 @@ class LocalMarkers:
         return tp in self._replicas.partitions
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: Done) -> None:
-        """`done` is called when every partition has the marker committed, or has failed: at once where nothing has to
-        be waited for."""
+        """`done` is called when every partition has committed the marker or failed; synchronously
+        if no commit has to be awaited."""
         producer_id, epoch, commit, coordinator_epoch, version = marker
         batch = end_marker(commit, producer_id, epoch, coordinator_epoch, self._clock.now_ms())
-        write = _Write(done)
+        write = _MarkerWrite(done)
         for tp in partitions:
             try:
                 partition = self._replicas.leader(*tp)
@@ -79,9 +83,9 @@ class LocalMarkers:
                     partition.log.producer_states.check_raised_epoch(producer_id, epoch)
                 if tp.topic == self._offsets_topic and self._offsets is not None:
                     host = self._offsets.host(tp.partition)
-                    write.wait_for(tp, host.end_transaction(producer_id, epoch, coordinator_epoch, commit))
+                    write.add_future(tp, host.end_transaction(producer_id, epoch, coordinator_epoch, commit))
                 else:
-                    write.wait_at(tp, partition, _append(partition, bytearray(batch)))
+                    write.add_partition(tp, partition, _append(partition, bytearray(batch)))
             except KafkaError as error:
                 write.results[tp] = error.code
         write.start()
@@ -89,19 +93,17 @@ class LocalMarkers:
 
 def _append(partition: Partition, batch: bytearray) -> int:
     """Write the marker; returns the offset that the high watermark has to reach."""
-    info = partition.stage(memoryview(batch), -1, None, AppendOrigin.COORDINATOR)
     try:
-        partition.write_staged()
+        info = partition.append(batch)
     except KafkaError as error:
-        if partition.on_storage_failure is not None:
-            partition.on_storage_failure(partition, error.__cause__ or error)
+        partition.report_storage_failure(error)
         raise
     partition.advance()
     return info.last_offset + 1
 
 
-class _Write:
-    """One marker on its way to partitions of this broker; waits where one is not committed at once."""
+class _MarkerWrite:
+    """One marker for partitions of this broker, until all of them have committed it."""
 
     __slots__ = ("_done", "_futures", "_partitions", "_started", "results")
 
@@ -112,14 +114,14 @@ class _Write:
         self._futures: set[TopicPartition] = set()
         self._started = False
 
-    def wait_at(self, tp: TopicPartition, partition: Partition, end_offset: int) -> None:
+    def add_partition(self, tp: TopicPartition, partition: Partition, end_offset: int) -> None:
         if partition.has(end_offset, True):
             self.results[tp] = ErrorCode.NONE
         else:
             self._partitions[partition] = (tp, end_offset)
-            partition.produce_waiters.add(self)
+            partition.pending_appends.add(self)
 
-    def wait_for(self, tp: TopicPartition, future: asyncio.Future[Any]) -> None:
+    def add_future(self, tp: TopicPartition, future: asyncio.Future[Any]) -> None:
         if future.done():
             self.results[tp] = _code_of(future)
         else:
@@ -131,8 +133,8 @@ class _Write:
         self._finish()
 
     def check(self, partition: Partition) -> None:
-        wanted = self._partitions.get(partition)
-        if wanted is not None and partition.has(wanted[1], True):
+        pending = self._partitions.get(partition)
+        if pending is not None and partition.has(pending[1], True):
             self._partition_done(partition, ErrorCode.NONE)
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
@@ -140,7 +142,7 @@ class _Write:
             self._partition_done(partition, code)
 
     def _partition_done(self, partition: Partition, code: ErrorCode) -> None:
-        partition.produce_waiters.discard(self)
+        partition.pending_appends.discard(self)
         tp, _ = self._partitions.pop(partition)
         self.results[tp] = code
         self._finish()
@@ -165,26 +167,21 @@ def _code_of(future: asyncio.Future[Any]) -> ErrorCode:
     return error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+@dataclass(eq=False, repr=False)
 class MarkerSender:
-    """`coordinator_topic` is the one in which the decisions are: while the cache does not know even that, it cannot
-    tell whether a partition is gone or not heard of yet."""
+    """Owns the pending markers of this broker's coordinator.
 
-    def __init__(
-        self,
-        broker_id: int,
-        local: LocalMarkers,
-        cache: MetadataCache,
-        coordinator_topic: str,
-        loop: asyncio.AbstractEventLoop,
-        channel: MarkerChannel | None = None,
-    ) -> None:
-        self.local = local
-        self.channel = channel
-        self._broker_id = broker_id
-        self._cache = cache
-        self._coordinator_topic = coordinator_topic
-        self._loop = loop
-        self._hears_since: float | None = None
+    `coordinator_topic` is the topic of the decisions. While the metadata cache does not have it, an
+    unknown partition is not considered deleted.
+    """
+
+    _broker_id: int
+    local: LocalMarkers
+    _cache: MetadataCache
+    _coordinator_topic: str
+    _loop: asyncio.AbstractEventLoop
+    channel: MarkerChannel | None = None
+    _cache_ready_at: float | None = field(init=False, default=None)
 
     def send(
         self,
@@ -193,27 +190,27 @@ class MarkerSender:
         is_wanted: Callable[[], bool],
         done: Callable[[bool], None],
     ) -> None:
-        """`done(True)` when every partition has its marker (or is gone), `done(False)` when a coordinator that came
-        later has taken over; neither where it is no longer wanted."""
-        _Sending(self, marker, set(partitions), is_wanted, done).go_on()
+        """`done(True)`: every partition has its marker or is deleted. `done(False)`: a newer
+        coordinator has taken over. Neither is called when `is_wanted` has become false."""
+        _Sending(self, marker, set(partitions), is_wanted, done).send_round()
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """The partitions by the broker that leads them, -1 where none does (or that is not known)."""
-        found: dict[int, list[TopicPartition]] = {}
+        """The partitions by leader; -1 if there is none or it is unknown."""
+        by_leader: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             state = self._cache.partition_state(*tp)
-            found.setdefault(-1 if state is None else state.leader, []).append(tp)
-        return found
+            by_leader.setdefault(-1 if state is None else state.leader, []).append(tp)
+        return by_leader
 
-    def is_gone(self, tp: TopicPartition) -> bool:
+    def is_deleted(self, tp: TopicPartition) -> bool:
         if self._coordinator_topic not in self._cache.topics:
             return False
-        if self._hears_since is None:
-            self._hears_since = self._loop.time()
+        if self._cache_ready_at is None:
+            self._cache_ready_at = self._loop.time()
         return (
             self._cache.partition_state(*tp) is None
             and not self.local.holds(tp)
-            and self._loop.time() - self._hears_since >= HEAR_OF_TOPICS_S
+            and self._loop.time() - self._cache_ready_at >= TOPIC_DISCOVERY_S
         )
 
     def write(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
@@ -228,64 +225,56 @@ class MarkerSender:
         self._loop.call_later(delay_s, callback)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Sending:
     """The markers of one transaction that are not written yet."""
 
-    __slots__ = ("_delay_s", "_done", "_is_wanted", "_marker", "_sender", "_under_way", "left")
+    _sender: MarkerSender
+    _marker: Marker
+    left: set[TopicPartition]
+    _is_wanted: Callable[[], bool]
+    _done: Callable[[bool], None]
+    _in_flight: int = field(init=False, default=0)
+    _rounds: int = field(init=False, default=0)
 
-    def __init__(
-        self,
-        sender: MarkerSender,
-        marker: Marker,
-        partitions: set[TopicPartition],
-        is_wanted: Callable[[], bool],
-        done: Callable[[bool], None],
-    ) -> None:
-        self.left = partitions
-        self._sender = sender
-        self._marker = marker
-        self._is_wanted = is_wanted
-        self._done = done
-        self._under_way = 0
-        self._delay_s = FIRST_RETRY_S
-
-    def go_on(self) -> None:
+    def send_round(self) -> None:
         if not self._is_wanted():
             return
         by_leader = self._sender.by_leader(self.left)
-        # One more than there are, so that answers that come at once do not end the round before it has begun.
-        self._under_way = len(by_leader) + 1
+        # One more, so that synchronous results do not end the round before all requests are sent.
+        self._in_flight = len(by_leader) + 1
         for broker_id, partitions in by_leader.items():
-            self._sender.write(broker_id, self._marker, partitions, self._take)
-        self._take({})
+            self._sender.write(broker_id, self._marker, partitions, self._on_results)
+        self._on_results({})
 
-    def _take(self, results: Results) -> None:
-        self._under_way -= 1
+    def _on_results(self, results: Results) -> None:
+        self._in_flight -= 1
         for tp, code in results.items():
             if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                log.warning("Another coordinator has ended the transaction of producer %d", self._marker.producer_id)
-                self._is_wanted = _no
+                logger.warning("A newer coordinator has ended the transaction of producer %d", self._marker.producer_id)
+                self._is_wanted = _never
                 self._done(False)
                 return
-            if self._is_settled(tp, code):
+            if self._is_final(tp, code):
                 self.left.discard(tp)
-        if self._under_way or not self._is_wanted():
+        if self._in_flight or not self._is_wanted():
             return
         if not self.left:
             self._done(True)
             return
-        self._sender.later(self._delay_s, self.go_on)
-        self._delay_s = min(2 * self._delay_s, LONGEST_RETRY_S)
+        self._rounds += 1
+        self._sender.later(RETRY_BACKOFF.delay(self._rounds), self.send_round)
 
-    def _is_settled(self, tp: TopicPartition, code: ErrorCode) -> bool:
+    def _is_final(self, tp: TopicPartition, code: ErrorCode) -> bool:
         if code in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT):
             return True
         if code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            # Records of a later epoch can only be there when this transaction was ended there before.
-            log.warning("%s has a later epoch of producer %d than the marker", tp, self._marker.producer_id)
+            # Records of a later epoch exist only if this transaction has already ended in the
+            # partition.
+            logger.warning("%s has a newer epoch of producer %d than the marker", tp, self._marker.producer_id)
             return True
-        return self._sender.is_gone(tp)
+        return self._sender.is_deleted(tp)
 
 
-def _no() -> bool:
+def _never() -> bool:
     return False

@@ -1,12 +1,12 @@
-"""[pure] The records of `__transaction_state`, in Kafka's own layout.
+"""[pure] The records of `__transaction_state`, in Kafka's layout.
 
-Key: int16 0, the transactional id. Value: int16 version, then TransactionLogValue; none: a tombstone.
+Key: int16 0, the transactional id. Value: int16 version, TransactionLogValue; a tombstone has none.
 
-    value 0   as Kafka wrote it up to 3.9
-    value 1   flexible: previous and next producer id, and the version that the producer spoke, as tagged fields
+    value 0   written by Kafka up to 3.9
+    value 1   flexible: previous and next producer id, and the producer's version, as tagged fields
 
-Version 1 is written while the feature `transaction.version` is at 2: every broker of the cluster reads it then. Both
-are read.
+Version 1 is written while the feature `transaction.version` is 2: all brokers of the cluster can
+read it then. Both versions are read.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
 
 
 def decode(key: memoryview, value: memoryview | None) -> TransactionRecord | None:
-    """None where the kind of the record is not known here; ProtocolError where its bytes cannot be one."""
+    """The record, or None if its type is unknown. Raises ProtocolError if the bytes are invalid."""
     if len(key) < 2 or (value is not None and len(value) < 2):
-        raise ProtocolError("a record without a version")
+        raise ProtocolError("the record has no version")
     if _VERSION.unpack_from(key, 0)[0] != KEY_VERSION:
         return None
     named, _ = TransactionLogKey.decode(key, 2, KEY_VERSION)
@@ -74,25 +74,25 @@ def decode(key: memoryview, value: memoryview | None) -> TransactionRecord | Non
         return TransactionRecord(named.transactional_id, None)
     (version,) = _VERSION.unpack_from(value, 0)
     if not OLD_VALUE <= version <= FLEXIBLE_VALUE:
-        raise ProtocolError(f"version {version} of a transaction's state is not known")
-    found, _ = TransactionLogValue.decode(value, 2, version)
-    number = found.transaction_status
+        raise ProtocolError(f"version {version} of a transaction's state is unknown")
+    decoded, _ = TransactionLogValue.decode(value, 2, version)
+    number = decoded.transaction_status
     if not 0 <= number < len(BY_NUMBER) or BY_NUMBER[number] in (DEAD, PREPARE_EPOCH_FENCE):
-        raise ProtocolError(f"a transaction cannot be stored in state {number}")
+        raise ProtocolError(f"invalid transaction state {number}")
     transaction = Transaction(
-        producer_id=found.producer_id,
-        epoch=found.producer_epoch,
-        timeout_ms=found.transaction_timeout_ms,
+        producer_id=decoded.producer_id,
+        epoch=decoded.producer_epoch,
+        timeout_ms=decoded.transaction_timeout_ms,
         state=BY_NUMBER[number],
         partitions=frozenset(
             TopicPartition(topic.topic, partition)
-            for topic in found.transaction_partitions or ()
+            for topic in decoded.transaction_partitions or ()
             for partition in topic.partition_ids
         ),
-        start_ms=found.transaction_start_timestamp_ms,
-        update_ms=found.transaction_last_update_timestamp_ms,
-        previous_producer_id=found.previous_producer_id,
-        next_producer_id=found.next_producer_id,
-        client_version=found.client_transaction_version,
+        start_ms=decoded.transaction_start_timestamp_ms,
+        update_ms=decoded.transaction_last_update_timestamp_ms,
+        previous_producer_id=decoded.previous_producer_id,
+        next_producer_id=decoded.next_producer_id,
+        client_version=decoded.client_transaction_version,
     )
     return TransactionRecord(named.transactional_id, transaction, version)

@@ -1,4 +1,5 @@
-"""The transaction coordinator of one broker: finds the shard of a transactional id, and runs there what is asked."""
+"""The transaction coordinator of one broker: runs the operation of a request on the shard of its
+transactional id."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from kavka.common.topics import TRANSACTION_STATE
 from kavka.common.types import TopicPartition
 from kavka.coordinator.internal_topic import CreateTopic, InternalTopic
 from kavka.coordinator.operations import NOTHING, Timers
-from kavka.coordinator.runtime import Runtime, ShardHost
+from kavka.coordinator.runtime import Runtime
+from kavka.coordinator.shard_host import ShardHost
 from kavka.coordinator.transaction.config import TransactionConfig
-from kavka.coordinator.transaction.markers import LocalMarkers, Marker, MarkerChannel, MarkerSender
+from kavka.coordinator.transaction.markers import Done, LocalMarkers, Marker, MarkerChannel, MarkerSender
 from kavka.coordinator.transaction.shard import NeedsProducerId, Producer, TransactionShard
 from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION, PREPARE_COMMIT, State, Transaction
 from kavka.metadata.store import StoreUnavailable
@@ -24,7 +26,7 @@ from kavka.replication.metadata_cache import MetadataCache
 from kavka.replication.partition import Partition, RunInWorker
 from kavka.replication.replica_manager import ReplicaManager
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RETRY_COMPLETION_S = 0.1
 _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
@@ -35,7 +37,7 @@ class ProducerIds(Protocol):
 
 
 class TransactionChannel(MarkerChannel, Protocol):
-    """The way to the coordinators and partition leaders on other brokers."""
+    """The connection to the coordinators and partition leaders on other brokers."""
 
     def admit(
         self,
@@ -46,12 +48,15 @@ class TransactionChannel(MarkerChannel, Protocol):
         partitions: Sequence[TopicPartition],
         add: bool,
     ) -> Awaitable[frozenset[TopicPartition]]:
-        """As `TransactionCoordinator.admit`, by AddPartitionsToTxn (with verify_only, unless they are to be added)."""
+        """`TransactionCoordinator.admit` by AddPartitionsToTxn, with verify_only unless `add`."""
 
 
 class TransactionCoordinator:
-    """Lives on the loop. Methods that answer a request return the answer, a future or a coroutine of it; errors are
-    raised, by the call or by what it returned."""
+    """Owns the shards of `__transaction_state` that this broker leads.
+
+    All methods run on the loop thread. Those for a request return the response, a future or a
+    coroutine of it. Errors are raised by the call or by the awaitable.
+    """
 
     def __init__(
         self,
@@ -70,7 +75,8 @@ class TransactionCoordinator:
         metrics: Registry | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`offsets` is the group coordinator's runtime; `version` the finalized level of `transaction.version`."""
+        """`offsets` is the group coordinator's runtime; `version` the finalized level of
+        `transaction.version`."""
         self._loop = loop or asyncio.get_running_loop()
         self._clock = clock
         self._broker_id = broker_id
@@ -78,7 +84,7 @@ class TransactionCoordinator:
         self.channel = channel
         self._version = version
         self.config = TransactionConfig.of(settings)
-        # One node on its own can have no more replicas than one.
+        # A single node can have only one replica.
         is_cluster = bool(settings.zookeeper_connect)
         self.topic = InternalTopic(
             TRANSACTION_STATE,
@@ -138,22 +144,23 @@ class TransactionCoordinator:
         self._timers[0] = self._loop.call_later(self.config.abort_check_ms / 1000, self._abort_timed_out)
         for host in self.runtime.active():
             for outcome in host.shard.abort_timed_out():
-                log.info("Transaction of %s takes too long: it is aborted", outcome.records[0].transactional_id)
-                host.follow_up(outcome)
+                logger.info("Aborting the transaction of %s: it has timed out", outcome.records[0].transactional_id)
+                host.submit_background(outcome)
 
     def _expire(self) -> None:
         self._timers[1] = self._loop.call_later(self.config.expiration_check_ms / 1000, self._expire)
         for host in self.runtime.active():
             for outcome in host.shard.expire():
-                host.follow_up(outcome)
+                host.submit_background(outcome)
 
     def on_leadership(self, partition: Partition, is_leader: bool) -> None:
         self.runtime.on_leadership(partition, is_leader)
 
-    # ---- where a transactional id is
+    # ---- shards
 
     def host(self, transactional_id: str) -> ShardHost[TransactionShard]:
-        """NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS where the id cannot be served here (now)."""
+        """Raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS if this broker cannot serve the
+        id."""
         return self.runtime.host(self.topic.partition_of(transactional_id))
 
     # ---- producers
@@ -164,7 +171,7 @@ class TransactionCoordinator:
         except OverflowError as error:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
         except StoreUnavailable as error:
-            # The code that makes producers ask again.
+            # The error code on which producers retry.
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
 
     async def init_producer(
@@ -172,18 +179,18 @@ class TransactionCoordinator:
     ) -> Producer:
         new_producer_id: int | None = None
         while True:
-            host = self._named(transactional_id)
+            host = self._checked_host(transactional_id)
             try:
                 outcome = host.shard.init_producer(transactional_id, timeout_ms, expected, new_producer_id)
             except NeedsProducerId:
                 new_producer_id = await self.new_producer_id()
                 continue
-            answer: Producer = await host.submit(outcome)
-            if answer.error is not ErrorCode.NONE:
-                raise KafkaError(answer.error)
-            return answer
+            producer: Producer = await host.submit(outcome)
+            if producer.error is not ErrorCode.NONE:
+                raise KafkaError(producer.error)
+            return producer
 
-    def _named(self, transactional_id: str) -> ShardHost[TransactionShard]:
+    def _checked_host(self, transactional_id: str) -> ShardHost[TransactionShard]:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
         return self.host(transactional_id)
@@ -199,8 +206,9 @@ class TransactionCoordinator:
         client_version: int = 0,
         response: Any = None,
     ) -> Any:
-        """`response` when the coordinator's log has it, else a future of it."""
-        host = self._named(transactional_id)
+        """`response`, or a future of it until the partitions are committed to the coordinator's
+        log."""
+        host = self._checked_host(transactional_id)
         outcome = host.shard.add_partitions(transactional_id, producer_id, epoch, partitions, client_version)
         if outcome is NOTHING:
             return host.read(lambda _: response)
@@ -209,35 +217,36 @@ class TransactionCoordinator:
     def missing_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition]
     ) -> frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]]:
-        """Those that are not in the producer's transaction."""
-        host = self._named(transactional_id)
-        host.write_open()
-        found: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = host.read(
+        """The partitions that are not in the producer's transaction."""
+        host = self._checked_host(transactional_id)
+        host.write_open_batch()
+        missing: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = host.read(
             TransactionShard.missing_partitions, transactional_id, producer_id, epoch, partitions
         )
-        return found
+        return missing
 
     def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, add: bool
     ) -> frozenset[TopicPartition] | Awaitable[frozenset[TopicPartition]]:
-        """Asked by the leader of partitions that records of a transaction have come to: which of them are not in it?
+        """Called by the leader of partitions that got records of a transaction; returns the
+        partitions that are not in it.
 
-        With `add` they are added to it first. Answered at once on one node, where what is written is committed.
+        With `add` they are added first. On a single node the result is available at once.
         """
         leader = self.topic.leader_of(transactional_id)
         if leader is not None and leader != self._broker_id and self.channel is not None:
             return self.channel.admit(leader, transactional_id, producer_id, epoch, partitions, add)
         if not add:
             return self.missing_partitions(transactional_id, producer_id, epoch, partitions)
-        answer = self.add_partitions(
+        result = self.add_partitions(
             transactional_id, producer_id, epoch, partitions, EPOCH_BUMP_VERSION, _NO_PARTITIONS
         )
-        if isinstance(answer, asyncio.Future):
-            # The records can be written only after this: do not wait for what else the turn of the loop brings.
-            self.host(transactional_id).write_open()
-            if answer.done():
-                answer = answer.result()
-        admitted: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = answer
+        if isinstance(result, asyncio.Future):
+            # The records wait for this: do not wait for the end of the loop turn.
+            self.host(transactional_id).write_open_batch()
+            if result.done():
+                result = result.result()
+        admitted: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = result
         return admitted
 
     # ---- the end of a transaction
@@ -251,8 +260,9 @@ class TransactionCoordinator:
         client_version: int,
         respond: Callable[[Producer], Any],
     ) -> Any:
-        """What `respond` makes of the producer id and epoch to go on with; or a future, or a coroutine of it."""
-        host = self._named(transactional_id)
+        """The result of `respond` for the next producer id and epoch, or a future or coroutine of
+        it."""
+        host = self._checked_host(transactional_id)
         try:
             outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version)
         except NeedsProducerId:
@@ -271,11 +281,11 @@ class TransactionCoordinator:
         new_id = await self.new_producer_id()
         host = self.host(transactional_id)
         outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version, new_id)
-        answer = host.append(outcome.records, respond(outcome.response), outcome.on_append)
-        return await answer if isinstance(answer, asyncio.Future) else answer
+        response = host.append(outcome.records, respond(outcome.response), outcome.on_append)
+        return await response if isinstance(response, asyncio.Future) else response
 
     def _end(self, transactional_id: str, prepared: Transaction) -> None:
-        """The decision is in the log: write the markers, then that they are written."""
+        """Write the markers of a committed decision, then the completion."""
         try:
             host = self.host(transactional_id)
         except KafkaError:
@@ -289,14 +299,14 @@ class TransactionCoordinator:
         def is_wanted() -> bool:
             return shard.transactions.get(transactional_id) is prepared
 
-        def written(complete: bool) -> None:
+        def on_written(complete: bool) -> None:
             if complete:
                 self._complete(host, transactional_id, prepared)
 
-        self.markers.send(marker, prepared.partitions, is_wanted, written)
+        self.markers.send(marker, prepared.partitions, is_wanted, on_written)
 
     def _complete(self, host: ShardHost[TransactionShard], transactional_id: str, prepared: Transaction) -> None:
-        def appended(error: KafkaError | None) -> None:
+        def on_append(error: KafkaError | None) -> None:
             if error is None:
                 counter = self._committed if prepared.state is PREPARE_COMMIT else self._aborted
                 if counter is not None:
@@ -304,12 +314,16 @@ class TransactionCoordinator:
             elif host.shard.transactions.get(transactional_id) is prepared:
                 self._loop.call_later(RETRY_COMPLETION_S, self._complete, host, transactional_id, prepared)
 
-        host.follow_up(host.shard.complete(transactional_id, prepared, appended))
+        host.submit_background(host.shard.complete(transactional_id, prepared, on_append))
 
-    # ---- what there is
+    def write_markers(self, marker: Marker, partitions: Iterable[TopicPartition], done: Done) -> None:
+        """Write markers of any coordinator to partitions that this broker leads."""
+        self.markers.local.write(marker, partitions, done)
+
+    # ---- queries
 
     def describe(self, transactional_id: str) -> Any:
-        return self._named(transactional_id).read(TransactionShard.describe, transactional_id)
+        return self._checked_host(transactional_id).read(TransactionShard.describe, transactional_id)
 
     def list(
         self,
@@ -318,13 +332,13 @@ class TransactionCoordinator:
         running_for_ms: int = -1,
         matches: Callable[[str], object] | None = None,
     ) -> list[tuple[str, Transaction]]:
-        """COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet."""
+        """Raises COORDINATOR_LOAD_IN_PROGRESS while a shard is loading."""
         if self.runtime.is_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [
-            found
+            entry
             for host in self.runtime.active()
-            for found in host.shard.list(producer_ids, states, running_for_ms, matches)
+            for entry in host.shard.list(producer_ids, states, running_for_ms, matches)
         ]
 
     def _count(self) -> float:

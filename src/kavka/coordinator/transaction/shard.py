@@ -1,13 +1,14 @@
 """[pure] All transactional ids of one partition of `__transaction_state`.
 
-A shard is changed by replaying records alone: an operation decides, by what the records before it left, which record
-follows; the runtime replays that at once and answers when it is committed. What ends a transaction is called from
-there (`OnPrepared`): with the decision in the log, the markers are written, and `complete` is asked for.
+Only the replay of records changes a shard: an operation decides on the current state which record
+follows; the runtime replays it at once and responds when it is committed. A committed decision to
+end a transaction calls `OnPrepared`, which writes the markers and then calls `complete`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -32,15 +33,15 @@ from kavka.coordinator.transaction.state import (
     Transaction,
 )
 
-# When a decision that was not committed in time is written again.
+# Delay before a decision that was not committed in time is written again.
 RETRY_MS = 1000
 
-# The decision to end a transaction is in the log: (transactional id, the transaction as it was decided).
+# The decision to end a transaction is committed: (transactional id, the decided transaction).
 OnPrepared = Callable[[str, Transaction], None]
 
 
 class Producer(NamedTuple):
-    """What a producer is told to go on with. With an `error` it has to ask again."""
+    """The producer id and epoch for the producer to use. With an `error` it must retry."""
 
     producer_id: int
     epoch: int
@@ -48,31 +49,25 @@ class Producer(NamedTuple):
 
 
 class NeedsProducerId(Exception):
-    """The operation moves on to another producer id, and has to be called again with one."""
+    """The operation needs another producer id, and must be called again with one."""
 
 
+@dataclass(eq=False, repr=False)
 class TransactionShard:
+    """`version` returns the current transaction version of the cluster."""
+
     encode = staticmethod(records.encode)
     decode = staticmethod(records.decode)
 
-    def __init__(
-        self,
-        clock: Clock,
-        timers: Timers,
-        config: TransactionConfig,
-        on_prepared: OnPrepared,
-        version: Callable[[], int] = lambda: EPOCH_BUMP_VERSION,
-    ) -> None:
-        """`version` is that of transactions in the whole cluster, now."""
-        self._clock = clock
-        self._timers = timers
-        self._config = config
-        self._on_prepared = on_prepared
-        self._version = version
-        self.journal = Journal()
-        self.transactions: dict[str, Transaction] = {}
+    _clock: Clock
+    _timers: Timers
+    _config: TransactionConfig
+    _on_prepared: OnPrepared
+    _version: Callable[[], int] = lambda: EPOCH_BUMP_VERSION
+    journal: Journal = field(init=False, default_factory=Journal)
+    transactions: dict[str, Transaction] = field(init=False, default_factory=dict)
 
-    # ---- as the runtime has it
+    # ---- interface for the runtime
 
     def replay(self, record: TransactionRecord, producer_id: int = -1) -> None:
         if record.value is None:
@@ -81,11 +76,11 @@ class TransactionShard:
             self.journal.put(self.transactions, record.transactional_id, record.value)
 
     def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None:
-        """There are no transactions about this topic itself."""
+        """There are no transactions on this topic itself."""
 
     def on_loaded(self) -> list[Outcome]:
         return [
-            Outcome(on_append=self._then_end(transactional_id, transaction))
+            Outcome(on_append=self._on_decision(transactional_id, transaction))
             for transactional_id, transaction in self.transactions.items()
             if transaction.state in ENDING
         ]
@@ -102,10 +97,10 @@ class TransactionShard:
         expected: tuple[int, int] | None = None,
         new_producer_id: int | None = None,
     ) -> Outcome:
-        """`expected` is the producer id and epoch that a producer which goes on after an error says that it has.
+        """`expected` is the producer id and epoch of a producer that continues after an error.
 
-        CONCURRENT_TRANSACTIONS (which makes the client ask again) while a transaction ends; one that is open is
-        ended by this.
+        Raises CONCURRENT_TRANSACTIONS, on which clients retry, while a transaction ends. An open
+        transaction is aborted.
         """
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
@@ -114,30 +109,30 @@ class TransactionShard:
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
                 f"A transaction's timeout must be from 1 to {self._config.max_timeout_ms} ms, not {timeout_ms}.",
             )
-        found = self.transactions.get(transactional_id)
+        current = self.transactions.get(transactional_id)
         now = self._clock.now_ms()
-        if found is None:
+        if current is None:
             if new_producer_id is None:
                 raise NeedsProducerId
-            found = Transaction(new_producer_id, timeout_ms=timeout_ms)
-        elif expected is not None and not _may_continue(found, *expected):
+            current = Transaction(new_producer_id, timeout_ms=timeout_ms)
+        elif expected is not None and not _may_continue(current, *expected):
             raise KafkaError(
                 ErrorCode.PRODUCER_FENCED,
-                f"Transactional id {transactional_id} belongs to producer id {found.producer_id} by now.",
+                f"Transactional id {transactional_id} belongs to producer id {current.producer_id}.",
             )
-        if found.state in ENDING:
+        if current.state in ENDING:
             raise _concurrent(transactional_id)
-        if found.state is ONGOING:
-            fenced = state.fence(found, self._version(), now)
-            answer = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, ErrorCode.CONCURRENT_TRANSACTIONS)
-            return self._write(transactional_id, fenced, answer, self._then_end(transactional_id, fenced))
-        if found.is_exhausted and (expected is None or expected[1] == found.epoch):
+        if current.state is ONGOING:
+            fenced = state.fence(current, self._version(), now)
+            response = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, ErrorCode.CONCURRENT_TRANSACTIONS)
+            return self._write(transactional_id, fenced, response, self._on_decision(transactional_id, fenced))
+        if current.is_exhausted and (expected is None or expected[1] == current.epoch):
             if new_producer_id is None:
                 raise NeedsProducerId
-            fresh = state.change_producer_id(found, new_producer_id, timeout_ms, now, expected is not None)
+            initialized = state.change_producer_id(current, new_producer_id, timeout_ms, now, expected is not None)
         else:
-            fresh = state.raise_epoch(found, None if expected is None else expected[1], timeout_ms, now)
-        return self._write(transactional_id, fresh, Producer(fresh.producer_id, fresh.epoch))
+            initialized = state.raise_epoch(current, None if expected is None else expected[1], timeout_ms, now)
+        return self._write(transactional_id, initialized, Producer(initialized.producer_id, initialized.epoch))
 
     # ---- partitions
 
@@ -149,33 +144,33 @@ class TransactionShard:
         partitions: Iterable[TopicPartition],
         client_version: int = 0,
     ) -> Outcome:
-        found = self._of_producer(transactional_id, producer_id, epoch)
-        if found.state in ENDING:
+        current = self._of_producer(transactional_id, producer_id, epoch)
+        if current.state in ENDING:
             raise _concurrent(transactional_id)
-        wanted = frozenset(partitions)
-        if found.state is ONGOING and wanted <= found.partitions:
+        added = frozenset(partitions)
+        if current.state is ONGOING and added <= current.partitions:
             return NOTHING
-        grown = state.add_partitions(found, wanted, client_version, self._clock.now_ms())
-        return self._write(transactional_id, grown, None)
+        extended = state.add_partitions(current, added, client_version, self._clock.now_ms())
+        return self._write(transactional_id, extended, None)
 
     def missing_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """Which of the partitions are not in the producer's open transaction."""
-        found = self._of_producer(transactional_id, producer_id, epoch)
-        if found.state in ENDING:
+        """The partitions that are not in the producer's open transaction."""
+        current = self._of_producer(transactional_id, producer_id, epoch)
+        if current.state in ENDING:
             raise _concurrent(transactional_id)
-        return frozenset(partitions) - found.partitions
+        return frozenset(partitions) - current.partitions
 
     def _of_producer(self, transactional_id: str, producer_id: int, epoch: int) -> Transaction:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
-        found = self.transactions.get(transactional_id)
-        if found is None or found.producer_id != producer_id:
+        current = self.transactions.get(transactional_id)
+        if current is None or current.producer_id != producer_id:
             raise _not_mapped(transactional_id, producer_id)
-        if found.epoch != epoch:
-            raise _fenced(transactional_id, found, epoch)
-        return found
+        if current.epoch != epoch:
+            raise _fenced(transactional_id, current, epoch)
+        return current
 
     # ---- the end of a transaction
 
@@ -190,70 +185,72 @@ class TransactionShard:
     ) -> Outcome:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
-        found = self.transactions.get(transactional_id)
+        current = self.transactions.get(transactional_id)
         bumps = client_version >= EPOCH_BUMP_VERSION
-        is_repeated = bumps and found is not None and _is_repeated_end(found, producer_id, epoch)
-        if found is None or (found.producer_id != producer_id and not is_repeated):
+        is_repeated = bumps and current is not None and _is_repeated_end(current, producer_id, epoch)
+        if current is None or (current.producer_id != producer_id and not is_repeated):
             raise _not_mapped(transactional_id, producer_id)
-        if not (_may_end_again(found) if is_repeated else _may_end(found, epoch, bumps)):
-            raise _fenced(transactional_id, found, epoch)
-        if found.state in ENDING:
-            if (found.state is PREPARE_COMMIT) != commit:
-                raise _wrong_state(transactional_id, found, commit)
+        if not (_may_end_again(current) if is_repeated else _may_end(current, epoch, bumps)):
+            raise _fenced(transactional_id, current, epoch)
+        if current.state in ENDING:
+            if (current.state is PREPARE_COMMIT) != commit:
+                raise _wrong_state(transactional_id, current, commit)
             raise _concurrent(transactional_id)
-        if found.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and (is_repeated or not bumps):
-            if (found.state is COMPLETE_COMMIT) != commit:
-                raise _wrong_state(transactional_id, found, commit)
-            return Outcome(response=Producer(found.producer_id, found.epoch))
-        if found.state is not ONGOING and (commit or not bumps):
-            raise _wrong_state(transactional_id, found, commit)
-        following = NO_PRODUCER_ID
-        if bumps and found.is_exhausted:
+        if current.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and (is_repeated or not bumps):
+            if (current.state is COMPLETE_COMMIT) != commit:
+                raise _wrong_state(transactional_id, current, commit)
+            return Outcome(response=Producer(current.producer_id, current.epoch))
+        if current.state is not ONGOING and (commit or not bumps):
+            raise _wrong_state(transactional_id, current, commit)
+        next_producer_id = NO_PRODUCER_ID
+        if bumps and current.is_exhausted:
             if new_producer_id is None:
                 raise NeedsProducerId
-            following = new_producer_id
-        prepared = state.prepare(found, commit, client_version, self._clock.now_ms(), following)
-        answer = Producer(*state.next_producer(prepared))
-        return self._write(transactional_id, prepared, answer, self._then_end(transactional_id, prepared))
+            next_producer_id = new_producer_id
+        prepared = state.prepare(current, commit, client_version, self._clock.now_ms(), next_producer_id)
+        response = Producer(*state.next_producer(prepared))
+        return self._write(transactional_id, prepared, response, self._on_decision(transactional_id, prepared))
 
     def complete(self, transactional_id: str, prepared: Transaction, on_append: OnAppend | None = None) -> Outcome:
-        """Every partition of a transaction has its marker."""
+        """Every partition of the transaction has its marker."""
         if self.transactions.get(transactional_id) is not prepared:
             return NOTHING
         completed = state.complete(prepared, self._clock.now_ms())
         return self._write(transactional_id, completed, None, on_append)
 
     def abort_timed_out(self) -> list[Outcome]:
-        """One for each transaction that is open for too long."""
+        """One outcome for each open transaction whose timeout has passed."""
         now = self._clock.now_ms()
         outcomes = []
-        for transactional_id, found in list(self.transactions.items()):
-            if found.is_timed_out(now):
-                fenced = state.fence(found, self._version(), now)
-                outcomes.append(self._write(transactional_id, fenced, None, self._then_end(transactional_id, fenced)))
+        for transactional_id, transaction in list(self.transactions.items()):
+            if transaction.is_timed_out(now):
+                fenced = state.fence(transaction, self._version(), now)
+                outcomes.append(
+                    self._write(transactional_id, fenced, None, self._on_decision(transactional_id, fenced))
+                )
         return outcomes
 
     def expire(self) -> list[Outcome]:
-        """Forget ids that did nothing for `transactional.id.expiration.ms`."""
+        """Remove ids that were unused for `transactional.id.expiration.ms`."""
         before = self._clock.now_ms() - self._config.expiration_ms
-        gone = [
+        tombstones = [
             TransactionRecord(transactional_id, None)
-            for transactional_id, found in self.transactions.items()
-            if found.state in AT_REST and found.update_ms <= before
+            for transactional_id, transaction in self.transactions.items()
+            if transaction.state in AT_REST and transaction.update_ms <= before
         ]
-        return [Outcome(gone, atomic=False)] if gone else []
+        return [Outcome(tombstones, atomic=False)] if tombstones else []
 
-    # ---- what there is
+    # ---- queries
 
     def describe(self, transactional_id: str) -> Transaction:
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
-        found = self.transactions.get(transactional_id)
-        if found is None:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None:
             raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"There is no transactional id {transactional_id} here."
+                ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"Transactional id {transactional_id} does not exist."
             )
-        return found
+        return transaction
 
     def list(
         self,
@@ -262,18 +259,19 @@ class TransactionShard:
         running_for_ms: int = -1,
         matches: Callable[[str], object] | None = None,
     ) -> Iterator[tuple[str, Transaction]]:
-        """`states` None lets all pass; `running_for_ms` only what was open for longer than that."""
+        """`states` None matches all; `running_for_ms` only transactions that were open for
+        longer."""
         now = self._clock.now_ms()
-        wanted = frozenset(producer_ids)
-        for transactional_id, found in self.transactions.items():
+        producer_id_filter = frozenset(producer_ids)
+        for transactional_id, transaction in self.transactions.items():
             if (
-                found.state is not DEAD
-                and (not wanted or found.producer_id in wanted)
-                and (states is None or found.state in states)
-                and (running_for_ms < 0 or now - found.start_ms > running_for_ms)
+                transaction.state is not DEAD
+                and (not producer_id_filter or transaction.producer_id in producer_id_filter)
+                and (states is None or transaction.state in states)
+                and (running_for_ms < 0 or now - transaction.start_ms > running_for_ms)
                 and (matches is None or matches(transactional_id))
             ):
-                yield transactional_id, found
+                yield transactional_id, transaction
 
     # ---- helpers
 
@@ -287,7 +285,7 @@ class TransactionShard:
         version = FLEXIBLE_VALUE if self._version() >= EPOCH_BUMP_VERSION else OLD_VALUE
         return Outcome((TransactionRecord(transactional_id, transaction, version),), response, on_append)
 
-    def _then_end(self, transactional_id: str, prepared: Transaction) -> OnAppend:
+    def _on_decision(self, transactional_id: str, prepared: Transaction) -> OnAppend:
         return partial(self._prepared, transactional_id, prepared)
 
     def _prepared(self, transactional_id: str, prepared: Transaction, error: KafkaError | None) -> None:
@@ -296,52 +294,55 @@ class TransactionShard:
         if error is None:
             self._on_prepared(transactional_id, prepared)
             return
-        # Written, but not committed in time. It may be yet, so that nothing else can be decided; and nothing may
-        # be made of it before. When the same is committed once more, it is.
-        again = partial(self._prepare_again, transactional_id, prepared)
-        self._timers.schedule(("prepared", transactional_id), RETRY_MS, again)
+        # The record is written but was not committed in time. It may still be committed, so no
+        # other decision is possible. Writing the same decision again commits both.
+        retry = partial(self._retry_prepare, transactional_id, prepared)
+        self._timers.schedule(("prepared", transactional_id), RETRY_MS, retry)
 
-    def _prepare_again(self, transactional_id: str, prepared: Transaction) -> Outcome:
+    def _retry_prepare(self, transactional_id: str, prepared: Transaction) -> Outcome:
         if self.transactions.get(transactional_id) is not prepared:
             return NOTHING
-        return self._write(transactional_id, prepared, None, self._then_end(transactional_id, prepared))
+        return self._write(transactional_id, prepared, None, self._on_decision(transactional_id, prepared))
 
 
-def _may_continue(found: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether a producer that says it is this one may go on: it has the current id (its epoch is looked at when it is
-    raised), or had the one before it up to its last epoch."""
+def _may_continue(transaction: Transaction, producer_id: int, epoch: int) -> bool:
+    """Whether a producer may continue: it has the current id (its epoch is checked later), or had
+    the previous id up to its last epoch."""
     return (
-        found.epoch == NO_PRODUCER_EPOCH
-        or found.producer_id == producer_id
-        or (found.previous_producer_id == producer_id and state.is_exhausted(epoch))
+        transaction.epoch == NO_PRODUCER_EPOCH
+        or transaction.producer_id == producer_id
+        or (transaction.previous_producer_id == producer_id and state.is_exhausted(epoch))
     )
 
 
-def _is_repeated_end(found: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether the end that raised the epoch is asked for again: with the epoch before, or the producer id before.
+def _is_repeated_end(transaction: Transaction, producer_id: int, epoch: int) -> bool:
+    """Whether the request repeats an end that bumped the epoch, with the previous epoch or producer
+    id.
 
-    Only what ended by raising it can be: after a producer of the older protocol, the epoch before is that of somebody
-    whom it has fenced. So it is at the last epoch, unless a new producer id follows it: no end gives that epoch out.
+    Only producers of transaction version 2 bump the epoch; otherwise the previous epoch belongs to
+    a fenced producer. At the maximum epoch this is a repeated end only if a new producer id
+    follows, because no end hands out that epoch.
     """
-    if found.client_version < EPOCH_BUMP_VERSION:
+    if transaction.client_version < EPOCH_BUMP_VERSION:
         return False
-    if found.producer_id == producer_id and found.epoch == epoch + 1:
-        return found.epoch < MAX_EPOCH or found.next_producer_id != NO_PRODUCER_ID
-    return found.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and found.epoch == 0
+    if transaction.producer_id == producer_id and transaction.epoch == epoch + 1:
+        return transaction.epoch < MAX_EPOCH or transaction.next_producer_id != NO_PRODUCER_ID
+    return transaction.previous_producer_id == producer_id and epoch == MAX_EPOCH - 1 and transaction.epoch == 0
 
 
-def _may_end_again(found: Transaction) -> bool:
-    return found.state not in (EMPTY, ONGOING)
+def _may_end_again(transaction: Transaction) -> bool:
+    return transaction.state not in (EMPTY, ONGOING)
 
 
-def _may_end(found: Transaction, epoch: int, bumps: bool) -> bool:
-    """Whether the producer has the current epoch. What ends by raising it has left the current one behind already."""
-    return epoch == found.epoch and not (bumps and found.state in ENDING)
+def _may_end(transaction: Transaction, epoch: int, bumps: bool) -> bool:
+    """Whether the producer has the current epoch. An end that bumps the epoch has already left
+    it."""
+    return epoch == transaction.epoch and not (bumps and transaction.state in ENDING)
 
 
 def _concurrent(transactional_id: str) -> KafkaError:
     return KafkaError(
-        ErrorCode.CONCURRENT_TRANSACTIONS, f"The last transaction of {transactional_id} is not over: try again."
+        ErrorCode.CONCURRENT_TRANSACTIONS, f"The last transaction of {transactional_id} has not ended: retry."
     )
 
 
@@ -352,16 +353,16 @@ def _not_mapped(transactional_id: str, producer_id: int) -> KafkaError:
     )
 
 
-def _fenced(transactional_id: str, found: Transaction, epoch: int) -> KafkaError:
+def _fenced(transactional_id: str, transaction: Transaction, epoch: int) -> KafkaError:
     return KafkaError(
         ErrorCode.PRODUCER_FENCED,
-        f"The producer of transactional id {transactional_id} has epoch {found.epoch} by now, not {epoch}.",
+        f"The producer of transactional id {transactional_id} has epoch {transaction.epoch} , not {epoch}.",
     )
 
 
-def _wrong_state(transactional_id: str, found: Transaction, commit: bool) -> KafkaError:
-    what = "commit" if commit else "abort"
+def _wrong_state(transactional_id: str, transaction: Transaction, commit: bool) -> KafkaError:
+    action = "commit" if commit else "abort"
     return KafkaError(
         ErrorCode.INVALID_TXN_STATE,
-        f"There is nothing to {what}: transactional id {transactional_id} is {found.state.value}.",
+        f"There is nothing to {action}: transactional id {transactional_id} is {transaction.state.value}.",
     )

@@ -1,18 +1,20 @@
-"""[pure] A producer's transactions, one after the other: the states of one transactional id.
+"""[pure] The transaction state of one transactional id.
 
 The rules
-- A transactional id has one producer id and epoch at a time. Whoever initialises it again gets a higher epoch, and
-  fences those that had it before; a transaction that they left open is aborted first.
-- A transaction opens with its first partition (ONGOING). A partition is in the log of the coordinator before the
-  first record is in the partition's.
-- It ends in two steps. PREPARE_COMMIT or PREPARE_ABORT in the log is the decision, which nothing can change any more.
-  Then every partition gets a marker, and COMPLETE_COMMIT or COMPLETE_ABORT says that all have it. A coordinator that
-  finds the first without the second writes the markers again.
-- A transaction that is open for longer than its timeout is aborted, and its producer fenced.
-- Version 2 of transactions: every end raises the epoch, so that what was sent before it cannot reach the next
-  transaction. Aborting one that never got a partition is allowed: it may have had some that nobody told of.
-- An epoch of 32767 is never given out: it is what the last producer can be fenced with. At 32766 the next
-  initialisation, or the next end, moves on to another producer id.
+- A transactional id has one producer id and epoch at a time. A producer that initializes it again
+  gets a higher epoch and fences the previous ones. A transaction that they left open is aborted
+  first.
+- A transaction starts with its first partition (ONGOING). A partition is in the coordinator's log
+  before the first record is in the partition's log.
+- It ends in two steps. PREPARE_COMMIT or PREPARE_ABORT in the log is the final decision. Then every
+  partition gets a marker, and COMPLETE_COMMIT or COMPLETE_ABORT is written when all have it. A
+  coordinator that loads the first without the second writes the markers again.
+- A transaction that is open for longer than its timeout is aborted, and its producer is fenced.
+- Transaction version 2: every end bumps the epoch, so that delayed records cannot get into the next
+  transaction. Aborting a transaction without partitions is allowed: the coordinator may not know
+  of them.
+- Epoch 32767 is never handed out: it is reserved to fence the last producer. At 32766 the next
+  initialization or end changes the producer id.
 
     from \\ to          empty  ongoing  prepare  prepare  complete complete  fence  dead
                                         commit   abort    commit   abort
@@ -25,8 +27,8 @@ The rules
     fence                .       .        .        x        .        .        .      .
     dead                 .       .        .        .        .        .        .      .
 
-(x): version 2. FENCE and DEAD are never in the log: the first is on the way to an abort that the coordinator began, the
-second is a tombstone.
+(x): version 2. FENCE and DEAD are never in the log: FENCE precedes an abort by the coordinator,
+DEAD is a tombstone.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ EPOCH_BUMP_VERSION = 2
 
 
 class State(Enum):
-    """With the name that users see; NUMBERS has the number in the log."""
+    """The value is the name that users see; NUMBERS has the number in the log."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -84,12 +86,13 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class Transaction(NamedTuple):
-    """What is known of a transactional id. Never changed: a transition is a new one.
+    """The state of a transactional id. Immutable: a transition creates a new one.
 
-    `previous_producer_id` is the one before the last transition: with it a repeated request is known for what it is
-    after the id has changed. `next_producer_id` is the one that a transaction which is ending moves on to. `last_epoch`
-    is the epoch before the last one that its own producer asked for; it is not in the log.
-    `client_version` is the version of transactions that the producer spoke when the state was last changed.
+    `previous_producer_id` is the one before the last transition; with it a repeated request is
+    recognized after the id has changed. `next_producer_id` is the one that an ending transaction
+    changes to. `last_epoch` is the epoch before the last one that its own producer requested; it is
+    not in the log. `client_version` is the producer's transaction version at the last change of the
+    state.
     """
 
     producer_id: int
@@ -108,16 +111,12 @@ class Transaction(NamedTuple):
     def is_exhausted(self) -> bool:
         return is_exhausted(self.epoch)
 
-    @property
-    def is_ending(self) -> bool:
-        return self.state in ENDING
-
     def is_timed_out(self, now_ms: int) -> bool:
         return self.state is ONGOING and self.start_ms + self.timeout_ms < now_ms
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether no further epoch may be given out under the same producer id."""
+    """Whether no further epoch can be handed out for the same producer id."""
     return epoch >= MAX_EPOCH - 1
 
 
@@ -133,19 +132,18 @@ def move(transaction: Transaction, to: State, now_ms: int, **changes: object) ->
 
 
 def raise_epoch(transaction: Transaction, expected_epoch: int | None, timeout_ms: int, now_ms: int) -> Transaction:
-    """Initialised (again). `expected_epoch` is what a producer that goes on after an error says that it has."""
+    """InitProducerId. `expected_epoch` is the epoch of a producer that continues after an error."""
     current, last = transaction.epoch, transaction.last_epoch
     if expected_epoch is None:
         epoch, last = current + 1, NO_PRODUCER_EPOCH
     elif current in (NO_PRODUCER_EPOCH, expected_epoch):
         epoch, last = current + 1, current
     elif expected_epoch == last:
-        # The request is repeated: it got this epoch the first time, and nobody has initialised the id since.
+        # A repeated request: it got this epoch the first time, and no other producer has
+        # initialized the id since.
         epoch = current
     else:
-        raise KafkaError(
-            ErrorCode.PRODUCER_FENCED, f"The producer's epoch is {current} by now, it came with {expected_epoch}."
-        )
+        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"The producer's epoch is {current}, not {expected_epoch}.")
     return move(
         transaction,
         EMPTY,
@@ -161,7 +159,7 @@ def raise_epoch(transaction: Transaction, expected_epoch: int | None, timeout_ms
 def change_producer_id(
     transaction: Transaction, producer_id: int, timeout_ms: int, now_ms: int, keep_last_epoch: bool
 ) -> Transaction:
-    """Initialised again when no epoch is left."""
+    """InitProducerId when no epoch is left."""
     return move(
         transaction,
         EMPTY,
@@ -209,8 +207,7 @@ def prepare(
 
 
 def fence(transaction: Transaction, client_version: int, now_ms: int) -> Transaction:
-    """The coordinator ends the transaction of a producer that may write no more: the epoch goes up, the abort follows
-    at once."""
+    """The coordinator aborts the transaction of a producer and fences it with a higher epoch."""
     fenced = move(
         transaction,
         PREPARE_EPOCH_FENCE,
@@ -238,7 +235,7 @@ def complete(transaction: Transaction, now_ms: int) -> Transaction:
 
 
 def next_producer(transaction: Transaction) -> tuple[int, int]:
-    """The producer id and epoch with which the producer of a transaction that is ending goes on."""
+    """The producer id and epoch that the producer of an ending transaction uses next."""
     if transaction.next_producer_id != NO_PRODUCER_ID:
         return transaction.next_producer_id, 0
     return transaction.producer_id, transaction.epoch

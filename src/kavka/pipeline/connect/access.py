@@ -1,8 +1,10 @@
-"""Which requests the REST interface refuses before it looks at them: those that other web sites make a browser send.
+"""Access control of the REST interface: it rejects requests that other web sites make a browser
+send.
 
-The interface has no authentication, as Kafka Connect's has none by itself: whoever reaches the listener may use it. A
-page of another site must not be able to do so through the browser of somebody who reaches it. `kavka.common.web` has
-the rules. Responses to origins that are allowed have the headers of Kafka Connect (Jetty's CrossOriginFilter).
+The interface has no authentication, like Kafka Connect's default: any client that reaches the
+listener may use it. A page of another site must not be able to use it through the browser of such a
+client. `kavka.common.web` has the rules. Responses to allowed origins have the headers of Kafka
+Connect (Jetty's CrossOriginFilter).
 """
 
 from __future__ import annotations
@@ -26,18 +28,20 @@ _MAX_AGE_S = "1800"
 
 @dataclass(frozen=True)
 class Access:
+    """The host names and origins that requests may have."""
+
     names: frozenset[str] = frozenset({"localhost"})
-    """Host names of the worker, in lower case, beside IP addresses."""
+    """Lower-case host names of the worker. IP addresses are always allowed."""
     is_loopback: bool = True
-    """Whether only programs of this machine reach the listener. It has no other names then."""
+    """Whether only programs on this machine can reach the listener. Then it has no other names."""
     origins: tuple[str, ...] = ()
-    """`access.control.allow.origin`: `*` stands for any text."""
+    """`access.control.allow.origin`: `*` matches any text."""
     methods: tuple[str, ...] = _METHODS
     """`access.control.allow.methods`."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], host: str, address: str) -> Access:
-        """`host`: as the listener's setting names it; `address`: what it is bound to."""
+        """`host`: from the setting `listeners`; `address`: the bound address."""
         names = {"localhost", host, settings["rest.advertised.host.name"] or ""} - {""}
         return cls(
             frozenset(name.lower() for name in names),
@@ -53,12 +57,12 @@ class Access:
         return any(re.fullmatch(pattern, origin.lower()) for pattern in patterns)
 
     def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """(status, message); None: the request may go on."""
+        """(status, message) of a rejected request; None: the request is allowed."""
         host, origin = headers.get("host", ""), headers.get("origin")
         name = host_name(host)
         is_known = not host or name in self.names or is_address(name)
         if self.is_loopback and not is_known:
-            return 421, "The worker is not known by the name in Host (rest.advertised.host.name sets one)"
+            return 421, "Host is not a name of this worker (rest.advertised.host.name sets one)"
         if self.allows(origin):
             return None
         if is_foreign(origin, headers.get("sec-fetch-site"), host) or (origin is not None and not is_known):
@@ -66,7 +70,7 @@ class Access:
         return None
 
     def headers(self, origin: str | None) -> dict[str, str]:
-        """Of a response to a page of that origin."""
+        """The headers of a response to a page of that origin."""
         if origin is None or not self.allows(origin):
             return {}
         return {
@@ -76,7 +80,7 @@ class Access:
         }
 
     def preflight_headers(self, origin: str | None, method: str) -> dict[str, str]:
-        """None of them for a method that is not allowed, which keeps the browser from sending the request."""
+        """Empty for a method that is not allowed, so that the browser does not send the request."""
         allowed = self.headers(origin)
         if not allowed or method.upper() not in self.methods:
             return {}
@@ -89,7 +93,7 @@ class Access:
 
 
 class Guard:
-    """ASGI middleware: responds itself to what is refused and to preflight requests."""
+    """ASGI middleware that responds to rejected requests and to preflight requests."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""What a connector is: a Python class that gives a DataFrame of records, or takes one.
+"""The base classes of connectors: a source returns a DataFrame of records, a sink writes one.
 
 A source:
 
@@ -7,7 +7,7 @@ A source:
     class Ticks(Source):
         "Numbers, one in a second."
 
-        options = (Option("topic", doc="Where the records go."),)
+        options = (Option("topic", doc="The topic to write to."),)
 
         def read(self, context: Context) -> DataFrame:
             return context.spark.readStream.format("rate").load().selectExpr("value", "timestamp")
@@ -19,24 +19,25 @@ A sink:
             for row in records.select("key", "value").toLocalIterator():
                 print(row.key, row.value)
 
-It is used as `connector.class=my_module.Ticks`, where the worker's settings declare `my_module`: its folder is in
-`plugin.path`, or `plugin.modules` names it, or an installed package has an entry point of the group `kavka.connect`.
-One object is made for each start of a task. Its methods are called by one thread of the worker at a time, never
-concurrently.
+Use it as `connector.class=my_module.Ticks`. The worker's settings must declare `my_module`: its
+folder is in `plugin.path`, `plugin.modules` names it, or an installed package has an entry point of
+the group `kavka.connect`. The worker creates one object for each start of a task and calls its
+methods from one thread at a time.
 
-**Records** are the rows of a DataFrame with these columns, in any order; what a source leaves out is null.
+**Records** are the rows of a DataFrame with these columns, in any order. A column that a source
+omits is null.
 
 | column | type | |
 |---|---|---|
-| `key`, `value` | any | structs have fields with names, which the transformations and converters know |
-| `topic` | string | a source without it has an option `topic`, which counts for all records |
+| `key`, `value` | any | a struct's fields are visible to transformations and converters |
+| `topic` | string | a source without this column has an option `topic` for all records |
 | `partition` | int | null: by the key |
 | `timestamp` | timestamp | null: now |
 | `headers` | array of struct (`key` string, `value` binary) | |
-| `offset` | bigint | only what a sink is given |
+| `offset` | bigint | only in sinks |
 
-The framework does the rest: converters between columns and bytes, transformations, dead letters, where a source's
-records are written, where a sink's come from, when it runs, checkpoints, retries, status.
+The framework does the rest: converters between columns and bytes, transformations, dead letters,
+reading and writing topics, scheduling, checkpoints, retries and status.
 """
 
 from __future__ import annotations
@@ -55,41 +56,44 @@ if TYPE_CHECKING:
 SOURCE, SINK = "source", "sink"
 
 Offsets = dict[str, dict[str, Any]]
-"""How far an `IncrementalSource` has come: by the name of a part (a table, a file), what can be written as JSON."""
+"""The position of an `IncrementalSource`: a JSON object for each part (a table, a file), by its
+name."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a task knows when it runs."""
+    """The parameters of a running task."""
 
     name: str
-    """Of the connector."""
+    """The connector's name."""
     config: Mapping[str, Any]
-    """The options of the connector's class and of all connectors, parsed; `context["file"]` for short."""
+    """The parsed options of the connector's class and of all connectors, also as
+    `context["file"]`."""
     given: Mapping[str, str]
-    """The configuration as it was given, for options whose names are not known before (`spark.option.…`)."""
+    """The configuration as text, for options whose names are not fixed (`spark.option.…`)."""
     spark: SparkSession
     checkpoint: str
-    """A folder of this connector alone, which outlives its restarts. Spark's checkpoint is in `checkpoint/query`: use
-    other names. It may be a path of any file system that Spark knows."""
+    """A folder for this connector alone, which survives restarts, on any file system that Spark
+    supports. Spark's own checkpoint is in `checkpoint/query`: use other names."""
     client: Mapping[str, str] = field(default_factory=dict)
-    """Settings for Kafka clients of the worker's cluster: `bootstrap.servers` and what secures it."""
+    """Settings for Kafka clients of the worker's cluster: `bootstrap.servers` and the security
+    settings."""
     exactly_once: bool = False
-    """Whether each record is to arrive once, whatever dies in between."""
+    """Whether each record must be delivered exactly once, across failures of any process."""
     available_now: bool = False
-    """`trigger=available-now`: what is there is moved, and the task ends."""
+    """`trigger=available-now`: process the data available at the start, then end the task."""
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """What was given under names that begin so, without the prefix."""
+        """The original settings whose names start with the prefix, without the prefix."""
         return {name[len(prefix) :]: value for name, value in self.given.items() if name.startswith(prefix)}
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A record that the other system will not have, and why."""
+    """A record that the target system rejected, and the reason."""
 
     topic: str
     partition: int
@@ -98,41 +102,46 @@ class Failed:
 
 
 class Connector:
-    """What sources and sinks have in common. The class' docstring is what the docs say of it."""
+    """The base class of sources and sinks. Its docstring appears in the reference."""
 
     kind: ClassVar[str]
     version: ClassVar[str] = __version__
     options: ClassVar[tuple[Option, ...]] = ()
-    """Its own; those of all connectors are added. A name that is in no table is allowed (a converter may know it)."""
+    """The options of this class, in addition to those of all connectors. Other names are allowed: a
+    converter may use them."""
     prefixes: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """(prefix, what it is for): names that begin so are options, too. For the docs."""
+    """(prefix, purpose) of options whose names start with a prefix, for the reference."""
 
     @classmethod
-    def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-        """Rules between options, for `config/validate`: messages by the option they are shown at. `config` has all
-        options parsed, None where there is an error already. Nothing else is looked at: no database, no file."""
+    def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
+        """Rules between options, for `config/validate`: messages by the option that shows them.
+        `config` has all options parsed, None for each that has an error already. It must not access
+        databases or files."""
         return {}
 
     @classmethod
-    def opens_files(cls, given: Mapping[str, str]) -> bool:
-        """Whether a connector with these settings opens files that they name, or, without settings, whether every one
-        does. Whoever may configure such a connector can read and write files of the worker's machine, so that the
-        worker's settings have to enable it (`file.connectors.enable`)."""
+    def opens_files(cls, originals: Mapping[str, str]) -> bool:
+        """Whether a connector with these settings opens files that they name, or, without settings,
+        whether every connector of this class does. A user who may configure such a connector can
+        read and write files of the worker's machine. The worker's settings must therefore enable it
+        (`file.connectors.enable`)."""
         return False
 
     def start(self, context: Context) -> None:
-        """Called once before anything else. Raise ConnectError, or RetriableError to be tried again."""
+        """Called once, before every other method. Raise ConnectError, or RetriableError to be
+        called again."""
 
     def stop(self) -> None:
-        """Called once at the end, also after a failure; also where `start` failed."""
+        """Called once at the end, also after a failure of the task or of `start`."""
 
 
 class Source(Connector):
-    """Gives records. `read` is called once for each start of the task.
+    """Produces records. `read` is called once for each start of the task.
 
-    A streaming DataFrame is a query of Spark: its offsets are in the checkpoint, and with exactly once every record is
-    in its topic once. A batch DataFrame is written as a whole, and the task is done; with `trigger.interval` it is read
-    and written again every so often. A source that knows where it stopped is an `IncrementalSource`.
+    A streaming DataFrame runs as a Spark query: its offsets are in the checkpoint, and with exactly
+    once every record is written to its topic once. A batch DataFrame is written completely, and the
+    task ends; with `trigger.interval` it is read and written repeatedly. A source that tracks its
+    own position is an `IncrementalSource`.
     """
 
     kind = SOURCE
@@ -142,20 +151,22 @@ class Source(Connector):
 
 
 class IncrementalSource(Source):
-    """A source that is asked for the next batch again and again, and whose offsets the framework keeps: in
-    `connect-offsets`, or the standalone worker's file, as Kafka Connect does.
+    """A source that is polled for batches. The framework stores its offsets in `connect-offsets`,
+    or in the standalone worker's file, as Kafka Connect does.
 
-    `next` says where a batch that begins at `start` ends, `read_range` gives the records between. After a crash
-    `read_range` is called again with the same `start` and `end`: with exactly once it must give the same rows then.
+    `next` returns the end of the batch that begins at `start`, `read_range` returns the records
+    between them. After a crash `read_range` is called again with the same `start` and `end`: with
+    exactly once it must return the same rows.
     """
 
     partition_field: ClassVar[str] = "partition"
-    """What a part of the offsets is called in `GET …/offsets`: {"partition": {"table": "users"}, "offset": …}."""
+    """The name of a part in `GET …/offsets`: {"partition": {"table": "users"}, "offset": …}."""
     poll_interval: float = 5.0
-    """Seconds to wait when there was nothing new, unless `trigger.interval` says otherwise."""
+    """Seconds between polls without new data, unless `trigger.interval` is set."""
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
-        """Where the next batch ends; None when there is nothing new. `start` is empty at the very first."""
+        """The end of the next batch; None if there is no new data. `start` is empty on the first
+        call."""
         raise NotImplementedError
 
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
@@ -163,41 +174,44 @@ class IncrementalSource(Source):
         raise NotImplementedError
 
     def writer(self, context: Context, start: Offsets, end: Offsets) -> DataFrameWriter | None:
-        """For a source that can have tasks send its records themselves, without a way through Spark: a writer that does
-        what the sink `kavka` would do with `read_range`, whose options it is given. Only asked for where the records go
-        to the topic of the option `topic`, text as UTF-8 and nothing else about them changed; otherwise, or where the
-        answer is None, `read_range` is called."""
+        """For a source whose Spark tasks can send the records directly: a writer that has the
+        effect of the sink `kavka` on `read_range`, and accepts the same options. It is called only
+        if all records go to the topic of the option `topic` as UTF-8 text, without transformations.
+        Otherwise, and if it returns None, `read_range` is called."""
         return None
 
     @classmethod
     def check_offsets(cls, offsets: Offsets) -> None:
-        """What a user wants to set with `PATCH …/offsets`; ConnectError says what is wrong with it."""
+        """Validates offsets that a user sets with `PATCH …/offsets`; raises ConnectError."""
 
 
 class Sink(Connector):
-    """Takes records, a micro-batch at a time: `write`, or Spark's own writer by `writer`.
+    """Writes records, one micro-batch at a time: with `write`, or with a Spark writer from
+    `writer`.
 
-    After a crash the last batch is given again with the same records and the same number. A sink that sees to it that
-    a batch counts once says so with `exactly_once`. Numbers are of one checkpoint: `query_id(context)` tells one from
-    another that was made after the offsets were reset.
+    After a crash the last batch is passed again with the same records and the same number. A sink
+    that applies a batch only once sets `exactly_once`. Batch numbers belong to one checkpoint:
+    `query_id(context)` distinguishes it from one that was created after the offsets were reset.
     """
 
     kind = SINK
     exactly_once: ClassVar[bool] = False
-    """Whether a batch that is written again changes nothing. Without it `exactly.once=true` is refused."""
+    """Whether writing a batch again has no effect. Without it `exactly.once=true` is rejected."""
 
     def write(self, context: Context, records: DataFrame, batch_id: int) -> Sequence[Failed] | None:
-        """Write all of `records`, and return when they are safe. RetriableError: the other system is away. Records that
-        it refuses are returned: they fail the task, or go to the dead-letter topic, as `errors.tolerance` says."""
+        """Write all of `records`, and return when they are durable. Raise RetriableError if the
+        target system is unavailable. Return the records that it rejects: they fail the task, or are
+        sent to the dead-letter topic, depending on `errors.tolerance`."""
         raise NotImplementedError
 
     def writer(self, context: Context, records: DataFrame) -> DataStreamWriter | None:
-        """For what Spark has a streaming sink for: a writer for the streaming DataFrame `records`, without checkpoint
-        and trigger. Only asked for where the types of the records are known before the first one (every converter but
-        JSON without a given schema) and no dead letters are to be kept; otherwise `write` is called."""
+        """For targets with a Spark streaming sink: a writer for the streaming DataFrame `records`,
+        without checkpoint and trigger. It is called only if the types of the records are known in
+        advance (every converter except JSON without a configured schema) and there is no
+        dead-letter topic; otherwise `write` is called."""
         return None
 
 
 def query_id(context: Context) -> str:
-    """Of the query that a sink's `write` is called by: the same for as long as the checkpoint is."""
+    """The id of the query that calls a sink's `write`. It stays the same for one checkpoint."""
     return context.spark.sparkContext.getLocalProperty("sql.streaming.queryId") or ""

@@ -1,4 +1,5 @@
-"""Avro on fastavro: schemas to Spark's types and back, and what the converter's UDFs do in Spark's Python workers."""
+"""Avro with fastavro: conversion between schemas and Spark's types, and the code of the converter's
+UDFs, which runs in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -48,19 +49,19 @@ _PRIMITIVE: dict[str, DataType] = {
 
 
 def parsed(schema: str) -> Any:
-    """With full names, as fastavro takes it."""
+    """The schema with full names, in fastavro's form."""
     try:
         from fastavro import parse_schema
     except ImportError:
         raise ConnectError("Avro needs fastavro: pip install 'kavka[serializers]'") from None
     try:
-        given = json.loads(schema)
-        check_schema(given, schemas.MAX_DEPTH)
-        return parse_schema(given)
+        document = json.loads(schema)
+        check_schema(document, schemas.MAX_DEPTH)
+        return parse_schema(document)
     except OutOfBounds as error:
         raise ConnectError(str(error)) from None
     except Exception as error:
-        raise ConnectError(f"this is no Avro schema: {str(error) or type(error).__name__}") from None
+        raise ConnectError(f"this is not an Avro schema: {str(error) or type(error).__name__}") from None
 
 
 def to_spark(schema: str) -> DataType:
@@ -68,32 +69,34 @@ def to_spark(schema: str) -> DataType:
 
 
 class Misfit(ValueError):
-    """A value that the bytes may hold and the type may not."""
+    """A value that the encoding allows but the type does not."""
 
 
 @dataclass(frozen=True)
 class _Type:
+    """The column type of an Avro schema, and the conversion of its values."""
+
     kind: DataType
     fit: Fit | None = None
-    """From what fastavro reads to what the column takes; None: nothing is to be done."""
+    """Converts a value that fastavro reads to the column's type; None: no conversion is needed."""
     columns: int = 1
-    """In all, those of structs and what is in them included: Spark has no types by name, each mention counts."""
+    """The number of columns, including nested ones. Spark has no named types: each use counts."""
     empty: bool = False
-    """Whether its data may take no bytes at all."""
+    """Whether a datum may take zero bytes."""
 
 
 def _typed(schema: Any) -> _Type:
     try:
         return _Types().of(schema)[0]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConnectError(f"this is no Avro schema: {type(error).__name__} at {error}") from None
+        raise ConnectError(f"this is not an Avro schema: {type(error).__name__} at {error}") from None
 
 
 class _Types:
-    """From a schema whose names are full. fastavro's reader is in C and believes the data: it runs over the end of the
-    stack where data is nested too deep, and makes as many items as an array says that it has. So no schema gets that
-    far in which the data could say how deep it is (types inside of themselves, which no column can have) or have
-    items without bytes."""
+    """Derives types from a schema with full names. fastavro's reader is written in C and trusts the
+    data: it overflows the stack on deeply nested data, and allocates as many items as an array
+    claims to have. Schemas in which the data controls the depth (recursive types, which no column
+    can have) or with items of zero bytes are therefore rejected."""
 
     def __init__(self) -> None:
         self._named: dict[str, _Type] = {}
@@ -101,26 +104,26 @@ class _Types:
     def of(self, schema: Any) -> tuple[_Type, bool]:
         """(type, whether it may be null)."""
         if isinstance(schema, list):
-            others = [one for one in schema if one != "null"]
+            others = [branch for branch in schema if branch != "null"]
             if len(others) != 1:
-                raise ConnectError("a union of several types has no column: only with null")
-            found, _ = self.of(others[0])
+                raise ConnectError("a union of several types has no column type: only a union with null")
+            branch_type, _ = self.of(others[0])
             if len(others) == len(schema):
-                return replace(found, empty=False), False
-            return replace(found, fit=_or_null(found.fit), empty=False), True
+                return replace(branch_type, empty=False), False
+            return replace(branch_type, fit=_or_null(branch_type.fit), empty=False), True
         if isinstance(schema, str):
-            known = _SIMPLE.get(schema) or self._named.get(schema)
-            if known is None:
-                raise ConnectError(f"the Avro type {schema} has no column")
-            return known, False
-        made = self._made(schema, schema["type"])
-        if made.columns > schemas.MAX_COLUMNS:
-            raise ConnectError(f"an Avro schema of more than {schemas.MAX_COLUMNS} columns")
+            named = _SIMPLE.get(schema) or self._named.get(schema)
+            if named is None:
+                raise ConnectError(f"the Avro type {schema} has no column type")
+            return named, False
+        built = self._build(schema, schema["type"])
+        if built.columns > schemas.MAX_COLUMNS:
+            raise ConnectError(f"an Avro schema with more than {schemas.MAX_COLUMNS} columns")
         if schema["type"] in ("record", "error", "enum", "fixed"):
-            self._named[schema["name"]] = made
-        return made, False
+            self._named[schema["name"]] = built
+        return built, False
 
-    def _made(self, schema: dict[str, Any], kind: str) -> _Type:
+    def _build(self, schema: dict[str, Any], kind: str) -> _Type:
         logical = schema.get("logicalType")
         if kind in ("bytes", "fixed"):
             size = _size(schema) if kind == "fixed" else 1
@@ -134,44 +137,44 @@ class _Types:
         if kind in ("record", "error"):
             return self._record(schema)
         if kind == "array":
-            found, null = self.of(schema["items"])
-            if found.empty:
-                raise ConnectError("an array whose items take no bytes: a few of them could say that it has any number")
-            return _Type(ArrayType(found.kind, null), _of_list(found.fit), found.columns + 1)
+            item, null = self.of(schema["items"])
+            if item.empty:
+                raise ConnectError("an array with items of zero bytes: a few bytes could claim any number of items")
+            return _Type(ArrayType(item.kind, null), _of_list(item.fit), item.columns + 1)
         if kind == "map":
-            found, null = self.of(schema["values"])
-            return _Type(MapType(StringType(), found.kind, null), _of_map(found.fit), found.columns + 1)
+            item, null = self.of(schema["values"])
+            return _Type(MapType(StringType(), item.kind, null), _of_map(item.fit), item.columns + 1)
         if kind == "enum":
             return _Type(StringType())
         return self.of(kind)[0]
 
     def _record(self, schema: dict[str, Any]) -> _Type:
         fields, fits, columns, empty = [], {}, 1, True
-        for one in schema["fields"]:
-            found, null = self.of(one["type"])
-            fields.append(StructField(one["name"], found.kind, null))
-            if found.fit is not None:
-                fits[one["name"]] = found.fit
-            columns += found.columns
-            empty = empty and found.empty
-        if len({one.name for one in fields}) < len(fields):
-            raise ConnectError(f"the Avro record {schema['name']} has two fields of one name")
+        for field in schema["fields"]:
+            field_type, null = self.of(field["type"])
+            fields.append(StructField(field["name"], field_type.kind, null))
+            if field_type.fit is not None:
+                fits[field["name"]] = field_type.fit
+            columns += field_type.columns
+            empty = empty and field_type.empty
+        if len({field.name for field in fields}) < len(fields):
+            raise ConnectError(f"the Avro record {schema['name']} has two fields with the same name")
         return _Type(StructType(fields), _of_record(fits), columns, empty)
 
 
 def _size(schema: dict[str, Any]) -> int:
     size = schema["size"]
     if not isinstance(size, int) or size < 0:
-        raise ConnectError(f"an Avro type of {size} bytes")
+        raise ConnectError(f"an Avro type with a size of {size} bytes")
     return size
 
 
-# --- what fastavro does not look at, or does not turn into what a column takes
+# --- checks and conversions that fastavro does not do
 
 
 def _int(value: int) -> int:
     if not -(2**31) <= value < 2**31:
-        raise Misfit(f"{value} is no int of 32 bits")
+        raise Misfit(f"{value} is not a 32-bit int")
     return value
 
 
@@ -179,12 +182,12 @@ def _decimal(schema: dict[str, Any]) -> _Type:
     scale = schema.get("scale", 0)
     precision = min(schema["precision"], decimals.MAX_DIGITS)
     if not 0 <= scale <= precision:
-        raise ConnectError(f"a decimal of {precision} digits, {scale} of them after the point, has no column")
+        raise ConnectError(f"a decimal with {precision} digits and scale {scale} has no column type")
 
     def fit(data: bytes) -> Decimal:
         value = decimals.decoded(data, precision, scale)
         if value is None:
-            raise Misfit(f"a decimal of more than {precision} digits")
+            raise Misfit(f"a decimal with more than {precision} digits")
         return value
 
     return _Type(DecimalType(precision, scale), fit)
@@ -195,11 +198,11 @@ def _or_null(fit: Fit | None) -> Fit | None:
 
 
 def _of_list(fit: Fit | None) -> Fit | None:
-    return None if fit is None else lambda value: [fit(one) for one in value]
+    return None if fit is None else lambda value: [fit(item) for item in value]
 
 
 def _of_map(fit: Fit | None) -> Fit | None:
-    return None if fit is None else lambda value: {name: fit(one) for name, one in value.items()}
+    return None if fit is None else lambda value: {name: fit(item) for name, item in value.items()}
 
 
 def _of_record(fits: dict[str, Fit]) -> Fit | None:
@@ -208,21 +211,21 @@ def _of_record(fits: dict[str, Fit]) -> Fit | None:
     parts = tuple(fits.items())
 
     def fit(value: dict[str, Any]) -> dict[str, Any]:
-        for name, one in parts:
-            value[name] = one(value[name])
+        for name, fit_field in parts:
+            value[name] = fit_field(value[name])
         return value
 
     return fit
 
 
 _SIMPLE = {name: _Type(kind, _int if name == "int" else None) for name, kind in _PRIMITIVE.items()}
-# Those that fastavro's reader is left to turn into something else than their plain types.
+# The logical types that fastavro's reader converts.
 _READ_AS_TIMES = ("date", "timestamp-millis", "timestamp-micros")
 
 
 def _for_reading(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_for_reading(one) for one in schema]
+        return [_for_reading(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
@@ -240,7 +243,7 @@ def _schema(kind: DataType, name: str, count: list[int]) -> Any:
     match kind:
         case StructType():
             count[0] += 1
-            fields = [_field(one, f"{name}_{one.name}", count) for one in kind.fields]
+            fields = [_field(field, f"{name}_{field.name}", count) for field in kind.fields]
             return {"type": "record", "name": name, "fields": fields}
         case ArrayType():
             items = _schema(kind.elementType, f"{name}_item", count)
@@ -259,14 +262,14 @@ def _schema(kind: DataType, name: str, count: list[int]) -> Any:
     for avro, spark in _PRIMITIVE.items():
         if spark == kind:
             return avro
-    raise ConnectError(f"a column of the type {kind.simpleString()} has no Avro type: cast it")
+    raise ConnectError(f"a column of type {kind.simpleString()} has no Avro type: cast it")
 
 
-def _field(one: StructField, name: str, count: list[int]) -> dict[str, Any]:
-    kind = _schema(one.dataType, name, count)
-    if one.nullable:
-        return {"name": one.name, "type": ["null", kind], "default": None}
-    return {"name": one.name, "type": kind}
+def _field(field: StructField, name: str, count: list[int]) -> dict[str, Any]:
+    kind = _schema(field.dataType, name, count)
+    if field.nullable:
+        return {"name": field.name, "type": ["null", kind], "default": None}
+    return {"name": field.name, "type": kind}
 
 
 def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
@@ -278,8 +281,8 @@ def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
         if data is None:
             return (None, None)
         if not state:
-            known = parsed(schema)
-            state.extend((parse_schema(_for_reading(known)), _typed(known).fit))
+            definition = parsed(schema)
+            state.extend((parse_schema(_for_reading(definition)), _typed(definition).fit))
         data = bytes(data)
         if confluent:
             if len(data) < 5 or data[0] != 0:
@@ -288,14 +291,14 @@ def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
         source = io.BytesIO(data)
         compiled, fit = state
         try:
-            found = schemaless_reader(source, compiled, None)
-            if fit is not None and found is not None:
-                found = fit(found)
+            datum = schemaless_reader(source, compiled, None)
+            if fit is not None and datum is not None:
+                datum = fit(datum)
         except Exception as error:
             return (None, f"{type(error).__name__}: {error}")
         if source.read(1):
-            return (None, "there are bytes after the datum: it has another schema")
-        return (found, None)
+            return (None, "there are bytes after the datum: it has a different schema")
+        return (datum, None)
 
     return read
 
@@ -320,11 +323,11 @@ def writer(schema: str, prefix: bytes) -> Callable[[Any], Any]:
 
 def _from_row(value: Any) -> Any:
     if hasattr(value, "asDict"):
-        return {name: _from_row(one) for name, one in value.asDict().items()}
+        return {name: _from_row(item) for name, item in value.asDict().items()}
     if isinstance(value, dict):
-        return {name: _from_row(one) for name, one in value.items()}
+        return {name: _from_row(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_from_row(one) for one in value]
+        return [_from_row(item) for item in value]
     if isinstance(value, bytearray):
         return bytes(value)
     return value

@@ -1,7 +1,8 @@
-"""Converters: between the bytes of keys and values and columns.
+"""Converters between the bytes of keys and values and columns.
 
-`key.converter` and `value.converter` name them by Kafka's class names or the last parts of those; their options follow
-as `value.converter.…`. A converter of one's own is a subclass of `Converter`, named by `module.Class`.
+`key.converter` and `value.converter` name them by Kafka's class names or their last part; their
+options are `value.converter.…`. A custom converter is a subclass of `Converter`, named by
+`module.Class`.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from kavka.pipeline.connect.records import DATA_EXCEPTION, SchemaName
 
 @dataclass(frozen=True)
 class Decoded:
+    """The columns that a converter decodes a key or value to."""
+
     value: Column
     error: Column | None = None
-    """Text: what is wrong with a record, null where nothing is. None: nothing can be."""
+    """The error message of a record, null for none. None: decoding cannot fail."""
     cause: Column | None = None
     schemaless: bool = False
     exception: str = DATA_EXCEPTION
-    together: Column | None = None
-    """A struct of value, error and cause, where it costs too much to work each of them out."""
+    combined: Column | None = None
+    """A struct of value, error and cause, if evaluating each separately is too expensive."""
 
 
 class Converter:
-    """`static`: the type of what is decoded does not depend on the records. Where it does, `decode` is given the
-    micro-batch to look at, otherwise None."""
+    """`static`: the decoded type does not depend on the records. If it does, `decode` receives the
+    micro-batch to inspect, otherwise None."""
 
     java_names: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
@@ -46,7 +49,7 @@ class Converter:
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """What is wrong between options: messages by name."""
+        """Rules between options: messages by name."""
         return {}
 
     @property
@@ -55,25 +58,25 @@ class Converter:
 
     @property
     def is_text(self) -> bool:
-        """Whether the bytes are UTF-8 and nothing else is to be done with them. The source `kavka` decodes them then,
-        and `decode` is not called."""
+        """Whether the bytes are decoded as UTF-8 and nothing else. Then the Spark source `kavka`
+        decodes them, and `decode` is not called."""
         return False
 
     @property
     def keeps_text(self) -> bool:
-        """Whether `encode` makes UTF-8 of text, and no more than that."""
+        """Whether `encode` writes text as UTF-8 and nothing else."""
         return self.is_text
 
     @property
     def operator(self) -> str:
-        """What errors name."""
+        """The name of the converter in errors."""
         return self.java_names[0] if self.java_names else f"{type(self).__module__}.{type(self).__qualname__}"
 
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
         raise NotImplementedError
 
     def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
-        """Binary; null stays null."""
+        """A binary column; null stays null."""
         raise NotImplementedError
 
 
@@ -81,7 +84,7 @@ class Converter:
 
 
 class ByteArrayConverter(Converter):
-    """The bytes as they are: a binary column."""
+    """The bytes unchanged, as a binary column."""
 
     java_names = ("org.apache.kafka.connect.converters.ByteArrayConverter",)
 
@@ -99,7 +102,7 @@ class ByteArrayConverter(Converter):
 
 
 class StringConverter(Converter):
-    """Text: a string column. Anything else is written as Java's toString() would."""
+    """Text: a string column. Other types are written like Java's toString() does."""
 
     java_names = ("org.apache.kafka.connect.storage.StringConverter",)
     options = (Option("converter.encoding", default="UTF-8", doc="The character set.", importance=Importance.HIGH),)
@@ -123,23 +126,24 @@ class StringConverter(Converter):
 
 
 def to_text(column: Column, kind: DataType) -> Column:
-    """As toString() of what Connect has there: `Struct{a=1,b=x}`, `[1, 2]`, `{a=1}`."""
+    """The text of Java's toString() on Connect's type: `Struct{a=1,b=x}`, `[1, 2]`, `{a=1}`."""
     if isinstance(kind, StructType):
         parts = [
-            F.concat(F.lit(f"{one.name}="), to_text(column.getField(one.name), one.dataType)) for one in kind.fields
+            F.concat(F.lit(f"{field.name}="), to_text(column.getField(field.name), field.dataType))
+            for field in kind.fields
         ]
         inside = F.concat_ws(",", *parts) if parts else F.lit("")
         return F.when(column.isNotNull(), F.concat(F.lit("Struct{"), inside, F.lit("}")))
     if isinstance(kind, ArrayType):
-        items = F.transform(column, lambda one: F.coalesce(to_text(one, kind.elementType), F.lit("null")))
+        items = F.transform(column, lambda item: F.coalesce(to_text(item, kind.elementType), F.lit("null")))
         return F.when(column.isNotNull(), F.concat(F.lit("["), F.array_join(items, ", "), F.lit("]")))
     if isinstance(kind, MapType):
         pairs = F.transform(
             F.map_entries(column),
-            lambda one: F.concat(
-                to_text(one["key"], kind.keyType),
+            lambda item: F.concat(
+                to_text(item["key"], kind.keyType),
                 F.lit("="),
-                F.coalesce(to_text(one["value"], kind.valueType), F.lit("null")),
+                F.coalesce(to_text(item["value"], kind.valueType), F.lit("null")),
             ),
         )
         return F.when(column.isNotNull(), F.concat(F.lit("{"), F.array_join(pairs, ", "), F.lit("}")))
@@ -150,7 +154,7 @@ def to_text(column: Column, kind: DataType) -> Column:
 
 
 class _Fixed(Converter):
-    """A number of so many bytes, the highest first."""
+    """A big-endian number with a fixed number of bytes."""
 
     code: ClassVar[str]
     spark: ClassVar[str]
@@ -159,49 +163,49 @@ class _Fixed(Converter):
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
         code, size = self.code, struct.calcsize(self.code)
         unpack = F.udf(lambda data: struct.unpack(code, data)[0] if data and len(data) == size else None, self.spark)
-        wrong = column.isNotNull() & (F.octet_length(column) != size)
+        is_invalid = column.isNotNull() & (F.octet_length(column) != size)
         cause = f"Size of data received by {self.noun}Deserializer is not {size}"
         message = f"Failed to deserialize {self.noun.lower()}: "
-        return Decoded(unpack(column), F.when(wrong, F.lit(message)), F.when(wrong, F.lit(cause)))
+        return Decoded(unpack(column), F.when(is_invalid, F.lit(message)), F.when(is_invalid, F.lit(cause)))
 
     def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
         code = self.code
         if kind.typeName() not in ("byte", "short", "integer", "long", "float", "double", "boolean"):
             raise ConnectError(f"{type(self).__name__} cannot write a {kind.simpleString()}")
-        pack = F.udf(lambda one: None if one is None else struct.pack(code, one), "binary")
+        pack = F.udf(lambda value: None if value is None else struct.pack(code, value), "binary")
         return pack(column.cast(self.spark))
 
 
 class ShortConverter(_Fixed):
-    """A whole number of 2 bytes."""
+    """A 2-byte integer."""
 
     java_names = ("org.apache.kafka.connect.converters.ShortConverter",)
     code, spark, noun = ">h", "smallint", "Short"
 
 
 class IntegerConverter(_Fixed):
-    """A whole number of 4 bytes."""
+    """A 4-byte integer."""
 
     java_names = ("org.apache.kafka.connect.converters.IntegerConverter",)
     code, spark, noun = ">i", "int", "Integer"
 
 
 class LongConverter(_Fixed):
-    """A whole number of 8 bytes."""
+    """An 8-byte integer."""
 
     java_names = ("org.apache.kafka.connect.converters.LongConverter",)
     code, spark, noun = ">q", "bigint", "Long"
 
 
 class FloatConverter(_Fixed):
-    """A number of 4 bytes, IEEE 754."""
+    """A 4-byte IEEE 754 number."""
 
     java_names = ("org.apache.kafka.connect.converters.FloatConverter",)
     code, spark, noun = ">f", "float", "Float"
 
 
 class DoubleConverter(_Fixed):
-    """A number of 8 bytes, IEEE 754."""
+    """An 8-byte IEEE 754 number."""
 
     java_names = ("org.apache.kafka.connect.converters.DoubleConverter",)
     code, spark, noun = ">d", "double", "Double"
@@ -218,16 +222,17 @@ class BooleanConverter(_Fixed):
 
 
 class AvroConverter(Converter):
-    """Avro, one datum to a record, with the schema given here: there is no registry to ask. `wire.format=confluent`
-    is Confluent's five bytes before it (a zero and the schema's id), which are skipped when reading."""
+    """Avro, one datum per record, with a configured schema: there is no schema registry.
+    `wire.format=confluent` adds Confluent's five-byte prefix (a zero and the schema's id), which is
+    skipped when reading."""
 
     java_names = ("io.confluent.connect.avro.AvroConverter",)
     options = (
         Option("schema", default=None, importance=Importance.HIGH,
-               doc="The Avro schema as JSON. A sink needs it; a source without it derives one from its columns."),
+               doc="The Avro schema as JSON. A sink requires it; a source without it derives one from its columns."),
         Option("wire.format", default="none", recommended=("none", "confluent"), validator=OneOf(("none", "confluent")),
-               doc="`none`: the datum alone; `confluent`: a zero byte and the schema's id in four bytes before it."),
-        Option("schema.id", ConfigType.INT, default=0, doc="The id that is written with `wire.format=confluent`."),
+               doc="`none`: the datum alone; `confluent`: a zero byte and the four-byte schema id before it."),
+        Option("schema.id", ConfigType.INT, default=0, doc="The schema id to write with `wire.format=confluent`."),
     )  # fmt: skip
 
     @classmethod
@@ -245,13 +250,13 @@ class AvroConverter(Converter):
         from kavka.pipeline.connect import avro
 
         if not self.config["schema"]:
-            raise ConnectError("AvroConverter needs the option schema to read records: there is no registry to ask")
+            raise ConnectError("AvroConverter requires the option schema to read records: there is no schema registry")
         kind = avro.to_spark(self.config["schema"])
-        result = StructType([StructField("value", kind), StructField("error", StringType())])
-        read = F.udf(avro.reader(self.config["schema"], self._confluent), result, useArrow=False)
-        found = read(column)
-        message = F.when(found["error"].isNotNull(), F.lit("Failed to deserialize data to Avro: "))
-        return Decoded(found["value"], message, found["error"])
+        result_type = StructType([StructField("value", kind), StructField("error", StringType())])
+        read = F.udf(avro.reader(self.config["schema"], self._confluent), result_type, useArrow=False)
+        result = read(column)
+        message = F.when(result["error"].isNotNull(), F.lit("Failed to deserialize data to Avro: "))
+        return Decoded(result["value"], message, result["error"])
 
     def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
         from kavka.pipeline.connect import avro

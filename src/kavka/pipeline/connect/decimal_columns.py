@@ -1,8 +1,8 @@
-"""Decimals as base64 in columns, without Python: the number without its point in two's complement, the highest byte
-first, as `decimals.py` has it for single values.
+"""Decimals as base64 in columns, without Python code: the unscaled number in big-endian two's
+complement, as in `decimals.py` for single values.
 
-Columns have up to 38 digits, which are 127 bits: numbers go through 32 hexadecimal digits of their magnitude, in parts
-that Spark can count with.
+Columns have up to 38 digits, which take 127 bits. The conversion goes through 32 hexadecimal digits
+of the magnitude, in parts that fit Spark's integers.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _DIGITS = 32
 _UP, _DOWN = "0123456789ABCDEF", "FEDCBA9876543210"
 
 
-def once(value: Column, then: Callable[[Column], Column]) -> Column:
-    """What `then` makes of the value, which is worked out once however often it is needed there."""
-    return F.transform(F.array(value), then)[0]
+def once(value: Column, compute: Callable[[Column], Column]) -> Column:
+    """The result of `compute`, which evaluates the value only once even for repeated uses."""
+    return F.transform(F.array(value), compute)[0]
 
 
 def from_base64(text: Column, scale: Column, kind: DecimalType) -> Column:
-    """Null where it is no base64, has no bytes, or does not fit. `scale`: of this record; `kind` has no smaller one."""
+    """Null if the text is not base64, is empty, or does not fit. `scale` is that of the record and
+    not larger than the scale of `kind`."""
 
     def number(full: Column, negative: Column) -> Column:
         size = F.when(negative, F.lit(1)).otherwise(F.lit(0)).cast(_WHOLE)
@@ -36,16 +37,16 @@ def from_base64(text: Column, scale: Column, kind: DecimalType) -> Column:
         return F.concat(sign, size.cast("string"), F.lit("E-"), scale.cast("string")).try_cast(kind)
 
     def positive(digits: Column) -> Column:
-        return once(F.regexp_replace(digits, "^(00)+", ""), lambda kept: F.when(
-            (F.length(kept) < _DIGITS) | ((F.length(kept) == _DIGITS) & (F.substring(kept, 1, 1) < "8")),
-            once(F.lpad(kept, _DIGITS, "0"), lambda full: number(full, F.lit(False))),
+        return once(F.regexp_replace(digits, "^(00)+", ""), lambda digits: F.when(
+            (F.length(digits) < _DIGITS) | ((F.length(digits) == _DIGITS) & (F.substring(digits, 1, 1) < "8")),
+            once(F.lpad(digits, _DIGITS, "0"), lambda full: number(full, F.lit(False))),
         ))  # fmt: skip
 
     def negative(digits: Column) -> Column:
-        # The bits are turned around: that is the magnitude less one.
-        return once(F.regexp_replace(digits, "^(FF)+", ""), lambda kept: F.when(
-            (F.length(kept) < _DIGITS) | ((F.length(kept) == _DIGITS) & (F.substring(kept, 1, 1) >= "8")),
-            once(F.translate(F.lpad(kept, _DIGITS, "F"), _UP, _DOWN), lambda full: number(full, F.lit(True))),
+        # Inverting the bits gives the magnitude minus one.
+        return once(F.regexp_replace(digits, "^(FF)+", ""), lambda digits: F.when(
+            (F.length(digits) < _DIGITS) | ((F.length(digits) == _DIGITS) & (F.substring(digits, 1, 1) >= "8")),
+            once(F.translate(F.lpad(digits, _DIGITS, "F"), _UP, _DOWN), lambda full: number(full, F.lit(True))),
         ))  # fmt: skip
 
     def short(digits: Column) -> Column:
@@ -60,7 +61,7 @@ def from_base64(text: Column, scale: Column, kind: DecimalType) -> Column:
 
 
 def from_json(value: Column, scale: Column, kind: DecimalType) -> Column:
-    """Of a variant: base64, or a number. Null where it is neither, or does not fit."""
+    """The value of a variant: base64 or a number. Null if it is neither or does not fit."""
 
     def of(value: Column) -> Column:
         described = F.schema_of_variant(value)
@@ -72,7 +73,7 @@ def from_json(value: Column, scale: Column, kind: DecimalType) -> Column:
 
 
 def to_base64(column: Column) -> Column:
-    """With the column's scale, in as few bytes as can be."""
+    """With the column's scale, in the minimal number of bytes."""
     half = F.lit(Decimal(2**64))
 
     def digits(size: Column) -> Column:
@@ -80,10 +81,10 @@ def to_base64(column: Column) -> Column:
         return F.concat(*(F.lpad(F.conv(part.cast("string"), 10, 16), 16, "0") for part in (high, low)))
 
     def of(text: Column) -> Column:
-        # All digits are in the text, also where it has an exponent. (Spark's own abs rounds, and so does its < 0.)
+        # The text has all digits, also with an exponent. Spark's abs and < 0 round.
         whole = F.regexp_replace(text, "E.*|[-.]", "").cast(_WHOLE)
-        turned = F.translate(once((whole - 1).cast(_WHOLE), digits), _UP, _DOWN)
-        return F.when(text.startswith("-"), F.regexp_replace(turned, "^(FF)+(?=[89A-F])", "")).otherwise(
+        inverted = F.translate(once((whole - 1).cast(_WHOLE), digits), _UP, _DOWN)
+        return F.when(text.startswith("-"), F.regexp_replace(inverted, "^(FF)+(?=[89A-F])", "")).otherwise(
             F.regexp_replace(once(whole, digits), "^(00)+(?=[0-7])", "")
         )
 

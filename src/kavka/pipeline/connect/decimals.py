@@ -1,5 +1,5 @@
-"""Decimals as bytes: the number without its point, in two's complement, the highest byte first. Whole, as they are:
-the ways of Python's `decimal` round to 28 digits, and columns have up to 38."""
+"""Decimals as bytes: the unscaled number in big-endian two's complement. The conversion is exact:
+Python's `decimal` rounds to 28 digits by default, and columns have up to 38."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EXACT = Context(prec=4 * MAX_DIGITS)
 
 
 def decoded(data: bytes, precision: int, scale: int) -> Decimal | None:
-    """None: it has more digits than that."""
+    """None: the number has more digits than `precision`."""
     number = int.from_bytes(data, "big", signed=True)
     if not -(10**precision) < number < 10**precision:
         return None

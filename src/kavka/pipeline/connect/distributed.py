@@ -1,11 +1,13 @@
-"""A worker of a group: connectors are shared out among the workers that live, and taken over when one dies.
+"""A worker of a group: the connectors are distributed over the live workers, and the others take
+over the connectors of a failed one.
 
-The workers are members of a consumer group that reads nothing; its leader's assignor (`WorkerAssignor`) gives out
-connectors in place of partitions. Every member tells what it runs, so that connectors stay where they are if that is
-fair. The leader alone changes configurations; requests to others are sent on to it.
+The workers are members of a consumer group that reads nothing. The assignor of its leader
+(`WorkerAssignor`) assigns connectors instead of partitions. Every member reports the connectors
+that it runs, so that they stay in place if that is balanced. Only the leader changes
+configurations; other workers forward requests to it.
 
-A connector is never run by two workers that know of each other: before a worker starts one, it waits until the last
-owner, if that is still a member, has told by its status that it has stopped (UNASSIGNED).
+Two workers in the same generation never run the same connector: before a worker starts one, it
+waits until the last owner, if that is still a member, has published the state UNASSIGNED.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.stores import ConfigStore, StatusStore
 from kavka.pipeline.connect.tasks import Worker
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL = 0.2
-# For a worker whose id another one has: both would run the connectors of that id.
-_NAMESAKE: dict[str, Any] = {"leader": "", "workers": {}, "connectors": {}}
+# The assignment of a worker whose id another worker has too: both would run the same connectors.
+_DUPLICATE_ID: dict[str, Any] = {"leader": "", "workers": {}, "connectors": {}}
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Who does what, as the leader has said: by worker id its URL, and its connectors."""
+class Assignments:
+    """The leader's decision: the URL and the connectors of each worker, by worker id."""
 
     leader: str = ""
     generation: int = -1
@@ -50,32 +52,33 @@ class Shares:
         return {name for names in self.connectors.values() for name in names}
 
 
-def shared_out(connectors: Iterable[str], running: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """[pure] Connectors by worker: none has two more than another, and whatever runs stays where it is if it can."""
-    wanted = sorted(set(connectors))
+def assign_connectors(connectors: Iterable[str], running: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """[pure] Connectors by worker: the counts differ by at most one, and running connectors stay in
+    place if possible."""
+    names = sorted(set(connectors))
     workers = sorted(running)
-    shares: dict[str, list[str]] = {worker: [] for worker in workers}
+    assignments: dict[str, list[str]] = {worker: [] for worker in workers}
     if not workers:
         return {}
-    least, more = divmod(len(wanted), len(workers))
-    taken: set[str] = set()
-    # Those who run most may have one more than the others.
-    for worker in sorted(workers, key=lambda one: (-len(set(running[one]) & set(wanted)), one)):
-        room = least + (1 if more > 0 else 0)
-        for name in sorted(set(running[worker]) & set(wanted) - taken)[:room]:
-            shares[worker].append(name)
-            taken.add(name)
-        if len(shares[worker]) > least:
-            more -= 1
-    for name in wanted:
-        if name not in taken:
-            fewest = min(workers, key=lambda one: (len(shares[one]), one))
-            shares[fewest].append(name)
-    return {worker: tuple(names) for worker, names in shares.items()}
+    minimum, remainder = divmod(len(names), len(workers))
+    assigned: set[str] = set()
+    # The workers that run the most connectors get the remainder.
+    for worker in sorted(workers, key=lambda worker: (-len(set(running[worker]) & set(names)), worker)):
+        limit = minimum + (1 if remainder > 0 else 0)
+        for name in sorted(set(running[worker]) & set(names) - assigned)[:limit]:
+            assignments[worker].append(name)
+            assigned.add(name)
+        if len(assignments[worker]) > minimum:
+            remainder -= 1
+    for name in names:
+        if name not in assigned:
+            fewest = min(workers, key=lambda worker: (len(assignments[worker]), worker))
+            assignments[fewest].append(name)
+    return {worker: tuple(connectors) for worker, connectors in assignments.items()}
 
 
 class WorkerAssignor(Assignor):
-    """What a member tells and hears is JSON in the user data of the subscription and the assignment."""
+    """Exchanges JSON in the user data of the subscription and the assignment."""
 
     name = "kavka-connect"
 
@@ -99,65 +102,72 @@ class WorkerAssignor(Assignor):
         processes: dict[str, str] = {}
         for member, subscription in sorted(members.items()):
             try:
-                about = json.loads(subscription.user_data or b"{}")
-                worker, url, names = str(about["worker"]), str(about["url"]), [str(name) for name in about["running"]]
-                processes[member] = str(about.get("process", ""))
+                report = json.loads(subscription.user_data or b"{}")
+                worker, url, names = (
+                    str(report["worker"]),
+                    str(report["url"]),
+                    [str(name) for name in report["running"]],
+                )
+                processes[member] = str(report.get("process", ""))
             except (ValueError, KeyError, TypeError, AttributeError):
-                log.warning("A member of the group of workers tells nothing of itself, and gets nothing")
+                logger.warning("A member of the group of workers sent invalid user data and gets no connectors")
                 continue
             if worker in owners and processes[member] != self._herder.process:
                 continue
             workers[worker], running[worker], owners[worker] = url, names, member
-        shares = {
+        assignments = {
             "leader": self._herder.worker.id,
             "workers": workers,
-            "connectors": shared_out(self._herder.configs.names(), running),
+            "connectors": assign_connectors(self._herder.configs.names(), running),
         }
-        data, nothing = json.dumps(shares).encode(), json.dumps(_NAMESAKE).encode()
+        data, nothing = json.dumps(assignments).encode(), json.dumps(_DUPLICATE_ID).encode()
         alone = set(processes) - set(owners.values())
         return {member: Assignment((), nothing if member in alone else data) for member in members}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         try:
-            found = json.loads(assignment.user_data or b"{}")
-            shares = Shares(
-                str(found["leader"]),
+            data = json.loads(assignment.user_data or b"{}")
+            assignments = Assignments(
+                str(data["leader"]),
                 generation,
-                {str(worker): str(url) for worker, url in found["workers"].items()},
-                {str(worker): tuple(names) for worker, names in found["connectors"].items()},
+                {str(worker): str(url) for worker, url in data["workers"].items()},
+                {str(worker): tuple(names) for worker, names in data["connectors"].items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            shares = Shares()
-        if not shares.leader:
-            log.error(
-                "Another worker of the group has the address %s as well: no connector runs here until "
-                "rest.advertised.host.name, or listeners, gives this worker an address of its own",
+            assignments = Assignments()
+        if not assignments.leader:
+            logger.error(
+                "Another worker of the group also has the address %s. This worker runs no connectors until "
+                "rest.advertised.host.name or listeners gives it a unique address",
                 self._herder.worker.id,
             )
-        self._herder.assigned(shares)
+        self._herder.assigned(assignments)
 
 
 class DistributedHerder(Herder):
+    """A herder in a group. In addition it owns the membership and the current assignments."""
+
     def __init__(
         self, worker: Worker, configs: ConfigStore, statuses: StatusStore, settings: Mapping[str, Any], url: str
     ) -> None:
         super().__init__(worker, configs, statuses)
         self.url = url
         self.process = uuid.uuid4().hex
-        """Tells this worker from another with the same id."""
-        self._shares = Shares()
+        """Distinguishes this worker from another one with the same id."""
+        self._assignments = Assignments()
         self._settings = settings
         self._leaving = threading.Event()
-        self._patience = settings["rebalance.timeout.ms"] / 1000
-        self._waiting: dict[str, float] = {}
-        self._member = threading.Thread(target=self._belong, name="connect-group", daemon=True)
+        self._handover_timeout = settings["rebalance.timeout.ms"] / 1000
+        self._waiting_since: dict[str, float] = {}
+        self._member = threading.Thread(target=self._run_member, name="connect-group", daemon=True)
 
     def start(self) -> None:
         super().start()
         self._member.start()
 
     def close(self) -> None:
-        """First all tasks are stopped, and others told so; then the group is left, which gives them to others."""
+        """Stops all tasks and publishes that, then leaves the group, so that others take them
+        over."""
         super().close()
         self._leaving.set()
         self._member.join(30.0)
@@ -165,22 +175,23 @@ class DistributedHerder(Herder):
     def running(self) -> list[str]:
         return sorted(self._tasks)
 
-    def assigned(self, shares: Shares) -> None:
-        log.info(
-            "Worker %s of generation %d: the leader is %s, connectors here: %s", self.worker.id, shares.generation,
-            shares.leader, ", ".join(shares.connectors.get(self.worker.id, ())) or "none",
+    def assigned(self, assignments: Assignments) -> None:
+        logger.info(
+            "Worker %s joined generation %d: the leader is %s, its connectors are %s", self.worker.id,
+            assignments.generation, assignments.leader,
+            ", ".join(assignments.connectors.get(self.worker.id, ())) or "none",
         )  # fmt: skip
-        self._shares = shares
-        self._waiting.clear()
+        self._assignments = assignments
+        self._waiting_since.clear()
         self.wake()
 
-    def heard(self, key: str) -> None:
-        """A record of one of the topics has come."""
+    def on_change(self, key: str) -> None:
+        """Called after a record of one of the topics was read."""
         self.wake()
 
     # --- the group
 
-    def _belong(self) -> None:
+    def _run_member(self) -> None:
         settings = self._settings
         consumer = Consumer(
             {
@@ -197,34 +208,34 @@ class DistributedHerder(Herder):
         )
         try:
             consumer.subscribe([settings["config.storage.topic"]])
-            # The generation whose shares are being made anew.
-            asked = -1
+            # The generation in which this worker requested a rebalance.
+            requested = -1
             while not self._leaving.is_set():
                 try:
                     consumer.poll(_POLL)
-                    if self._is_leader() and self._shares.generation != asked and self._is_outdated():
-                        asked = self._shares.generation
-                        consumer.enforce_rebalance("connectors have come or gone")
+                    if self._is_leader() and self._assignments.generation != requested and self._is_outdated():
+                        requested = self._assignments.generation
+                        consumer.enforce_rebalance("connectors were added or removed")
                 except KafkaError as error:
-                    log.warning("The group of workers: %s", error)
+                    logger.warning("Group of workers: %s", error)
                     self._leaving.wait(1.0)
         finally:
             consumer.close(10.0)
 
     def _is_outdated(self) -> bool:
-        return self._shares.all() != set(self.configs.names())
+        return self._assignments.all() != set(self.configs.names())
 
     def _is_leader(self) -> bool:
-        return bool(self._shares.leader == self.worker.id)
+        return bool(self._assignments.leader == self.worker.id)
 
     @property
     def generation(self) -> int:
-        return max(self._shares.generation, 0)
+        return max(self._assignments.generation, 0)
 
-    # --- what is different from a standalone worker
+    # --- differences from a standalone worker
 
     def owns(self, name: str) -> bool:
-        return name in self._shares.connectors.get(self.worker.id, ())
+        return name in self._assignments.connectors.get(self.worker.id, ())
 
     def may_start(self, name: str) -> bool:
         if name in self._tasks:
@@ -232,27 +243,27 @@ class DistributedHerder(Herder):
         status = self.statuses.connector(name)
         if status is None or status.worker_id == self.worker.id or status.state == UNASSIGNED:
             return True
-        if status.worker_id not in self._shares.workers:
+        if status.worker_id not in self._assignments.workers:
             return True
-        # It lives, and will tell; one that never does has lost its memory of the connector.
-        since = self._waiting.setdefault(name, time.monotonic())
-        return bool(time.monotonic() - since > self._patience)
+        # A live owner publishes that it stopped. One that does not has lost track of the connector.
+        since = self._waiting_since.setdefault(name, time.monotonic())
+        return bool(time.monotonic() - since > self._handover_timeout)
 
-    def _step(self) -> None:
-        super()._step()
-        # What this worker ran before it was restarted, and does not run now.
+    def _reconcile(self) -> None:
+        super()._reconcile()
+        # Connectors that this worker ran before its restart and does not run now.
         for name in self.statuses.names():
-            if name not in self._tasks and not self.owns(name) and self._shares.generation >= 0:
+            if name not in self._tasks and not self.owns(name) and self._assignments.generation >= 0:
                 self._unassign(name)
 
     def _cleans_up(self) -> bool:
         return self._is_leader()
 
-    def lead(self) -> None:
+    def require_leader(self) -> None:
         if not self._is_leader():
-            raise NotLeader(self._shares.workers.get(self._shares.leader))
+            raise NotLeader(self._assignments.workers.get(self._assignments.leader))
 
-    def own(self, name: str) -> None:
-        owner = self._shares.owner(name)
+    def require_owner(self, name: str) -> None:
+        owner = self._assignments.owner(name)
         if owner != self.worker.id:
-            raise NotLeader(self._shares.workers.get(owner or ""))
+            raise NotLeader(self._assignments.workers.get(owner or ""))

@@ -1,4 +1,4 @@
-"""What goes wrong in Connect."""
+"""The exceptions of Connect."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 
 class ConnectError(Exception):
-    """Something that fails a task; the message is what its status shows."""
+    """An error that fails a task. The task's status shows the message."""
 
 
 class RetriableError(ConnectError):
-    """May pass by itself: the other system is away. What raised it is tried again for `errors.retry.timeout`."""
+    """A transient error: the other system is unavailable. The operation is retried for
+    `errors.retry.timeout`."""
 
 
 class ConfigErrors(ConnectError):
-    """A configuration that cannot be: messages by the name of the option."""
+    """An invalid configuration: messages by the name of the option."""
 
     def __init__(self, errors: Mapping[str, Sequence[str]]) -> None:
         self.errors = {name: list(messages) for name, messages in errors.items() if messages}

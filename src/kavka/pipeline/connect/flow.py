@@ -1,7 +1,8 @@
-"""What lies between a connector and the topics: converters, transformations, and what becomes of records that fail.
+"""The stages between a connector and the topics: converters, transformations, and the handling of
+failed records.
 
-A source: its columns, transformations, converters, the sink `kavka`. A sink: the source `kavka`, converters,
-transformations, its columns.
+Source: its columns, transformations, converters, the Spark sink `kavka`. Sink: the Spark source
+`kavka`, converters, transformations, its columns.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ _STAGES = {KEY: "KEY_CONVERTER", VALUE: "VALUE_CONVERTER"}
 _READ = {KEY: "_key_read", VALUE: "_value_read"}
 _CONTEXT = "__connect.errors."
 
-# What of a record the transformations change; one's own may change anything.
+# Transformations by the part of a record that they change. Custom ones may change any part.
 _ROUTERS = ("RegexRouter", "TimestampRouter")
 _HEADERS = ("InsertHeader", "HeaderFrom", "DropHeaders")
 
 
 def converter(
-    given: Mapping[str, str], worker: Mapping[str, str], side: str, declared: Declared = NOTHING
+    originals: Mapping[str, str], worker: Mapping[str, str], side: str, declared: Declared = NOTHING
 ) -> Converter:
-    name, among, prefix = converter_config(given, worker, side)
+    name, settings, prefix = converter_config(originals, worker, side)
     cls = load_converter(name, f"{side}.converter", declared)
-    values, errors = options_under(cls, prefix, among)
+    values, errors = options_under(cls, prefix, settings)
     if errors:
         raise ConfigErrors(errors)
-    made: Converter = cls(values, side == KEY)
-    return made
+    instance: Converter = cls(values, side == KEY)
+    return instance
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Of one connector."""
+    """The converters and transformations of one connector."""
 
     name: str
     key: Converter
@@ -59,16 +60,16 @@ class Flow:
     def of(
         cls,
         name: str,
-        given: Mapping[str, str],
+        originals: Mapping[str, str],
         config: Mapping[str, Any],
         worker: Mapping[str, str],
         keep_raw: bool,
         declared: Declared = NOTHING,
     ) -> Flow:
-        steps, errors = chain.compiled(given, declared)
+        steps, errors = chain.compiled(originals, declared)
         if errors:
             raise ConfigErrors(errors)
-        key, value = (converter(given, worker, side, declared) for side in (KEY, VALUE))
+        key, value = (converter(originals, worker, side, declared) for side in (KEY, VALUE))
         return cls(name, key, value, steps, config["errors.tolerance"] == "all", keep_raw)
 
     @property
@@ -83,34 +84,35 @@ class Flow:
 
     @property
     def keeps_text(self) -> bool:
-        """Whether a record that is text, without key, is written as it is."""
+        """Whether a text record without a key is written unchanged."""
         return not self.steps and self.value.keeps_text
 
     def encoded(self, frame: DataFrame, topic: str | None) -> tuple[DataFrame, str | None]:
-        """(rows for the sink `kavka`, the topic of all of them if it is one). `topic`: where the records go, unless
-        they say so themselves. Rows that failed have `_error`; columns that would always be null are not there."""
-        given = {name.lower() for name in frame.columns}
+        """(rows for the Spark sink `kavka`, the topic of all rows if they share one). `topic` is
+        the topic of records without a column `topic`. Failed rows have `_error`. Columns that would
+        always be null are omitted."""
+        source_columns = {name.lower() for name in frame.columns}
         records = chain.apply(self.steps, Records(complete(frame, topic)))
-        whole = topic if "topic" not in given and not self._changes(_ROUTERS) else None
+        whole = topic if "topic" not in source_columns and not self._changes(_ROUTERS) else None
         columns = []
-        for side, one in ((KEY, self.key), (VALUE, self.value)):
-            if side == KEY and KEY not in given and not self._changes(("ValueToKey", "HoistField")):
+        for side, converter in ((KEY, self.key), (VALUE, self.value)):
+            if side == KEY and KEY not in source_columns and not self._changes(("ValueToKey", "HoistField")):
                 continue
-            columns.append(one.encode(F.col(side), records.type_of(side), records.names[side]).alias(side))
+            columns.append(converter.encode(F.col(side), records.type_of(side), records.names[side]).alias(side))
         if whole is None:
             columns.append(F.col("topic"))
-        if "partition" in given:
+        if "partition" in source_columns:
             columns.append(F.col("partition").cast("int").alias("partition"))
-        if "headers" in given or self._changes(_HEADERS):
+        if "headers" in source_columns or self._changes(_HEADERS):
             columns.append(F.col("headers").cast(HEADERS_TYPE).alias("headers"))
-        if "timestamp" in given or self._changes(()):
+        if "timestamp" in source_columns or self._changes(()):
             columns.append(F.unix_millis(F.col("timestamp").cast("timestamp")).alias(TIME))
         if self.steps:
             columns.append(F.col(ERROR))
         return records.frame.select(*columns), whole
 
     def without_failures(self, frame: DataFrame) -> DataFrame:
-        """Rows that failed are left out, or fail the task when they are reached."""
+        """Drops failed rows, or fails the task when it reaches one."""
         if ERROR not in frame.columns:
             return frame
         if self.tolerant:
@@ -121,12 +123,18 @@ class Flow:
 
     @property
     def text_columns(self) -> list[str]:
-        """Which of key and value the source `kavka` is to give as text: its Python processes look whether bytes are
-        UTF-8 many times faster than Spark does. What may become a dead letter is needed as it was."""
-        return [] if self.keep_raw else [side for side, one in ((KEY, self.key), (VALUE, self.value)) if one.is_text]
+        """Which of key and value the Spark source `kavka` decodes to text: its Python processes
+        check UTF-8 many times faster than Spark does. Records that may become dead letters stay
+        bytes."""
+        return (
+            []
+            if self.keep_raw
+            else [side for side, converter in ((KEY, self.key), (VALUE, self.value)) if converter.is_text]
+        )
 
     def decoded(self, raw: DataFrame, batch: DataFrame | None) -> Records:
-        """`raw` is what the source `kavka` gives; `batch` the same where it may be looked at."""
+        """`raw` comes from the Spark source `kavka`; `batch` is the same micro-batch if it may be
+        inspected."""
         frame = raw.withColumns({ERROR: F.lit(None).cast(ERROR_TYPE)})
         if self.keep_raw:
             parts = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
@@ -134,26 +142,26 @@ class Flow:
         records = Records(frame, is_sink=True)
         schemaless = {}
         columns: dict[str, Column] = {}
-        for side, one in ((KEY, self.key), (VALUE, self.value)):
+        for side, converter in ((KEY, self.key), (VALUE, self.value)):
             is_text = isinstance(raw.schema[side].dataType, StringType)
-            found = Decoded(F.col(side)) if is_text else one.decode(F.col(side), batch)
-            schemaless[side] = found.schemaless
-            if found.together is not None:
-                records = records.with_columns({_READ[side]: found.together})
+            decoded = Decoded(F.col(side)) if is_text else converter.decode(F.col(side), batch)
+            schemaless[side] = decoded.schemaless
+            if decoded.combined is not None:
+                records = records.with_columns({_READ[side]: decoded.combined})
                 read = F.col(_READ[side])
-                found = replace(found, value=read["value"], error=read["error"], cause=read["cause"])
-            if found.error is not None:
+                decoded = replace(decoded, value=read["value"], error=read["error"], cause=read["cause"])
+            if decoded.error is not None:
                 records = records.failing(
-                    found.error.isNotNull(), found.error, _STAGES[side], one.operator, exception=found.exception,
-                    cause=found.cause,
+                    decoded.error.isNotNull(), decoded.error, _STAGES[side], converter.operator,
+                    exception=decoded.exception, cause=decoded.cause,
                 )  # fmt: skip
-            columns[side] = found.value
+            columns[side] = decoded.value
         records = records.with_columns(columns, schemaless=schemaless)
         records = replace(records, frame=records.frame.drop(*_READ.values()))
         return chain.apply(self.steps, records)
 
     def dead_letters(self, frame: DataFrame, context_headers: bool) -> DataFrame:
-        """The records that failed as they were read, for the dead-letter topic."""
+        """The failed records as they were read, for the dead-letter topic."""
         raw, error = F.col(RAW), F.col(ERROR)
         headers = F.coalesce(raw["headers"], F.array().cast(HEADERS_TYPE))
         if context_headers:
@@ -162,7 +170,7 @@ class Flow:
             trace = F.when(error["cause"].isNull(), trace).otherwise(
                 F.concat(trace, F.lit("\nCaused by: "), error["cause"])
             )
-            more = {
+            context_values = {
                 "topic": raw["topic"],
                 "partition": raw["partition"].cast("string"),
                 "offset": raw["offset"].cast("string"),
@@ -174,11 +182,11 @@ class Flow:
                 "exception.message": message,
                 "exception.stacktrace": trace,
             }
-            made = [
+            context = [
                 F.struct(F.lit(f"{_CONTEXT}{name}").alias("key"), value.cast("binary").alias("value"))
-                for name, value in more.items()
+                for name, value in context_values.items()
             ]
-            headers = F.concat(headers, F.array(*made).cast(HEADERS_TYPE))
+            headers = F.concat(headers, F.array(*context).cast(HEADERS_TYPE))
         return frame.filter(error.isNotNull()).select(
             raw["key"].alias("key"), raw["value"].alias("value"), headers.alias("headers"),
             F.unix_millis(raw["timestamp"]).alias(TIME),
@@ -186,7 +194,7 @@ class Flow:
 
 
 def failing_in(column: str) -> Column:
-    """The column, which fails the task where the record has."""
+    """The column with an expression that fails the task on a failed record."""
     error = F.col(ERROR)
     text = F.concat(
         F.lit("RECORD FAILED in "), error["stage"], F.lit(" ("), error["operator"], F.lit("): "), error["message"],
@@ -196,7 +204,7 @@ def failing_in(column: str) -> Column:
 
 
 def observed(frame: DataFrame, observation: Any) -> DataFrame:
-    """Counts what failed, with an example, and the topics that are written to."""
+    """Counts the failed rows, with an example, and collects the topics."""
     measures = [F.lit(0).alias("failed")]
     if ERROR in frame.columns:
         error = F.col(ERROR)

@@ -1,13 +1,14 @@
-"""JSON: with a schema in each record, as Kafka Connect writes it, or without.
+"""JSON, with a schema in each record, as Kafka Connect writes it, or without.
 
-Reading needs Spark's type before the first record. With schemas those of a micro-batch are looked at first, and merged
-where there are several; without, the type is what the JSON texts of the micro-batch have in common. `schema`
-(Spark's DDL, as `id BIGINT, name STRING`) says it once for all, and saves that look.
+Reading requires Spark's type in advance. With schemas, those of a micro-batch are collected first
+and merged. Without, the type is the common type of the micro-batch's JSON texts. The option
+`schema` (Spark's DDL, like `id BIGINT, name STRING`) fixes the type and saves that pass.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from functools import reduce
 
@@ -39,8 +40,8 @@ from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.records import SchemaName
 
 _CORRUPT = "_corrupt_record"
-_MOST_SCHEMAS = 1000
-# Spark counts times in microseconds, in 64 bits.
+_MAX_SCHEMAS = 1000
+# Spark stores times as 64-bit microseconds.
 _LAST_MS = (2**63 - 1) // 1000
 _NO_JSON = "Converting byte[] to Kafka Connect data failed due to serialization error: "
 _NO_ENVELOPE = (
@@ -49,7 +50,7 @@ _NO_ENVELOPE = (
 )
 
 Scales = dict[tuple[str, ...], Column]
-"""By the path of a field: the scale of its decimals, where that differs from record to record."""
+"""The scale of decimals by the path of the field, if it differs between records."""
 
 
 class JsonConverter(Converter):
@@ -62,12 +63,12 @@ class JsonConverter(Converter):
         Option("schemas.cache.size", ConfigType.INT, 1000, "Has no effect here.", Importance.HIGH),
         Option("decimal.format", default="BASE64", importance=Importance.LOW, recommended=("BASE64", "NUMERIC"),
                validator=OneOf(("BASE64", "NUMERIC"), ignore_case=True),
-               doc="How decimals are written: the bytes of the unscaled number, or a number."),
+               doc="The format of decimals: base64 of the unscaled number's bytes, or a number."),
         Option("replace.null.with.default", ConfigType.BOOLEAN, True, "Has no effect here: columns have no defaults.",
                Importance.LOW),
         Option("schema", default=None, importance=Importance.MEDIUM,
-               doc="Of what is read, as Spark writes types (`id BIGINT, name STRING`); without it the records are "
-                   "looked at."),
+               doc="The type of records to read, in Spark's DDL (`id BIGINT, name STRING`); without it the type is "
+                   "inferred from the records."),
     )  # fmt: skip
 
     @property
@@ -88,82 +89,83 @@ class JsonConverter(Converter):
         text = column.cast("string")
         return self._decode_with_schemas(text, batch) if self._with_schemas else self._decode_plain(text, batch)
 
-    def _given(self) -> DataType | None:
-        given = self.config["schema"]
-        if not given:
+    def _configured_type(self) -> DataType | None:
+        ddl = self.config["schema"]
+        if not ddl:
             return None
         from pyspark.sql.types import _parse_datatype_string
 
         try:
-            return _parse_datatype_string(given)
+            return _parse_datatype_string(ddl)
         except Exception as error:
-            raise ConnectError(f"schema of the JsonConverter cannot be read: {str(error).splitlines()[0]}") from None
+            raise ConnectError(f"the option schema of JsonConverter is invalid: {str(error).splitlines()[0]}") from None
 
     def _decode_plain(self, text: Column, batch: DataFrame | None) -> Decoded:
-        kind = self._given()
+        kind = self._configured_type()
         whole = F.try_parse_json(text)
-        wrong, cause = whole.isNull(), _shown(text)
+        is_invalid, cause = whole.isNull(), _excerpt(text)
         if kind is None:
             assert batch is not None
-            # Step by step, so that Spark does each once.
-            looked = batch.select(whole.alias("v")).select("v", F.schema_of_variant("v").alias("described"))
-            looked = looked.select("v", (~schemas.is_shallow(F.col("described"))).alias("deep"))
-            common = F.schema_of_variant_agg(F.when(~F.col("deep"), F.col("v")))
-            found = looked.agg(common.alias("common"), F.max("deep").alias("deep")).first()
-            assert found is not None
-            kind = schemas.schema_of_variants(found["common"]) if found["common"] else StringType()
+            # In separate steps, so that Spark evaluates each expression once.
+            described = batch.select(whole.alias("v")).select("v", F.schema_of_variant("v").alias("described"))
+            described = described.select("v", (~schemas.is_shallow(F.col("described"))).alias("deep"))
+            shared = F.schema_of_variant_agg(F.when(~F.col("deep"), F.col("v")))
+            common = described.agg(shared.alias("type"), F.max("deep").alias("deep")).first()
+            assert common is not None
+            kind = schemas.schema_of_variants(common["type"]) if common["type"] else StringType()
             schemas.check_width(kind)
-            if found["deep"]:
+            if common["deep"]:
                 deep = ~schemas.is_shallow(F.schema_of_variant(whole))
-                wrong |= deep
+                is_invalid |= deep
                 cause = F.when(deep, F.lit(f"nested more than {schemas.MAX_DEPTH} levels deep")).otherwise(cause)
         read, corrupt = self._parsed(F.concat(F.lit('{"payload":'), text, F.lit("}")), kind)
-        wrong = text.isNotNull() & (wrong | corrupt)
-        return Decoded(read, F.when(wrong, F.lit(_NO_JSON)), F.when(wrong, cause), schemaless=True)
+        is_invalid = text.isNotNull() & (is_invalid | corrupt)
+        return Decoded(read, F.when(is_invalid, F.lit(_NO_JSON)), F.when(is_invalid, cause), schemaless=True)
 
     def _decode_with_schemas(self, text: Column, batch: DataFrame | None) -> Decoded:
         keys = F.json_object_keys(text)
         enveloped = F.coalesce(F.array_sort(keys) == F.array(F.lit("payload"), F.lit("schema")), F.lit(False))
-        kind, bad, scales = self._given(), dict[str, str](), Scales()
+        kind, bad, scales = self._configured_type(), dict[str, str](), Scales()
         schema = F.get_json_object(text, "$.schema")
         if kind is None:
             assert batch is not None
-            kind, bad, scales = _looked_at(batch, schema, enveloped)
+            kind, bad, scales = _inspect_schemas(batch, schema, enveloped)
         no_json = text.isNotNull() & F.try_parse_json(text).isNull()
         error = F.when(no_json, F.lit(_NO_JSON)).when(text.isNotNull() & ~enveloped, F.lit(_NO_ENVELOPE))
-        for wrong, why in bad.items():
-            error = error.when(schema == wrong, F.lit(why))
+        for invalid_schema, message in bad.items():
+            error = error.when(schema == invalid_schema, F.lit(message))
 
-        def error_with(wrong: Column) -> Column:
-            return error.when(text.isNotNull() & wrong, F.lit("the payload is not what the schema says"))
+        def error_with(is_invalid: Column) -> Column:
+            return error.when(text.isNotNull() & is_invalid, F.lit("the payload does not match the schema"))
 
-        def together(read: Column, error: Column) -> Column:
-            cause = F.when(error.isNotNull(), _shown(text))
+        def combined(read: Column, error: Column) -> Column:
+            cause = F.when(error.isNotNull(), _excerpt(text))
             return F.struct(read["value"].alias("value"), error.alias("error"), cause.alias("cause"))
 
         if not any(schemas.scales(kind)):
             read, corrupt = self._parsed(text, kind)
             error = error_with(corrupt)
-            return Decoded(read, error, F.when(error.isNotNull(), _shown(text)))
-        found = once(self._checked(text, kind, scales), lambda read: once(
-            error_with(read["wrong"]), lambda error: together(read, error)
+            return Decoded(read, error, F.when(error.isNotNull(), _excerpt(text)))
+        decoded = once(self._checked(text, kind, scales), lambda read: once(
+            error_with(read["wrong"]), lambda error: combined(read, error)
         ))  # fmt: skip
-        return Decoded(found["value"], found["error"], found["cause"], together=found)
+        return Decoded(decoded["value"], decoded["error"], decoded["cause"], combined=decoded)
 
     def _read(self, text: Column, kind: DataType) -> Column:
         shape = StructType([StructField("payload", self._wire(kind)), StructField(_CORRUPT, StringType())])
         return F.from_json(text, shape, {"columnNameOfCorruptRecord": _CORRUPT})
 
     def _parsed(self, text: Column, kind: DataType) -> tuple[Column, Column]:
-        """(the payload, whether it is not of that type)."""
+        """(the payload, whether it does not have that type)."""
         read = self._read(text, kind)
         value = self._from_wire(read["payload"], kind, {}, ())
         unfit = _unfit(read["payload"], value, kind) if self._with_schemas else None
-        wrong = read[_CORRUPT].isNotNull()
-        return value, wrong if unfit is None else wrong | F.coalesce(unfit, F.lit(False))
+        is_invalid = read[_CORRUPT].isNotNull()
+        return value, is_invalid if unfit is None else is_invalid | F.coalesce(unfit, F.lit(False))
 
     def _checked(self, text: Column, kind: DataType, scales: Scales) -> Column:
-        """The same as a struct of value and wrong, worked out once: decimals cost more than the rest."""
+        """The result of `_parsed` as a struct of value and wrong, evaluated once: decimals cost
+        more than the rest."""
 
         def of(read: Column) -> Column:
             value = self._from_wire(read["payload"], kind, scales, ())
@@ -171,17 +173,17 @@ class JsonConverter(Converter):
 
         def checked(read: Column, value: Column) -> Column:
             unfit = _unfit(read["payload"], value, kind)
-            wrong = read[_CORRUPT].isNotNull()
-            wrong = wrong if unfit is None else wrong | F.coalesce(unfit, F.lit(False))
-            return F.struct(value.alias("value"), wrong.alias("wrong"))
+            is_invalid = read[_CORRUPT].isNotNull()
+            is_invalid = is_invalid if unfit is None else is_invalid | F.coalesce(unfit, F.lit(False))
+            return F.struct(value.alias("value"), is_invalid.alias("wrong"))
 
         return once(self._read(text, kind), of)
 
     def _wire(self, kind: DataType) -> DataType:
-        """What stands in the JSON."""
+        """The type of the JSON value."""
         match kind:
             case StructType():
-                return StructType([StructField(one.name, self._wire(one.dataType)) for one in kind.fields])
+                return StructType([StructField(field.name, self._wire(field.dataType)) for field in kind.fields])
             case ArrayType():
                 return ArrayType(self._wire(kind.elementType))
             case MapType():
@@ -191,29 +193,33 @@ class JsonConverter(Converter):
             case DateType() if self._with_schemas:
                 return IntegerType()
             case DecimalType() if self._with_schemas:
-                # A number or base64: a variant tells which.
+                # A number or base64; a variant can hold both.
                 return VariantType()
             case NullType():
                 return StringType()
         return kind
 
     def _from_wire(self, column: Column, kind: DataType, scales: Scales, path: tuple[str, ...]) -> Column:
-        """`path`: of the fields that lead there. What does not fit is null."""
+        """`path`: the path of the field. A value that does not fit becomes null."""
         if self._wire(kind) == kind:
             return column
         match kind:
             case StructType():
                 fields = [
-                    self._from_wire(column.getField(one.name), one.dataType, scales, (*path, one.name)).alias(one.name)
-                    for one in kind.fields
+                    self._from_wire(column.getField(field.name), field.dataType, scales, (*path, field.name)).alias(
+                        field.name
+                    )
+                    for field in kind.fields
                 ]
                 return F.when(column.isNotNull(), F.struct(*fields))
             case ArrayType():
                 inside = (*path, schemas.INSIDE)
-                return F.transform(column, lambda one: self._from_wire(one, kind.elementType, scales, inside))
+                return F.transform(column, lambda item: self._from_wire(item, kind.elementType, scales, inside))
             case MapType():
                 inside = (*path, schemas.INSIDE)
-                values = F.transform_values(column, lambda _, one: self._from_wire(one, kind.valueType, scales, inside))
+                values = F.transform_values(
+                    column, lambda _, item: self._from_wire(item, kind.valueType, scales, inside)
+                )
                 return F.transform_keys(values, lambda key, _: key.cast(kind.keyType))
             case TimestampType() | TimestampNTZType():
                 return F.timestamp_millis(F.when(column.between(-_LAST_MS, _LAST_MS), column)).cast(kind)
@@ -236,14 +242,14 @@ class JsonConverter(Converter):
         keep_nulls = {"ignoreNullFields": "false"}
         if isinstance(kind, (StructType, ArrayType, MapType)):
             return F.to_json(column, keep_nulls)
-        # Only those have a JSON of their own: what is between `{"p":` and `}`.
+        # `to_json` accepts only those types. Take the text between `{"p":` and `}`.
         text = F.to_json(F.struct(column.alias("p")), keep_nulls)
         return F.substring(text, F.lit(6), F.length(text) - 6)
 
     def _written(self, kind: DataType) -> DataType:
         match kind:
             case StructType():
-                return StructType([StructField(one.name, self._written(one.dataType)) for one in kind.fields])
+                return StructType([StructField(field.name, self._written(field.dataType)) for field in kind.fields])
             case ArrayType():
                 return ArrayType(self._written(kind.elementType))
             case MapType():
@@ -258,17 +264,20 @@ class JsonConverter(Converter):
 
     def _to_wire(self, column: Column, kind: DataType) -> Column:
         if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType) and self._with_schemas:
-            raise ConnectError(f"a map with keys of the type {kind.keyType.simpleString()} is not written as JSON")
+            raise ConnectError(f"JSON cannot represent a map with keys of type {kind.keyType.simpleString()}")
         if self._written(kind) == kind and not isinstance(kind, VariantType):
             return column
         match kind:
             case StructType():
-                fields = [self._to_wire(column.getField(one.name), one.dataType).alias(one.name) for one in kind.fields]
+                fields = [
+                    self._to_wire(column.getField(field.name), field.dataType).alias(field.name)
+                    for field in kind.fields
+                ]
                 return F.when(column.isNotNull(), F.struct(*fields))
             case ArrayType():
-                return F.transform(column, lambda one: self._to_wire(one, kind.elementType))
+                return F.transform(column, lambda item: self._to_wire(item, kind.elementType))
             case MapType():
-                return F.transform_values(column, lambda _, one: self._to_wire(one, kind.valueType))
+                return F.transform_values(column, lambda _, item: self._to_wire(item, kind.valueType))
             case TimestampType() | TimestampNTZType():
                 return F.unix_millis(column.cast("timestamp"))
             case DateType():
@@ -279,13 +288,15 @@ class JsonConverter(Converter):
 
 
 def _unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
-    """Whether something in there is null because it does not fit its type, of what Spark's reader cannot tell; None:
-    nothing can be. `wire` is what stood in the JSON, `value` what was made of it."""
+    """Whether a value is null because it does not fit its type, for types that Spark's reader does
+    not check; None: no such type. `wire` is the JSON value, `value` the converted one."""
     match kind:
         case StructType():
-            fields = (_unfit(wire.getField(one.name), value.getField(one.name), one.dataType) for one in kind.fields)
-            found = [F.coalesce(one, F.lit(False)) for one in fields if one is not None]
-            return reduce(lambda one, two: one | two, found) if found else None
+            fields = (
+                _unfit(wire.getField(field.name), value.getField(field.name), field.dataType) for field in kind.fields
+            )
+            parts = [F.coalesce(part, F.lit(False)) for part in fields if part is not None]
+            return reduce(operator.or_, parts) if parts else None
         case ArrayType() | MapType():
             inner = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
             if not _may_be_unfit(inner):
@@ -293,11 +304,11 @@ def _unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
             if isinstance(kind, MapType):
                 wire, value = F.map_values(wire), F.map_values(value)
 
-            def one(wire: Column, value: Column) -> Column:
-                found = _unfit(wire, value, inner)
-                return F.lit(False) if found is None else F.coalesce(found, F.lit(False))
+            def is_unfit(wire: Column, value: Column) -> Column:
+                unfit = _unfit(wire, value, inner)
+                return F.lit(False) if unfit is None else F.coalesce(unfit, F.lit(False))
 
-            return F.exists(F.zip_with(wire, value, one), lambda unfit: unfit)
+            return F.exists(F.zip_with(wire, value, is_unfit), lambda unfit: unfit)
         case TimestampType() | TimestampNTZType():
             return wire.isNotNull() & value.isNull()
         case DecimalType():
@@ -308,7 +319,7 @@ def _unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
 def _may_be_unfit(kind: DataType) -> bool:
     match kind:
         case StructType():
-            return any(_may_be_unfit(one.dataType) for one in kind.fields)
+            return any(_may_be_unfit(field.dataType) for field in kind.fields)
         case ArrayType():
             return _may_be_unfit(kind.elementType)
         case MapType():
@@ -316,38 +327,39 @@ def _may_be_unfit(kind: DataType) -> bool:
     return isinstance(kind, (TimestampType, TimestampNTZType, DecimalType))
 
 
-def _looked_at(batch: DataFrame, schema: Column, enveloped: Column) -> tuple[DataType, dict[str, str], Scales]:
-    """(the type of a micro-batch's payloads, what is wrong with those of its schemas that are none or do not fit with
-    the others, scales). The schemas of most records count first, so that a few records that differ fail, and not the
-    rest; the same records have the same outcome when they are read again."""
-    counted = batch.filter(enveloped).groupBy(schema.alias("s")).count().limit(_MOST_SCHEMAS + 1).collect()
-    if len(counted) > _MOST_SCHEMAS:
-        raise ConnectError(f"the records of one batch have more than {_MOST_SCHEMAS} schemas")
+def _inspect_schemas(batch: DataFrame, schema: Column, enveloped: Column) -> tuple[DataType, dict[str, str], Scales]:
+    """(the type of the payloads of a micro-batch, errors by schema, scales). A schema has an error
+    if it is invalid or incompatible with the others. The most frequent schemas are merged first, so
+    that the few records that differ fail instead of the rest. The result is the same when the same
+    records are read again."""
+    counted = batch.filter(enveloped).groupBy(schema.alias("s")).count().limit(_MAX_SCHEMAS + 1).collect()
+    if len(counted) > _MAX_SCHEMAS:
+        raise ConnectError(f"the records of one batch have more than {_MAX_SCHEMAS} schemas")
     kind: DataType = NullType()
     kinds: dict[str, DataType] = {}
     bad: dict[str, str] = {}
-    known = [(row["s"], int(row["count"])) for row in counted if row["s"] is not None]
-    for text, _ in sorted(known, key=lambda one: (-one[1], one[0])):
+    counts = [(row["s"], int(row["count"])) for row in counted if row["s"] is not None]
+    for text, _ in sorted(counts, key=lambda item: (-item[1], item[0])):
         try:
-            found = schemas.to_spark(json.loads(text))
-            together = schemas.merged(kind, found)
-            schemas.check_width(together)
+            payload_type = schemas.to_spark(json.loads(text))
+            merged = schemas.merged(kind, payload_type)
+            schemas.check_width(merged)
         except (ConnectError, ValueError, RecursionError) as error:
             bad[text] = str(error)
             continue
-        kind, kinds[text] = together, found
+        kind, kinds[text] = merged, payload_type
     return (StringType() if isinstance(kind, NullType) else kind), bad, _scales(kind, kinds, schema)
 
 
 def _scales(kind: DataType, kinds: Mapping[str, DataType], schema: Column) -> Scales:
-    found: Scales = {}
+    scales: Scales = {}
     usual = dict(schemas.scales(kind))
-    for text, one in kinds.items():
-        for path, scale in schemas.scales(one):
+    for text, payload_type in kinds.items():
+        for path, scale in schemas.scales(payload_type):
             if scale != usual[path]:
-                found[path] = F.when(schema == text, F.lit(scale)).otherwise(found.get(path, F.lit(usual[path])))
-    return found
+                scales[path] = F.when(schema == text, F.lit(scale)).otherwise(scales.get(path, F.lit(usual[path])))
+    return scales
 
 
-def _shown(text: Column) -> Column:
+def _excerpt(text: Column) -> Column:
     return F.substring(text, 1, 1000)

@@ -1,5 +1,5 @@
-"""Converters, transformations, predicates and configuration providers by their names in a configuration, with the
-options under their prefix; and which modules of users such names may lead to."""
+"""Loads converters, transformations, predicates and configuration providers by their configured
+names, and decides which user modules such names may refer to."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ CLASS_SETTINGS = OBJECT_LISTS | {
     for key in table.keys.values()
     if key.type is ConfigType.CLASS
 }
-"""Settings of clients that name classes, which a client imports."""
+"""Client settings that name classes, which the client imports."""
 
 GROUP = "kavka.connect"
-"""Of the entry points by which an installed package declares its plugins."""
+"""The group of entry points with which an installed package declares its plugins."""
 
 _JAVA = ("org.apache.kafka.connect.", "org.apache.kafka.common.config.provider.", "io.confluent.connect.")
 _BASES = {
@@ -67,28 +67,29 @@ _BASES = {
     "predicate": f"{_HERE}.transforms.predicates:Predicate",
     "configuration provider": f"{_HERE}.providers:ConfigProvider",
 }
-_SHOWN = 200
+_MAX_SHOWN = 200
 
 
 @dataclass(frozen=True)
 class Declared:
     """The plugins that the worker's settings, and installed packages, declare.
 
-    Configurations come over REST and name classes by `module.Class`. To import a module is to run its code, so only
-    declared modules are imported. They are determined once, when the worker starts: a module that is written to a
-    folder of `plugin.path` afterwards is none of them.
+    Configurations arrive over REST and name classes by `module.Class`. Importing a module runs its
+    code, so only declared modules are imported. The set is determined when the worker starts: it
+    excludes modules that are written to a folder of `plugin.path` later.
     """
 
     modules: frozenset[str] = frozenset()
-    """With a package, all modules in it."""
+    """Modules and packages. A package includes all its modules."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Names of entry points, with `module:Class`."""
+    """`module:Class` by the name of the entry point."""
     file_connectors: bool = False
     """Whether connectors may open files that their configuration names."""
 
     @classmethod
     def of(cls, worker: Mapping[str, str]) -> Declared:
-        """`plugin.modules`, `plugin.path` and `file.connectors.enable` of the worker's settings, and entry points."""
+        """From `plugin.modules`, `plugin.path` and `file.connectors.enable` of the worker's
+        settings, and from entry points."""
         modules = set(items_of(worker.get("plugin.modules", "")))
         modules |= {module.name for module in iter_modules(items_of(worker.get("plugin.path", "")))}
         points = entry_points(group=GROUP)
@@ -100,15 +101,17 @@ class Declared:
         return any(module == declared or module.startswith(f"{declared}.") for declared in self.modules)
 
     def require(self, module: str) -> None:
-        """ImportError, which says what to set, where the module is not declared."""
+        """Raises ImportError, which names the settings to change, if the module is not declared."""
         if not self.allows(module):
+            name = shortened(module)
             raise ImportError(
-                f"the module {shown(module)} is not declared as a plugin: set plugin.modules={shown(module)} in the "
-                "worker's settings, or add the folder that it is in to plugin.path"
+                f"the module {name} is not declared as a plugin: set plugin.modules={name} in the worker's settings, "
+                "or add the folder that it is in to plugin.path"
             )
 
     def load(self, name: str) -> Any:
-        """What `module.Class` or `module:Class` names. ImportError or AttributeError where it cannot be had."""
+        """The class with the name `module.Class` or `module:Class`. Raises ImportError or
+        AttributeError if it cannot be loaded."""
         module, attribute = split_name(name)
         self.require(module)
         return getattr(import_module(module), attribute)
@@ -122,57 +125,59 @@ def items_of(text: str) -> list[str]:
 
 
 def own_class(where: str) -> Any:
-    """A class of Kavka itself, by `module:Class` of one of the tables."""
+    """A class of Kavka, by its `module:Class` in one of the tables."""
     module, attribute = split_name(where)
     return getattr(import_module(module), attribute)
 
 
-def shown(name: str) -> str:
-    """For messages: names come from requests, and may be of any length."""
-    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+def shortened(name: str) -> str:
+    """The name, shortened for messages: names in requests may have any length."""
+    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}…"
 
 
 def load(
-    option: str, name: str, known: Mapping[str, str], what: str, declared: Declared = NOTHING
+    option: str, name: str, classes: Mapping[str, str], noun: str, declared: Declared = NOTHING
 ) -> tuple[type[Any], str]:
-    """(class, what follows a `$` in its name: Key, Value or nothing). ConfigErrors under `option`."""
+    """(class, suffix of its name after a `$`: Key, Value or empty). ConfigErrors refer to
+    `option`."""
     base, _, side = name.partition("$")
     short = base.rpartition(".")[2]
-    if (base == short or base.startswith(_JAVA)) and short in known:
-        return own_class(known[short]), side
-    for where in known.values():
+    if (base == short or base.startswith(_JAVA)) and short in classes:
+        return own_class(classes[short]), side
+    for where in classes.values():
         if base in (where, where.replace(":", ".")):
             return own_class(where), side
     try:
         if base in declared.names:
-            found = declared.load(declared.names[base])
+            cls = declared.load(declared.names[base])
         elif base.startswith(_JAVA) or not split_name(base)[0]:
-            raise ImportError(f"known are {', '.join(sorted(known))}, and your own by module.Class")
+            raise ImportError(f"available are {', '.join(sorted(classes))}; a custom class is named by module.Class")
         else:
-            found = declared.load(base)
+            cls = declared.load(base)
     except Exception as error:
-        wrong = f"Class {shown(name)} could not be found: {error}"
+        reason = f"Class {shortened(name)} could not be found: {error}"
     else:
-        if isinstance(found, type) and issubclass(found, own_class(_BASES[what])):
-            return found, side
-        wrong = f"Class {shown(name)} is no {what}"
-    raise ConfigErrors({option: [f"Invalid value {shown(name)} for configuration {option}: {wrong}"]})
+        if isinstance(cls, type) and issubclass(cls, own_class(_BASES[noun])):
+            return cls, side
+        reason = f"Class {shortened(name)} is not a {noun}"
+    raise ConfigErrors({option: [f"Invalid value {shortened(name)} for configuration {option}: {reason}"]})
 
 
 def load_converter(name: str, option: str, declared: Declared = NOTHING) -> type[Any]:
     return load(option, name, CONVERTERS, "converter", declared)[0]
 
 
-def check_overrides(given: Mapping[str, str], declared: Declared) -> dict[str, list[str]]:
-    """Errors of settings of clients (`producer.override.partitioner.class`) that name classes of other modules."""
+def check_overrides(originals: Mapping[str, str], declared: Declared) -> dict[str, list[str]]:
+    """Errors of client settings (`producer.override.partitioner.class`) that name classes of
+    undeclared modules."""
     errors: dict[str, list[str]] = {}
-    for option, value in given.items():
-        # Spark, through which they go to the clients, does not tell upper case from lower case.
+    for option, value in originals.items():
+        # The settings pass through Spark options, which ignore case.
         client, override, name = option.partition(".override.")
         name = name.lower()
         if not override or client not in CLIENTS:
             continue
-        # Older names of settings (`serializer.class`) are not in the tables.
+        # The tables have no deprecated names (`serializer.class`).
         if name not in CLASS_SETTINGS and not name.endswith((".class", ".classes")):
             continue
         for item in items_of(value):
@@ -181,14 +186,15 @@ def check_overrides(given: Mapping[str, str], declared: Declared) -> dict[str, l
                 if module is not None:
                     declared.require(module)
             except ImportError as error:
-                message = f"Invalid value {shown(item)} for configuration {option}: {error}"
+                message = f"Invalid value {shortened(item)} for configuration {option}: {error}"
                 errors.setdefault(option, []).append(message)
     return errors
 
 
-def options_under(cls: Any, prefix: str, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """(the class' options parsed, errors by full name) of what is given as `<prefix><option>`."""
-    own = {name[len(prefix) :]: value for name, value in given.items() if name.startswith(prefix)}
+def options_under(cls: Any, prefix: str, originals: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """(the parsed options of the class, errors by full name) from the settings
+    `<prefix><option>`."""
+    own = {name[len(prefix) :]: value for name, value in originals.items() if name.startswith(prefix)}
     for old, new in getattr(cls, "old_names", {}).items():
         if old in own and new not in own:
             own[new] = own[old]

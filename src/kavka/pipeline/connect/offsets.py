@@ -1,7 +1,8 @@
-"""`GET`, `PATCH` and `DELETE …/offsets`: how far a connector is.
+"""`GET`, `PATCH` and `DELETE …/offsets`: the position of a connector.
 
-A sink's offsets are those of its group `connect-NAME`; an incremental source's are in the store; of a source that is a
-stream of Spark those of its checkpoint are shown, which can be reset but not set.
+A sink's offsets are those of its group `connect-NAME`; an incremental source's offsets are in the
+store. For a source that is a Spark stream the offsets of its checkpoint are shown, which can be
+reset but not set.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Entries = list[tuple[dict[str, Any], dict[str, Any] | None]]
-"""(partition, offset); None: it is to be forgotten."""
+"""(partition, offset); None: delete the offset."""
 
 _TOPIC, _PARTITION, _OFFSET = "kafka_topic", "kafka_partition", "kafka_offset"
 
 
 def read_offsets(worker: Worker, name: str, cls: type[Connector]) -> dict[str, Any]:
     if issubclass(cls, Sink):
-        found = [
-            ({_TOPIC: tp.topic, _PARTITION: tp.partition}, {_OFFSET: offset})
-            for tp, offset in sorted(_group_offsets(worker, name).items())
+        with _admin(worker) as admin:
+            offsets = group_offsets(admin, name)
+        entries = [
+            ({_TOPIC: tp.topic, _PARTITION: tp.partition}, {_OFFSET: offset}) for tp, offset in sorted(offsets.items())
         ]
     elif issubclass(cls, IncrementalSource):
-        found = worker.offsets.entries(name)
+        entries = worker.offsets.entries(name)
     else:
-        found = _checkpoint_offsets(worker, name)
-    return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in found]}
+        entries = _checkpoint_offsets(worker, name)
+    return {"offsets": [{"partition": partition, "offset": offset} for partition, offset in entries]}
 
 
 def alter_offsets(worker: Worker, name: str, cls: type[Connector], entries: Entries) -> None:
@@ -64,14 +66,15 @@ def reset_offsets(worker: Worker, name: str, cls: type[Connector]) -> None:
     if issubclass(cls, Sink):
         with _admin(worker) as admin:
             try:
-                admin.delete_consumer_groups([_group(name)])
+                admin.delete_consumer_groups([group_of(name)])
             except AdminError as error:
-                if any(why.code != ErrorCode.GROUP_ID_NOT_FOUND for why in error.errors.values()):
-                    raise ConnectError(f"the offsets of {_group(name)} cannot be deleted: {error}") from None
+                if any(cause.code != ErrorCode.GROUP_ID_NOT_FOUND for cause in error.errors.values()):
+                    raise ConnectError(f"cannot delete the offsets of {group_of(name)}: {error}") from None
     _remove_checkpoint(worker, name)
 
 
-def _group(name: str) -> str:
+def group_of(name: str) -> str:
+    """The consumer group whose offsets are a sink's position."""
     return f"connect-{name}"
 
 
@@ -79,52 +82,53 @@ def _admin(worker: Worker) -> Admin:
     return Admin(admin_settings(client_settings(worker.properties)))
 
 
-def _group_offsets(worker: Worker, name: str) -> dict[TopicPartition, int]:
-    with _admin(worker) as admin:
-        try:
-            found = admin.list_consumer_group_offsets(_group(name))
-        except KafkaError as error:
-            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
-                raise ConnectError(f"the offsets of {_group(name)} cannot be read: {error}") from None
-            return {}
-    return {tp: one.offset for tp, one in found.items() if one is not None and one.offset >= 0}
+def group_offsets(admin: Admin, name: str) -> dict[TopicPartition, int]:
+    """The committed offsets of a sink's group."""
+    try:
+        committed = admin.list_consumer_group_offsets(group_of(name))
+    except KafkaError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise ConnectError(f"cannot read the offsets of {group_of(name)}: {error}") from None
+        return {}
+    return {tp: item.offset for tp, item in committed.items() if item is not None and item.offset >= 0}
 
 
 def offset_entries(body: Any) -> Entries:
-    """Of the body of `PATCH …/offsets`."""
+    """The entries in the body of `PATCH …/offsets`."""
     offsets = body.get("offsets") if isinstance(body, dict) else None
     if not isinstance(offsets, list) or not offsets:
         raise ConnectError("Partitions / offsets need to be provided for an alter offsets request")
-    found = []
-    for one in offsets:
-        if not isinstance(one, dict) or not isinstance(one.get("partition"), dict):
-            raise ConnectError('each of the offsets has the form {"partition": {…}, "offset": {…}}')
-        offset = one.get("offset")
+    entries = []
+    for entry in offsets:
+        if not isinstance(entry, dict) or not isinstance(entry.get("partition"), dict):
+            raise ConnectError('each offset has the form {"partition": {…}, "offset": {…}}')
+        offset = entry.get("offset")
         if offset is not None and not isinstance(offset, dict):
-            raise ConnectError("an offset is an object, or null")
-        found.append((one["partition"], offset))
-    return found
+            raise ConnectError("an offset is an object or null")
+        entries.append((entry["partition"], offset))
+    return entries
 
 
 def _alter_sink(worker: Worker, name: str, entries: Entries) -> None:
-    """A sink without a checkpoint begins where its group stands: the checkpoint goes, then the group is set. What a
-    crash in between leaves begins where the group stood before."""
-    wanted: dict[TopicPartition, int | None] = {}
+    """A sink without a checkpoint starts at the offsets of its group. So the checkpoint is removed
+    first, then the group's offsets are set. After a crash in between the sink starts at the group's
+    old offsets."""
+    requested: dict[TopicPartition, int | None] = {}
     for partition, offset in entries:
-        wanted[_sink_partition(partition)] = None if offset is None else _sink_offset(offset)
+        requested[_sink_partition(partition)] = None if offset is None else _sink_offset(offset)
     with _admin(worker) as admin:
-        before = _group_offsets(worker, name)
+        before = group_offsets(admin, name)
         _remove_checkpoint(worker, name)
-        after = {**before, **{tp: at for tp, at in wanted.items() if at is not None}}
+        after = {**before, **{tp: at for tp, at in requested.items() if at is not None}}
         try:
-            gone = [tp for tp, at in wanted.items() if at is None and tp in before]
-            if gone:
-                admin.delete_consumer_group_offsets(_group(name), gone)
-            keep = {tp: at for tp, at in after.items() if tp not in gone}
-            if keep:
-                admin.alter_consumer_group_offsets(_group(name), keep)
+            deleted = [tp for tp, at in requested.items() if at is None and tp in before]
+            if deleted:
+                admin.delete_consumer_group_offsets(group_of(name), deleted)
+            remaining = {tp: at for tp, at in after.items() if tp not in deleted}
+            if remaining:
+                admin.alter_consumer_group_offsets(group_of(name), remaining)
         except KafkaError as error:
-            raise ConnectError(f"the offsets of {_group(name)} cannot be set: {error}") from None
+            raise ConnectError(f"cannot set the offsets of {group_of(name)}: {error}") from None
 
 
 def _sink_partition(partition: Mapping[str, Any]) -> TopicPartition:
@@ -144,17 +148,17 @@ def _sink_partition(partition: Mapping[str, Any]) -> TopicPartition:
 
 def _sink_offset(offset: Mapping[str, Any]) -> int:
     try:
-        found = int(str(offset[_OFFSET]))
+        number = int(str(offset[_OFFSET]))
     except (KeyError, ValueError):
         raise ConnectError(
             f"The offset for a sink connector should contain the key '{_OFFSET}' and its value must be a number"
         ) from None
-    if found < 0:
-        raise ConnectError("an offset is not negative")
-    return found
+    if number < 0:
+        raise ConnectError("an offset must not be negative")
+    return number
 
 
-# --- Spark's checkpoints, on any file system that it knows
+# --- Spark's checkpoints, on any file system that Spark supports
 
 
 def _files(spark: SparkSession, path: str) -> tuple[Any, Any]:
@@ -169,13 +173,14 @@ def _remove_checkpoint(worker: Worker, name: str) -> None:
 
 
 def _checkpoint_offsets(worker: Worker, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Of the last batch that was finished: the third line and on of its file in `offsets`, one for each source."""
+    """The offsets of the last committed batch: the third and later lines of its file in `offsets`,
+    one for each source."""
     spark = worker.spark()
     folder = f"{checkpoint_of(worker.checkpoints, name)}/query"
     files, where = _files(spark, f"{folder}/commits")
     if not files.exists(where):
         return []
-    numbers = [str(one.getPath().getName()) for one in files.listStatus(where)]
+    numbers = [str(status.getPath().getName()) for status in files.listStatus(where)]
     done = max((int(number) for number in numbers if number.isdigit()), default=-1)
     files, where = _files(spark, f"{folder}/offsets/{done}")
     if done < 0 or not files.exists(where):
@@ -185,11 +190,11 @@ def _checkpoint_offsets(worker: Worker, name: str) -> list[tuple[dict[str, Any],
         text = bytes(spark.sparkContext._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()  # type: ignore[union-attr]
     finally:
         stream.close()
-    found = []
+    entries = []
     for number, line in enumerate(line for line in text.splitlines()[2:] if line and line != "-"):
         try:
             offset = json.loads(line)
         except ValueError:
             offset = line
-        found.append(({"source": number}, offset if isinstance(offset, dict) else {"offset": offset}))
-    return found
+        entries.append(({"source": number}, offset if isinstance(offset, dict) else {"offset": offset}))
+    return entries

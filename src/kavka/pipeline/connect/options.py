@@ -1,11 +1,14 @@
-"""[pure] Tables of options: what a connector, converter, transformation or predicate can be configured with.
+"""[pure] Tables of options: the configuration of connectors, converters, transformations and
+predicates.
 
-One row has everything that Kafka Connect's `PUT …/config/validate` tells of an option, and what docs/connect.md says
-of it. Values are text outside (files, requests, the configs topic) and parsed inside, as `kavka.common.config` has it.
+A row has everything that Kafka Connect's `PUT …/config/validate` and docs/connect.md show of an
+option. Values are text outside (files, requests, the config topic) and parsed inside, as in
+`kavka.common.config`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,23 +16,28 @@ from typing import Any
 from kavka.common.config import ConfigError, ConfigKey, ConfigType, Importance, Validator
 from kavka.pipeline.connect.errors import ConfigErrors
 
+logger = logging.getLogger(__name__)
+
 
 class _Required:
     def __repr__(self) -> str:
         return "REQUIRED"
 
 
-# Groups whose options are counted with those of another, as Kafka does.
+# Groups whose options share the order numbers of another group, as in Kafka.
 _COUNTED_WITH = {"Transforms": "Common", "Predicates": "Common"}
 
+NO_EFFECT = "Has no effect"
+"""The first words of the documentation of an option that is accepted and ignored."""
+
 REQUIRED: Any = _Required()
-"""In place of a default: the option has to be given."""
+"""Default of an option that must be set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `group` and its place in the table say where a user interface shows it; `recommended` are values to
-    choose from, where there are some."""
+    """One option. A user interface orders options by `group` and position in the table;
+    `recommended` lists values to choose from."""
 
     name: str
     type: ConfigType = ConfigType.STRING
@@ -54,24 +62,26 @@ class Option:
         return ConfigKey(self.name, self.type, default, self.doc, self.validator, self.importance)
 
     def parse(self, text: str) -> Any:
-        """ConfigError with Kafka's words around ours."""
+        """ConfigError with Kafka's message, which includes our reason."""
         try:
             return self.key.parse(text)
         except ConfigError as error:
-            shown = "[hidden]" if self.type is ConfigType.PASSWORD else text
-            message = f"Invalid value {shown} for configuration {self.name}: {error.reason}"
+            displayed = "[hidden]" if self.type is ConfigType.PASSWORD else text
+            message = f"Invalid value {displayed} for configuration {self.name}: {error.reason}"
             raise ConfigError(self.name, message) from None
 
     def default_text(self) -> str | None:
         return None if self.required else self.key.format(self.default)
 
 
-def parse(options: Iterable[Option], given: Mapping[str, str | None]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+def parse(
+    options: Iterable[Option], originals: Mapping[str, str | None]
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """(values of all options, errors by name). An option with an error has the value None."""
     values: dict[str, Any] = {}
     errors: dict[str, list[str]] = {}
     for option in options:
-        text = given.get(option.name)
+        text = originals.get(option.name)
         if text is None:
             values[option.name] = None if option.required else option.default
             if option.required:
@@ -85,23 +95,29 @@ def parse(options: Iterable[Option], given: Mapping[str, str | None]) -> tuple[d
     return values, errors
 
 
-def parsed(options: Iterable[Option], given: Mapping[str, str | None]) -> dict[str, Any]:
-    """The values; ConfigErrors where one cannot be."""
-    values, errors = parse(options, given)
+def parsed(options: Iterable[Option], originals: Mapping[str, str | None]) -> dict[str, Any]:
+    """The values; raises ConfigErrors for invalid ones."""
+    values, errors = parse(options, originals)
     if errors:
         raise ConfigErrors(errors)
     return values
 
 
+def warn_of_options_without_effect(options: Iterable[Option], originals: Mapping[str, str | None]) -> None:
+    for option in options:
+        if option.doc.startswith(NO_EFFECT) and originals.get(option.name) is not None:
+            logger.warning("%s h%s", option.name, option.doc[1:].rstrip("."))
+
+
 def describe(options: Sequence[Option]) -> list[dict[str, Any]]:
     """The definitions, as in `GET /connector-plugins/X/config`."""
     orders: dict[str | None, int] = {}
-    found = []
+    definitions = []
     for option in options:
         counted = _COUNTED_WITH.get(option.group or "", option.group)
         if counted is not None:
             orders[counted] = orders.get(counted, 0) + 1
-        found.append(
+        definitions.append(
             {
                 "name": option.name,
                 "type": option.type.name,
@@ -116,19 +132,20 @@ def describe(options: Sequence[Option]) -> list[dict[str, Any]]:
                 "order": orders[counted] if counted is not None else -1,
             }
         )
-    return found
+    return definitions
 
 
 def config_infos(
     plugin: str,
     options: Sequence[Option],
-    given: Mapping[str, str | None],
+    originals: Mapping[str, str | None],
     errors: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """The answer of `PUT …/config/validate`. What has an error but is no option is listed with a value alone."""
+    """The response of `PUT …/config/validate`. A name with an error that is not an option is listed
+    with a value only."""
     configs: list[dict[str, Any]] = []
     for option, definition in zip(options, describe(options), strict=True):
-        text = given.get(option.name)
+        text = originals.get(option.name)
         if option.type is ConfigType.PASSWORD and text is not None:
             text = "[hidden]"
         value = {
@@ -139,12 +156,12 @@ def config_infos(
             "visible": True,
         }
         configs.append({"definition": definition, "value": value})
-    known = {option.name for option in options}
+    names = {option.name for option in options}
     for name, messages in errors.items():
-        if name not in known:
+        if name not in names:
             value = {
                 "name": name,
-                "value": given.get(name),
+                "value": originals.get(name),
                 "recommended_values": [],
                 "errors": list(messages),
                 "visible": True,
@@ -152,7 +169,7 @@ def config_infos(
             configs.append({"definition": None, "value": value})
     return {
         "name": plugin,
-        "error_count": sum(len(one["value"]["errors"]) for one in configs),
+        "error_count": sum(len(config["value"]["errors"]) for config in configs),
         "groups": list(dict.fromkeys(option.group for option in options if option.group is not None)),
         "configs": configs,
     }

@@ -1,13 +1,14 @@
-"""Configuration providers: `${file:/path/secrets.properties:password}` in a configuration stands for a value that is
-kept elsewhere, as in Kafka Connect.
+"""Configuration providers: a placeholder like `${file:/path/secrets.properties:password}` in a
+configuration refers to a value stored elsewhere, as in Kafka Connect.
 
-The worker's file says which there are: `config.providers=file,env`, `config.providers.file.class=…FileConfigProvider`,
-`config.providers.file.param.allowed.paths=/etc/secrets`. What is stored and shown keeps the placeholder; the value is
-looked up when a configuration is checked and when a task starts, and is known to that task alone. `Secrets` has taken
-it out of whatever is told to others: states, answers, logs.
+The worker's file configures the providers: `config.providers=file,env`,
+`config.providers.file.class=…FileConfigProvider`,
+`config.providers.file.param.allowed.paths=/etc/secrets`. Stored and displayed configurations keep
+the placeholder. The value is resolved when a configuration is validated and when a task starts, and
+only that task sees it. `Secrets` removes it from all output: states, responses, logs.
 
-What cannot be found stays as it is, as with Kafka Connect, and a line in the log tells so; a file that cannot be read
-is an error.
+As in Kafka Connect a placeholder that cannot be resolved stays unchanged, with a warning in the
+log. A file that cannot be read is an error.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from kavka.common.properties import PropertiesError, parse_properties
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import NOTHING, PROVIDERS, Declared, items_of, load
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NAMES = "config.providers"
 
 
 class Placeholder(NamedTuple):
-    """`${provider:path:key}` or `${provider:key}`; the key may have colons, the path none."""
+    """`${provider:path:key}` or `${provider:key}`; the key may contain colons, the path may not."""
 
     begin: int
     end: int
@@ -43,7 +44,7 @@ class Placeholder(NamedTuple):
 
 
 def placeholders(text: str) -> Iterator[Placeholder]:
-    """In a time that grows with the length of the text: Kafka's regular expression takes cubic time for `${::::…`."""
+    """Takes linear time: Kafka's regular expression takes cubic time for `${::::…`."""
     after = 0
     while (end := text.find("}", after)) >= 0:
         begin = text.find("${", after, end)
@@ -58,33 +59,34 @@ def has_placeholder(text: str) -> bool:
 
 
 class ProviderError(ConnectError):
-    """Where values are kept cannot be read."""
+    """The provider cannot read its values."""
 
 
 class ConfigProvider:
-    """One of one's own is a subclass, named by `module.Class`. It is asked by several threads."""
+    """A custom provider is a subclass, named by `module.Class`. Several threads may call it."""
 
     def configure(self, params: Mapping[str, str]) -> None:
-        """`config.providers.NAME.param.…` of the worker's file. ConnectError: they cannot be."""
+        """Receives `config.providers.NAME.param.…` of the worker's file. Raises ConnectError if
+        they are invalid."""
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
-        """Those of the keys that are there. `path` is empty where the placeholder has none. ProviderError: it cannot be
-        said."""
+        """The values of those keys that exist. `path` is empty if the placeholder has none. Raises
+        ProviderError if they cannot be read."""
         raise NotImplementedError
 
 
 class _Paths(ConfigProvider):
-    """`allowed.paths`: folders and files outside of which nothing is read."""
+    """Restricts reading to the folders and files of `allowed.paths`."""
 
     def __init__(self) -> None:
         self._allowed: list[Path] | None = None
 
     def configure(self, params: Mapping[str, str]) -> None:
-        given = params.get("allowed.paths", "")
-        if not given:
+        paths = params.get("allowed.paths", "")
+        if not paths:
             return
         self._allowed = []
-        for text in given.split(","):
+        for text in paths.split(","):
             path = Path(text)
             if not path.is_absolute():
                 raise ConnectError(f"Path {text} is not absolute")
@@ -93,63 +95,64 @@ class _Paths(ConfigProvider):
             self._allowed.append(Path(os.path.normpath(path)))
 
     def _path(self, text: str) -> Path | None:
-        """None: it is not allowed."""
+        """None: the path is not allowed."""
         if self._allowed is None:
             return Path(text)
         path = Path(os.path.normpath(text))
-        if any(path.is_relative_to(one) for one in self._allowed):
+        if any(path.is_relative_to(allowed) for allowed in self._allowed):
             return path
-        log.warning("The path %s is not among allowed.paths, and is not read", text)
+        logger.warning("The path %s is not in allowed.paths and is not read", text)
         return None
 
 
 class FileConfigProvider(_Paths):
-    """`${file:/path/to.properties:key}`: what a file of properties says."""
+    """`${file:/path/to.properties:key}`: a value of a properties file."""
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
         where = self._path(path) if path else None
         if where is None:
             return {}
         try:
-            # What a line says is not for messages, so neither is why it cannot be read.
-            found = parse_properties(where.read_text(encoding="utf-8"))
+            # The lines may hold secrets, so messages omit the parser's reason.
+            properties = parse_properties(where.read_text(encoding="utf-8"))
         except (OSError, ValueError, PropertiesError):
             raise ProviderError(f"Could not read properties from file {path}") from None
-        return {key: found[key] for key in keys if key in found}
+        return {key: properties[key] for key in keys if key in properties}
 
 
 class DirectoryConfigProvider(_Paths):
-    """`${dir:/path:name}`: the whole of the file of that name in that folder."""
+    """`${dir:/path:name}`: the content of a file in a folder."""
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
         where = self._path(path) if path else None
         if where is None or not where.is_dir():
             return {}
-        found = {}
+        values = {}
         for key in keys:
             file = where / key
-            # Of the folder itself: no name leads out of it.
+            # Only files of the folder itself: a name must not lead out of it.
             if file.name != key or key in ("", ".", "..") or not file.is_file():
                 continue
             try:
-                found[key] = file.read_text(encoding="utf-8")
+                values[key] = file.read_text(encoding="utf-8")
             except (OSError, ValueError):
                 raise ProviderError(f"Could not read file {file} for property {key}") from None
-        return found
+        return values
 
 
 class EnvVarConfigProvider(ConfigProvider):
-    """`${env:NAME}`: a variable of the worker's environment, with `allowlist.pattern` only of names that match."""
+    """`${env:NAME}`: an environment variable of the worker. `allowlist.pattern` restricts the
+    names."""
 
     def __init__(self) -> None:
         self._pattern: re.Pattern[str] | None = None
 
     def configure(self, params: Mapping[str, str]) -> None:
-        given = params.get("allowlist.pattern")
+        pattern = params.get("allowlist.pattern")
         try:
-            self._pattern = re.compile(given) if given else None
+            self._pattern = re.compile(pattern) if pattern else None
         except re.error as error:
-            raise ConnectError(f"allowlist.pattern {given} is no regular expression: {error}") from None
+            raise ConnectError(f"allowlist.pattern {pattern} is not a regular expression: {error}") from None
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
         if path:
@@ -172,14 +175,14 @@ _SECRET_PART = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """By the name of a setting."""
+    """Whether the name of a setting indicates a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
-def secret_values(given: Mapping[str, Any], secret_names: Collection[str] = ()) -> Iterator[str]:
-    """Secrets that a configuration has itself, not by placeholders: values of settings of these names, or with names
-    like `password`, and parts of other values."""
-    for name, value in given.items():
+def secret_values(originals: Mapping[str, Any], secret_names: Collection[str] = ()) -> Iterator[str]:
+    """The secrets in a configuration that are not placeholders: values of settings in
+    `secret_names` or with names like `password`, and parts of other values."""
+    for name, value in originals.items():
         if not isinstance(value, str):
             continue
         if not has_placeholder(value) and (name in secret_names or is_secret(name)):
@@ -189,64 +192,68 @@ def secret_values(given: Mapping[str, Any], secret_names: Collection[str] = ()) 
 
 
 def shown_value(name: str, value: str) -> str:
-    """Of a setting, for others than its owner: without secrets. Placeholders stay."""
+    """The value of a setting without secrets, for display. Placeholders stay."""
     if is_secret(name):
         return value if has_placeholder(value) else HIDDEN
 
-    def shown(match: re.Match[str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         part = next(filter(None, match.groups()))
         return match[0] if has_placeholder(part) else match[0].replace(part, HIDDEN)
 
-    return _SECRET_PART.sub(shown, value)
+    return _SECRET_PART.sub(replaced, value)
 
 
 class Secrets(logging.Filter):
-    """Values that providers have given, and passwords in configurations, taken out of texts: the placeholders, or
-    `[hidden]`, stand there instead. As a filter of a log's handlers it does so with whatever is logged.
+    """Removes the values of providers and the passwords of configurations from text: it replaces
+    them by their placeholders or `[hidden]`. As a filter of log handlers it does so in every log
+    record.
 
-    Values of one or two characters, and words that are in any text, are no secrets and stay. Short ones are found as
-    words of their own, so that a number in the middle of another is not one of them.
+    Values of one or two characters and common words are not secrets and stay. Short values are
+    replaced only as separate words, so that a number inside another number stays.
     """
 
-    _MOST: ClassVar[int] = 10_000
+    _MAX_VALUES: ClassVar[int] = 10_000
     _SHORT: ClassVar[int] = 8
     _PLAIN: ClassVar[frozenset[str]] = frozenset({"true", "false", "null", "none"})
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, str] = OrderedDict()
+        self._placeholders: OrderedDict[str, str] = OrderedDict()
         self._longest_first: tuple[tuple[str, str], ...] | None = ()
-        """Of `_known`; None: to be sorted when it is needed next, as many may be added in a row."""
+        """The items of `_placeholders`, longest value first; None: sort again on the next use."""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], secret_names: Collection[str] = ()) -> Secrets:
-        """Those of one configuration."""
+    def of(cls, originals: Mapping[str, Any], secret_names: Collection[str] = ()) -> Secrets:
+        """The secrets of one configuration."""
         secrets = cls()
-        for value in secret_values(given, secret_names):
+        for value in secret_values(originals, secret_names):
             secrets.add(value, HIDDEN)
         return secrets
 
     def add(self, value: str, placeholder: str) -> None:
         lines = (line.strip() for line in value.splitlines())
         forms = {value, value.strip(), *(line for line in lines if len(line) >= self._SHORT)}
-        forms |= {other for one in forms for other in (quote(one, safe=""), json.dumps(one)[1:-1], repr(one)[1:-1])}
+        forms |= {other for form in forms for other in (quote(form, safe=""), json.dumps(form)[1:-1], repr(form)[1:-1])}
         with self._lock:
             for form in forms:
-                if len(form) > 2 and form.lower() not in self._PLAIN and self._known.get(form) != placeholder:
-                    self._known[form] = placeholder
+                if len(form) > 2 and form.lower() not in self._PLAIN and self._placeholders.get(form) != placeholder:
+                    self._placeholders[form] = placeholder
                     self._longest_first = None
-            while len(self._known) > self._MOST:
-                self._known.popitem(last=False)
+            while len(self._placeholders) > self._MAX_VALUES:
+                self._placeholders.popitem(last=False)
 
     def _sorted(self) -> tuple[tuple[str, str], ...]:
         with self._lock:
             if self._longest_first is None:
-                self._longest_first = tuple(sorted(self._known.items(), key=lambda item: len(item[0]), reverse=True))
+                self._longest_first = tuple(
+                    sorted(self._placeholders.items(), key=lambda item: len(item[0]), reverse=True)
+                )
             return self._longest_first
 
     def hidden(self, text: str) -> str:
-        """Without a regular expression of all values, which takes seconds where a request has thousands of them."""
+        """Searches value by value: a regular expression of all values takes seconds if a request
+        has thousands of them."""
         for form, placeholder in self._sorted():
             if form not in text:
                 continue
@@ -257,7 +264,7 @@ class Secrets(logging.Filter):
         return text
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if self._known:
+        if self._placeholders:
             if record.exc_info and not record.exc_text:
                 record.exc_text = logging.Formatter().formatException(record.exc_info)
             if record.exc_text:
@@ -267,7 +274,7 @@ class Secrets(logging.Filter):
 
 
 class Providers:
-    """Those of a worker."""
+    """Owns the configuration providers of a worker, and the secrets that they returned."""
 
     def __init__(self, providers: Mapping[str, ConfigProvider] | None = None) -> None:
         self._providers = dict(providers or {})
@@ -275,49 +282,50 @@ class Providers:
 
     @classmethod
     def of(cls, worker: Mapping[str, str], declared: Declared = NOTHING) -> Providers:
-        """As the worker's file says; ConfigErrors where it cannot be."""
-        found: dict[str, ConfigProvider] = {}
+        """From the worker's file; raises ConfigErrors if it is invalid."""
+        providers: dict[str, ConfigProvider] = {}
         for name in items_of(worker.get(NAMES, "")):
             option, prefix = f"{NAMES}.{name}.class", f"{NAMES}.{name}.param."
-            given = worker.get(option, "").strip()
-            if not given:
+            class_name = worker.get(option, "").strip()
+            if not class_name:
                 raise ConfigErrors({option: [f'Missing required configuration "{option}" which has no default value.']})
-            provider = load(option, given, PROVIDERS, "configuration provider", declared)[0]()
+            provider = load(option, class_name, PROVIDERS, "configuration provider", declared)[0]()
             try:
                 provider.configure({key[len(prefix) :]: worker[key] for key in worker if key.startswith(prefix)})
             except ConnectError as error:
                 raise ConfigErrors({f"{NAMES}.{name}": [f"the configuration provider {name}: {error}"]}) from None
-            found[name] = provider
-        return cls(found)
+            providers[name] = provider
+        return cls(providers)
 
-    def resolved(self, given: Mapping[str, str], whose: str | None = None) -> dict[str, str]:
-        """With values in place of placeholders. `whose`: for lines in the log that tell of those that have none.
-        ProviderError where values cannot be read."""
+    def resolved(self, originals: Mapping[str, str], owner: str | None = None) -> dict[str, str]:
+        """The settings with values instead of placeholders. `owner` names the configuration in
+        warnings about unresolved placeholders; None: no warnings. Raises ProviderError if values
+        cannot be read."""
         keys_by_path: dict[tuple[str, str], set[str]] = {}
-        for text in given.values():
-            for found in placeholders(text):
-                keys_by_path.setdefault((found.provider, found.path), set()).add(found.key)
+        for text in originals.values():
+            for placeholder in placeholders(text):
+                keys_by_path.setdefault((placeholder.provider, placeholder.path), set()).add(placeholder.key)
         if not keys_by_path:
-            return dict(given)
-        values = {at: self._asked(*at, keys) for at, keys in keys_by_path.items() if at[0] in self._providers}
+            return dict(originals)
+        values = {at: self._fetch(*at, keys) for at, keys in keys_by_path.items() if at[0] in self._providers}
 
         def replaced(text: str) -> str:
             parts, after = [], 0
-            for found in placeholders(text):
-                placeholder, name, key = text[found.begin : found.end], found.provider, found.key
-                value = values.get((name, found.path), {}).get(key)
+            for placeholder in placeholders(text):
+                begin, end, name, path, key = placeholder
+                value = values.get((name, path), {}).get(key)
                 if value is not None:
-                    self.secrets.add(value, placeholder)
-                elif whose is not None:
-                    why = f"it has no {key}" if name in self._providers else "it is not among config.providers"
-                    log.warning("%s: %s is left as it is: the provider %s: %s", whose, placeholder, name, why)
-                parts += [text[after : found.begin], placeholder if value is None else value]
-                after = found.end
+                    self.secrets.add(value, text[begin:end])
+                elif owner is not None:
+                    reason = f"it has no {key}" if name in self._providers else "it is not in config.providers"
+                    logger.warning("%s: %s is not resolved by provider %s: %s", owner, text[begin:end], name, reason)
+                parts += [text[after:begin], text[begin:end] if value is None else value]
+                after = end
             return "".join([*parts, text[after:]])
 
-        return {option: replaced(text) for option, text in given.items()}
+        return {option: replaced(text) for option, text in originals.items()}
 
-    def _asked(self, name: str, path: str, keys: Collection[str]) -> Mapping[str, str]:
+    def _fetch(self, name: str, path: str, keys: Collection[str]) -> Mapping[str, str]:
         try:
             return self._providers[name].get(path, keys)
         except ProviderError:
@@ -329,14 +337,14 @@ class Providers:
         return self.secrets.hidden(text)
 
     def hidden_errors(
-        self, errors: Mapping[str, list[str]], given: Mapping[str, str | None], resolved: Mapping[str, str]
+        self, errors: Mapping[str, list[str]], originals: Mapping[str, str | None], resolved: Mapping[str, str]
     ) -> dict[str, list[str]]:
-        """Messages of a check, which show the values that they are about: as they were given."""
+        """Validation messages with the original settings in place of resolved values."""
 
-        def shown(name: str, message: str) -> str:
-            raw, value = given.get(name), resolved.get(name)
+        def hide(name: str, message: str) -> str:
+            raw, value = originals.get(name), resolved.get(name)
             if raw is not None and value and raw != value:
                 message = message.replace(value, raw, -1 if len(value) > 2 else 1)
             return self.hidden(message)
 
-        return {name: [shown(name, message) for message in messages] for name, messages in errors.items()}
+        return {name: [hide(name, message) for message in messages] for name, messages in errors.items()}

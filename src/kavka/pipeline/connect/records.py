@@ -1,8 +1,10 @@
-"""Records as they pass through converters and transformations: a DataFrame and what its columns cannot say.
+"""Records between converters and transformations: a DataFrame and the properties that its columns
+do not express.
 
-Beside the columns of `api.py` the frame has `_error`, what went wrong with a record first (null: nothing), and in a
-sink `_raw`, the record as it was read, for the dead-letter topic. A record with an error passes through what follows,
-and is taken out at the end: columns have no exceptions.
+Beside the columns of `api.py` the frame has `_error`, the first error of a record (null: none), and
+in a sink `_raw`, the record as it was read, for the dead-letter topic. Columns have no exceptions:
+a
+record with an error passes through all later steps and is removed at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class SchemaName:
-    """What SetSchemaMetadata sets and JsonConverter writes."""
+    """The schema's name and version. SetSchemaMetadata sets them, JsonConverter writes them."""
 
     name: str | None = None
     version: int | None = None
@@ -45,9 +47,12 @@ class SchemaName:
 
 @dataclass(frozen=True)
 class Records:
+    """A frame of records with the properties of keys and values, by side."""
+
     frame: DataFrame
     schemaless: dict[str, bool] = field(default_factory=lambda: {KEY: False, VALUE: False})
-    """By side: whether the records say nothing of types, as JSON without schemas. A time is a number there."""
+    """By side: whether the records have no type information, like JSON without schemas. Times are
+    numbers then."""
     names: dict[str, SchemaName] = field(default_factory=lambda: {KEY: SchemaName(), VALUE: SchemaName()})
     is_sink: bool = False
 
@@ -58,7 +63,7 @@ class Records:
         return replace(self, frame=self.frame.withColumns(columns), **changes)
 
     def failing(self, when: Column, message: Column | str, stage: str, operator: str, **more: Any) -> Records:
-        """Records for which `when` holds have failed, unless they had before."""
+        """Marks records for which `when` holds as failed, unless they failed before."""
         text = F.lit(message) if isinstance(message, str) else message
         error = error_struct(stage, operator, text, **more)
         return self.with_columns({ERROR: F.coalesce(F.col(ERROR), F.when(when, error))})
@@ -77,14 +82,14 @@ def error_struct(
 
 
 def complete(frame: DataFrame, topic: str | None) -> DataFrame:
-    """What a source gave, with all columns of records and nothing else."""
-    there = {name.lower(): name for name in frame.columns}
+    """A source's frame with all columns of records and no others."""
+    source_columns = {name.lower(): name for name in frame.columns}
     columns = []
     for name in PARTS:
-        if name == "topic" and name not in there and topic is not None:
+        if name == "topic" and name not in source_columns and topic is not None:
             columns.append(F.lit(topic).alias(name))
-        elif name in there:
-            columns.append(F.col(f"`{there[name]}`").alias(name))
+        elif name in source_columns:
+            columns.append(F.col(f"`{source_columns[name]}`").alias(name))
         elif name == VALUE:
             columns.append(F.lit(None).cast("string").alias(name))
         else:

@@ -1,7 +1,7 @@
 """Kafka Connect's REST interface, on Starlette.
 
-Every handler calls one method of the herder in a thread, since those wait for brokers. What only the leader (or the
-worker that runs the connector) may do is sent on to it by whoever was asked.
+Every handler calls one method of the herder in a thread, since the methods wait for brokers. A
+worker forwards a request that only the leader, or the worker that runs the connector, may handle.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED
 from kavka.pipeline.spark.cluster import admin_settings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# The version of Kafka Connect whose interface this is.
+# The version of Kafka Connect whose REST interface this implements.
 VERSION, COMMIT = "3.9.1", "kavka"
 _FORWARD_TIMEOUT = 90.0
 _PHRASES = {404: "Not Found", 405: "Method Not Allowed", 415: "Unsupported Media Type"}
@@ -45,9 +45,10 @@ _JSON = "application/json"
 _MAX_BODY = 4 << 20
 _MAX_DEPTH = 64
 _MAX_SETTINGS = 2000
-"""Of a configuration: every transformation looks for its own among them."""
+"""The limit on the settings of a configuration: every transformation searches all of them."""
 _MAX_VALUES = 100_000
-"""Of the JSON of a body: 4 MiB of empty lists take 300 MiB, and 40 requests are served at the same time."""
+"""The limit on JSON values in a body: 4 MiB of empty lists take 300 MiB, and 40 requests run
+concurrently."""
 _LEVELS = {"TRACE": "DEBUG", "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "ERROR": "ERROR", "FATAL": "CRITICAL"}
 
 
@@ -56,36 +57,38 @@ def error(code: int, message: str) -> JSONResponse:
 
 
 class Api:
+    """The routes and handlers of the REST interface of one herder."""
+
     def __init__(self, herder: Herder, access: Access | None = None) -> None:
         self.herder = herder
         self._access = access or Access()
         self._cluster_id: str | None = None
 
     def app(self) -> Starlette:
-        one = "/connectors/{name:path}"
+        connector = "/connectors/{name:path}"
         plugin = "/connector-plugins/{plugin}"
         routes = [
             self._route("/", "GET", self._root),
             self._route("/connectors", "GET", self._list),
             self._route("/connectors", "POST", self._create),
-            self._route(f"{one}/config", "GET", lambda r, n: self.herder.config(n)),
-            self._route(f"{one}/config", "PUT", self._put_config),
-            self._route(f"{one}/config", "PATCH", self._patch_config),
-            self._route(f"{one}/status", "GET", lambda r, n: self.herder.status(n)),
-            self._route(f"{one}/tasks/{{task:int}}/status", "GET", self._task_status),
-            self._route(f"{one}/tasks/{{task:int}}/restart", "POST", self._restart_task),
-            self._route(f"{one}/restart", "POST", self._restart),
-            self._route(f"{one}/pause", "PUT", lambda r, n: self._target(n, PAUSED)),
-            self._route(f"{one}/resume", "PUT", lambda r, n: self._target(n, STARTED)),
-            self._route(f"{one}/stop", "PUT", lambda r, n: self._target(n, STOPPED)),
-            self._route(f"{one}/tasks", "GET", lambda r, n: self.herder.tasks(n)),
-            self._route(f"{one}/topics", "GET", lambda r, n: {n: {"topics": self.herder.topics(n)}}),
-            self._route(f"{one}/topics/reset", "PUT", self._reset_topics),
-            self._route(f"{one}/offsets", "GET", lambda r, n: self.herder.offsets(n)),
-            self._route(f"{one}/offsets", "PATCH", lambda r, n: {"message": self.herder.alter(n, r.body)}),
-            self._route(f"{one}/offsets", "DELETE", lambda r, n: {"message": self.herder.reset(n)}),
-            self._route(one, "GET", lambda r, n: self.herder.info(n)),
-            self._route(one, "DELETE", self._delete),
+            self._route(f"{connector}/config", "GET", lambda r, n: self.herder.config(n)),
+            self._route(f"{connector}/config", "PUT", self._put_config),
+            self._route(f"{connector}/config", "PATCH", self._patch_config),
+            self._route(f"{connector}/status", "GET", lambda r, n: self.herder.status(n)),
+            self._route(f"{connector}/tasks/{{task:int}}/status", "GET", self._task_status),
+            self._route(f"{connector}/tasks/{{task:int}}/restart", "POST", self._restart_task),
+            self._route(f"{connector}/restart", "POST", self._restart),
+            self._route(f"{connector}/pause", "PUT", lambda r, n: self._target(n, PAUSED)),
+            self._route(f"{connector}/resume", "PUT", lambda r, n: self._target(n, STARTED)),
+            self._route(f"{connector}/stop", "PUT", lambda r, n: self._target(n, STOPPED)),
+            self._route(f"{connector}/tasks", "GET", lambda r, n: self.herder.tasks(n)),
+            self._route(f"{connector}/topics", "GET", lambda r, n: {n: {"topics": self.herder.topics(n)}}),
+            self._route(f"{connector}/topics/reset", "PUT", self._reset_topics),
+            self._route(f"{connector}/offsets", "GET", lambda r, n: self.herder.offsets(n)),
+            self._route(f"{connector}/offsets", "PATCH", lambda r, n: {"message": self.herder.alter(n, r.body)}),
+            self._route(f"{connector}/offsets", "DELETE", lambda r, n: {"message": self.herder.reset(n)}),
+            self._route(connector, "GET", lambda r, n: self.herder.info(n)),
+            self._route(connector, "DELETE", self._delete),
             self._route("/connector-plugins", "GET", self._plugins),
             self._route(f"{plugin}/config", "GET", self._plugin_config),
             self._route(f"{plugin}/config/validate", "PUT", self._validate),
@@ -106,30 +109,30 @@ class Api:
             if isinstance(body, Response):
                 return body
             call = Call(request, body)
-            return await run_in_threadpool(self._answer, work, call)
+            return await run_in_threadpool(self._respond, work, call)
 
         return handle
 
-    def _answer(self, work: Callable[..., Any], call: Call) -> Response:
+    def _respond(self, work: Callable[..., Any], call: Call) -> Response:
         name = call.request.path_params.get("name")
         try:
-            found = work(call) if name is None else work(call, name)
+            result = work(call) if name is None else work(call, name)
         except RestError as failure:
             return error(failure.code, str(failure))
         except NotLeader as other:
-            return _forwarded(call, other.url)
+            return _forward(call, other.url)
         except (ConnectError, KafkaError) as failure:
             return error(500, self._hidden(str(failure), call))
         except Exception as failure:
             trace = self._hidden(traceback.format_exc(), call)
-            log.error("%s %s failed: %s", call.request.method, call.request.scope["path"], trace)
+            logger.error("%s %s failed: %s", call.request.method, call.request.scope["path"], trace)
             return error(500, self._hidden(f"{type(failure).__name__}: {failure}", call))
-        if isinstance(found, Response):
-            return found
-        return Response(status_code=204) if found is None else JSONResponse(found)
+        if isinstance(result, Response):
+            return result
+        return Response(status_code=204) if result is None else JSONResponse(result)
 
     def _hidden(self, text: str, call: Call) -> str:
-        """Without secrets, also those of the request itself."""
+        """The text without secrets, including those of the request."""
         body = call.body if isinstance(call.body, dict) else {}
         config = body.get("config")
         secrets = Secrets.of({**body, **(config if isinstance(config, dict) else {})})
@@ -148,7 +151,7 @@ class Api:
         if not expand:
             return self.herder.names()
         unknown = expand - {"status", "info"}
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for name in self.herder.names():
             entry = {}
             try:
@@ -158,28 +161,28 @@ class Api:
                     entry["info"] = self.herder.info(name)
             except RestError:
                 continue
-            found[name] = entry
+            entries[name] = entry
         if unknown:
-            log.info("Ignoring unknown expansion type %s", ", ".join(sorted(unknown)))
-        return found
+            logger.info("Ignoring unknown expansion type %s", ", ".join(sorted(unknown)))
+        return entries
 
     def _create(self, call: Call) -> Any:
         body = call.body
         if not isinstance(body, dict):
-            raise RestError(400, "the body is an object with name and config")
+            raise RestError(400, "the body must be an object with name and config")
         config = _settings(body.get("config"), "config")
         name, state = body.get("name"), body.get("initial_state")
         if isinstance(name, (dict, list)) or not isinstance(state, str | None):
-            raise RestError(400, "name and initial_state are texts")
+            raise RestError(400, "name and initial_state must be strings")
         name = str(name or "").strip() or (config.get("name") or "").strip()
         if not name:
             raise RestError(400, "the body has no name")
-        made = self.herder.create(name, config, state)
-        return JSONResponse(made, 201, headers=_location(name))
+        info = self.herder.create(name, config, state)
+        return JSONResponse(info, 201, headers=_location(name))
 
     def _put_config(self, call: Call, name: str) -> Any:
-        made, info = self.herder.put_config(name, _settings(call.body, "the body"))
-        return JSONResponse(info, 201 if made else 200, headers=_location(name) if made else None)
+        is_created, info = self.herder.put_config(name, _settings(call.body, "the body"))
+        return JSONResponse(info, 201 if is_created else 200, headers=_location(name) if is_created else None)
 
     def _patch_config(self, call: Call, name: str) -> Any:
         return self.herder.patch_config(name, _settings(call.body, "the body"))
@@ -195,8 +198,8 @@ class Api:
         self.herder.restart_task(name, call.request.path_params["task"])
 
     def _restart(self, call: Call, name: str) -> Any:
-        found = self.herder.restart(name, call.flag("includeTasks"), call.flag("onlyFailed"))
-        return None if found is None else JSONResponse(found, 202)
+        plan = self.herder.restart(name, call.flag("includeTasks"), call.flag("onlyFailed"))
+        return None if plan is None else JSONResponse(plan, 202)
 
     def _reset_topics(self, call: Call, name: str) -> Response:
         self.herder.reset_topics(name)
@@ -214,15 +217,15 @@ class Api:
     def _validate(self, call: Call) -> Any:
         return self.herder.validate(call.request.path_params["plugin"], _settings(call.body, "the body"))
 
-    # --- loggers, of Python
+    # --- Python loggers
 
     def _loggers(self, call: Call) -> Any:
-        found = {"root": _level(logging.getLogger())}
+        levels = {"root": _level(logging.getLogger())}
         for name in sorted(logging.root.manager.loggerDict):
-            one = logging.getLogger(name)
-            if one.level:
-                found[name] = _level(one)
-        return found
+            named = logging.getLogger(name)
+            if named.level:
+                levels[name] = _level(named)
+        return levels
 
     def _logger(self, call: Call) -> Any:
         name = call.request.path_params["logger"]
@@ -232,17 +235,19 @@ class Api:
 
     def _set_logger(self, call: Call) -> Any:
         name = call.request.path_params["logger"]
-        wanted = str((call.body or {}).get("level", "") if isinstance(call.body, dict) else "").upper()
-        if not wanted:
+        level = str((call.body or {}).get("level", "") if isinstance(call.body, dict) else "").upper()
+        if not level:
             raise RestError(400, "Desired 'level' parameter was not specified in request.")
-        if wanted not in _LEVELS:
-            raise RestError(404, f"invalid log level '{wanted}'.")
-        logging.getLogger(None if name == "root" else name).setLevel(_LEVELS[wanted])
-        known = [one for one in logging.root.manager.loggerDict if one == name or one.startswith(f"{name}.")]
-        return sorted({name, *known})
+        if level not in _LEVELS:
+            raise RestError(404, f"invalid log level '{level}'.")
+        logging.getLogger(None if name == "root" else name).setLevel(_LEVELS[level])
+        names = [other for other in logging.root.manager.loggerDict if other == name or other.startswith(f"{name}.")]
+        return sorted({name, *names})
 
 
 class Call:
+    """A request with its parsed body."""
+
     def __init__(self, request: Request, body: Any) -> None:
         self.request = request
         self.body = body
@@ -252,8 +257,8 @@ class Call:
 
 
 def _by_path(routes: list[tuple[str, str, Callable[..., Any]]]) -> list[Route]:
-    """One route for each path, so that a method that it does not have is answered with 405; the longest first, as a
-    connector's name may have slashes."""
+    """One route for each path, so that an unsupported method gets the status 405. The longest paths
+    come first, as a connector's name may contain slashes."""
     paths: dict[str, dict[str, Callable[..., Any]]] = {}
     for path, method, handler in routes:
         paths.setdefault(path, {})[method] = handler
@@ -261,8 +266,8 @@ def _by_path(routes: list[tuple[str, str, Callable[..., Any]]]) -> list[Route]:
     def choose(methods: dict[str, Callable[..., Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             method = "GET" if request.method == "HEAD" else request.method
-            found: Response = await methods[method](request)
-            return found
+            response: Response = await methods[method](request)
+            return response
 
         return endpoint
 
@@ -281,20 +286,20 @@ def _level(logger: logging.Logger) -> dict[str, Any]:
 
 def _settings(body: Any, what: str) -> dict[str, str | None]:
     if not isinstance(body, dict):
-        raise RestError(400, f"{what} is an object of settings, texts by name")
+        raise RestError(400, f"{what} must be an object of settings, strings by name")
     if len(body) > _MAX_SETTINGS:
-        raise RestError(400, f"{what} has {len(body)} settings; more than {_MAX_SETTINGS} are not taken")
-    found: dict[str, str | None] = {}
+        raise RestError(400, f"{what} has {len(body)} settings; the limit is {_MAX_SETTINGS}")
+    settings: dict[str, str | None] = {}
     for name, value in body.items():
         if isinstance(value, (dict, list)):
-            raise RestError(400, f"the value of {name} is no text")
-        found[name] = value if value is None or isinstance(value, str) else json.dumps(value)
-    return found
+            raise RestError(400, f"the value of {name} is not a string")
+        settings[name] = value if value is None or isinstance(value, str) else json.dumps(value)
+    return settings
 
 
 async def _body(request: Request) -> Any:
-    """What the JSON of the body says; a response where the body is refused. As with Kafka Connect, a Content-Type is
-    JSON's or there is none, and a body has one: a page of another site cannot send that without a preflight request."""
+    """The parsed JSON body, or a response that rejects it. As in Kafka Connect a body requires a
+    JSON Content-Type: a page of another site cannot send that without a preflight request."""
     content_type = request.headers.get("content-type")
     if content_type is not None and content_type.partition(";")[0].strip().lower() != _JSON:
         return error(415, "HTTP 415 Unsupported Media Type")
@@ -310,30 +315,30 @@ async def _body(request: Request) -> Any:
                 if is_too_large := len(data) > _MAX_BODY:
                     break
     except ClientDisconnect:
-        return error(400, "the body has not arrived as a whole")
+        return error(400, "the body is incomplete")
     if is_too_large:
-        return error(413, f"a body of more than {_MAX_BODY} bytes is not taken")
+        return error(413, f"the body has more than {_MAX_BODY} bytes")
     if not data.strip():
         return None
     if content_type is None:
         return error(415, "HTTP 415 Unsupported Media Type")
     try:
         return _parsed(bytes(data))
-    except ValueError as wrong:
-        return error(400, f"the body is no JSON: {wrong}")
+    except ValueError as failure:
+        return error(400, f"the body is not JSON: {failure}")
 
 
 def _parsed(data: bytes) -> Any:
-    """ValueError where it is no JSON, or none that can be stored and shown again."""
+    """Raises ValueError if the body is not JSON, or is JSON that cannot be stored and returned."""
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant[:20]} is no number that JSON can show again")
+        raise ValueError(f"{constant[:20]} is not a number in JSON")
 
     def finite(text: str) -> float:
         number = float(text)
         return refuse(text) if math.isinf(number) else number
 
-    # Each value but the first of a list or object follows a comma, so that this is no less than their number.
+    # Each value except the first of a list or object follows a comma, so this is an upper bound.
     if sum(map(data.count, b",[{")) > _MAX_VALUES:
         raise ValueError(f"it has more than {_MAX_VALUES} values")
     try:
@@ -344,12 +349,12 @@ def _parsed(data: bytes) -> Any:
             level = [item for value in level if isinstance(value, (dict, list)) for item in _items(value)]
         if level:
             raise ValueError(f"it has more than {_MAX_DEPTH} levels")
-        # Half of a surrogate pair is no character.
+        # An unpaired surrogate is not a character.
         json.dumps(body, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError(f"it has more than {_MAX_DEPTH} levels") from None
-    except (UnicodeDecodeError, UnicodeEncodeError) as wrong:
-        raise ValueError(f"it is no text in UTF-8: {wrong.reason}") from None
+    except (UnicodeDecodeError, UnicodeEncodeError) as failure:
+        raise ValueError(f"it is not UTF-8: {failure.reason}") from None
     return body
 
 
@@ -357,31 +362,31 @@ def _items(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value
 
 
-def _forwarded(call: Call, url: str | None) -> Response:
+def _forward(call: Call, url: str | None) -> Response:
     request = call.request
     if url is None or request.query_params.get("forward") == "false":
         return error(409, _CONFLICT)
-    given = request.scope["query_string"].decode("latin-1")
-    query = f"{given}&forward=false" if given else "forward=false"
-    # The path of the scope is without escapes, and whole: a name may have any character. The request's URL is made
-    # with the Host header, which the client chooses.
+    query_string = request.scope["query_string"].decode("latin-1")
+    query = f"{query_string}&forward=false" if query_string else "forward=false"
+    # The path of the scope is complete and without escapes: a name may have any character. The
+    # request's URL contains the Host header, which the client chooses.
     target = f"{url.rstrip('/')}{quote(request.scope['path'])}?{query}"
     data = None if call.body is None else json.dumps(call.body).encode()
     headers = {"Content-Type": "application/json"}
     sent = urllib.request.Request(target, data, headers, method=request.method)
     try:
-        with urllib.request.urlopen(sent, timeout=_FORWARD_TIMEOUT) as answer:
-            return _passed_on(answer.status, answer.read(), answer.headers)
+        with urllib.request.urlopen(sent, timeout=_FORWARD_TIMEOUT) as response:
+            return _forwarded_response(response.status, response.read(), response.headers)
     except urllib.error.HTTPError as failure:
-        return _passed_on(failure.code, failure.read(), failure.headers)
+        return _forwarded_response(failure.code, failure.read(), failure.headers)
     except OSError as failure:
         return error(500, f"IO Error trying to forward REST request: {failure}")
 
 
-def _passed_on(code: int, body: bytes, headers: Any) -> Response:
+def _forwarded_response(code: int, body: bytes, headers: Any) -> Response:
     location = headers.get("Location")
-    more = {"Location": location} if location else None
-    return Response(body, code, headers=more, media_type=headers.get("Content-Type") if body else None)
+    extra_headers = {"Location": location} if location else None
+    return Response(body, code, headers=extra_headers, media_type=headers.get("Content-Type") if body else None)
 
 
 async def _http_error(request: Request, failure: Exception) -> Response:

@@ -1,7 +1,8 @@
-"""Connect's schemas as JSON, as JsonConverter writes them beside the data, and Spark's types.
+"""Conversion between Connect's schemas in JSON, as JsonConverter writes them, and Spark's types.
 
-The logical types: `org.apache.kafka.connect.data.Timestamp` (int64, ms) is a timestamp, `…Date` (int32, days) a date,
-`…Decimal` (bytes; its scale is a parameter) a decimal, `…Time` (int32, ms of the day) an int.
+The logical types: `org.apache.kafka.connect.data.Timestamp` (int64, ms) is a timestamp, `…Date`
+(int32, days) a date, `…Decimal` (bytes; its scale is a parameter) a decimal, `…Time` (int32, ms of
+the day) an int.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.records import SchemaName
 
 MAX_DEPTH = 64
-"""Of types, and of JSON, inside of each other: with some hundreds Spark runs over the end of its stack, and ends."""
+"""The nesting limit of types and of JSON: at some hundred levels Spark overflows its stack and
+crashes."""
 MAX_COLUMNS = 10_000
-"""In all, those of structs and what is in them included."""
+"""The limit on all columns together, including nested ones."""
 
 LOGICAL = "org.apache.kafka.connect.data."
-# Spark has no wider decimals. Connect's schema tells the scale alone.
+# The widest decimal in Spark. Connect's schema has only the scale.
 _PRECISION = 38
 
 _TO_SPARK: dict[str, DataType] = {
@@ -63,9 +65,9 @@ _NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
 
 def to_spark(schema: Any, depth: int = 0) -> DataType:
-    """ConnectError where the JSON is no schema."""
+    """Raises ConnectError if the JSON is not a schema."""
     if depth > MAX_DEPTH:
-        raise ConnectError(f"a schema with more than {MAX_DEPTH} types inside of each other")
+        raise ConnectError(f"a schema with more than {MAX_DEPTH} nested types")
     if not isinstance(schema, dict) or "type" not in schema:
         raise ConnectError("Schema must contain 'type' field")
     kind, name = schema["type"], str(schema.get("name") or "")
@@ -76,12 +78,12 @@ def to_spark(schema: Any, depth: int = 0) -> DataType:
     if name == f"{LOGICAL}Decimal":
         try:
             parameters = schema["parameters"]
-            # What Confluent's connectors add.
+            # An extension of Confluent's connectors.
             precision, scale = int(parameters.get("connect.decimal.precision", _PRECISION)), int(parameters["scale"])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConnectError("Invalid Decimal schema: scale parameter not found.") from None
         if not 0 <= scale <= precision <= _PRECISION:
-            raise ConnectError(f"a decimal of {precision} digits, {scale} of them after the point, has no column")
+            raise ConnectError(f"a decimal with {precision} digits and scale {scale} has no column type")
         return DecimalType(precision, scale)
     if not isinstance(kind, str):
         raise ConnectError(f"Unknown schema type: {kind}")
@@ -99,19 +101,19 @@ def to_spark(schema: Any, depth: int = 0) -> DataType:
         fields = schema.get("fields")
         if not isinstance(fields, list):
             raise ConnectError('Struct schema\'s "fields" argument is not an array.')
-        return StructType([_field(one, depth + 1) for one in fields])
+        return StructType([_field(field, depth + 1) for field in fields])
     raise ConnectError(f"Unknown schema type: {kind}")
 
 
 def check_width(kind: DataType) -> None:
     if _columns(kind) > MAX_COLUMNS:
-        raise ConnectError(f"records with more than {MAX_COLUMNS} fields in all")
+        raise ConnectError(f"records with more than {MAX_COLUMNS} fields in total")
 
 
 def _columns(kind: DataType) -> int:
     match kind:
         case StructType():
-            return 1 + sum(_columns(one.dataType) for one in kind.fields)
+            return 1 + sum(_columns(field.dataType) for field in kind.fields)
         case ArrayType():
             return 1 + _columns(kind.elementType)
         case MapType():
@@ -120,137 +122,136 @@ def _columns(kind: DataType) -> int:
 
 
 def is_shallow(described: Column) -> Column:
-    """Whether JSON has no more than MAX_DEPTH lists and objects inside of each other, by `schema_of_variant` of it.
-    Most descriptions are too short for more (a level is `ARRAY<` and `>` at least), or do not have as many."""
+    """Whether JSON has at most MAX_DEPTH nested lists and objects, from its `schema_of_variant`.
+    Most descriptions are too short for more levels (each takes at least `ARRAY<>`), or have fewer
+    brackets."""
     size = F.octet_length(described)
     short = size <= MAX_DEPTH * len("ARRAY<>")
     few = size - F.octet_length(F.replace(described, F.lit("<"))) <= MAX_DEPTH
     brackets = F.regexp_replace(F.regexp_replace(described, "`[^`]*`", ""), "[^<>]+", "")
 
-    def step(seen: Column, one: Column) -> Column:
-        now = seen["now"] + F.when(one == "<", 1).when(one == ">", -1).otherwise(0)
-        return F.struct(now.alias("now"), F.greatest(seen["most"], now).alias("most"))
+    def step(state: Column, mark: Column) -> Column:
+        depth = state["depth"] + F.when(mark == "<", 1).when(mark == ">", -1).otherwise(0)
+        return F.struct(depth.alias("depth"), F.greatest(state["max"], depth).alias("max"))
 
-    start = F.struct(F.lit(0).alias("now"), F.lit(0).alias("most"))
-    depth = F.aggregate(F.split(brackets, ""), start, step, lambda seen: seen["most"])
+    start = F.struct(F.lit(0).alias("depth"), F.lit(0).alias("max"))
+    depth = F.aggregate(F.split(brackets, ""), start, step, lambda state: state["max"])
     return F.coalesce(F.when(short | few, F.lit(True)).otherwise(depth <= MAX_DEPTH), F.lit(True))
 
 
-def _field(one: Any, depth: int) -> StructField:
-    if not isinstance(one, dict) or not isinstance(one.get("field"), str):
+def _field(field: Any, depth: int) -> StructField:
+    if not isinstance(field, dict) or not isinstance(field.get("field"), str):
         raise ConnectError("Struct schema's field name not specified properly")
-    return StructField(one["field"], to_spark(one, depth), bool(one.get("optional", False)))
+    return StructField(field["field"], to_spark(field, depth), bool(field.get("optional", False)))
 
 
 def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) -> dict[str, Any]:
-    """The parts in Kafka's order: what is in it, then optional, name, version, parameters."""
+    """The parts are in Kafka's order: content, then optional, name, version, parameters."""
     name, version = (named.name, named.version) if named else (None, None)
     parameters = None
     match kind:
         case StructType():
-            fields = [{**from_spark(one.dataType, one.nullable), "field": one.name} for one in kind.fields]
-            found: dict[str, Any] = {"type": "struct", "fields": fields}
+            fields = [{**from_spark(field.dataType, field.nullable), "field": field.name} for field in kind.fields]
+            schema: dict[str, Any] = {"type": "struct", "fields": fields}
         case ArrayType():
-            found = {"type": "array", "items": from_spark(kind.elementType, kind.containsNull)}
+            schema = {"type": "array", "items": from_spark(kind.elementType, kind.containsNull)}
         case MapType():
-            found = {
+            schema = {
                 "type": "map",
                 "keys": from_spark(kind.keyType, False),
                 "values": from_spark(kind.valueType, kind.valueContainsNull),
             }
         case TimestampType() | TimestampNTZType():
-            found, name, version = {"type": "int64"}, f"{LOGICAL}Timestamp", 1
+            schema, name, version = {"type": "int64"}, f"{LOGICAL}Timestamp", 1
         case DateType():
-            found, name, version = {"type": "int32"}, f"{LOGICAL}Date", 1
+            schema, name, version = {"type": "int32"}, f"{LOGICAL}Date", 1
         case DecimalType():
-            found, name, version = {"type": "bytes"}, f"{LOGICAL}Decimal", 1
+            schema, name, version = {"type": "bytes"}, f"{LOGICAL}Decimal", 1
             parameters = {"scale": str(kind.scale)}
         case VariantType() | NullType():
-            found = {"type": "string"}
+            schema = {"type": "string"}
         case _:
             if kind.typeName() not in _FROM_SPARK:
-                raise ConnectError(f"a column of the type {kind.simpleString()} has no place in a record: cast it")
-            found = {"type": _FROM_SPARK[kind.typeName()]}
-    found["optional"] = optional
+                raise ConnectError(f"a record cannot hold a column of type {kind.simpleString()}: cast it")
+            schema = {"type": _FROM_SPARK[kind.typeName()]}
+    schema["optional"] = optional
     if name is not None:
-        found["name"] = name
+        schema["name"] = name
     if version is not None:
-        found["version"] = version
+        schema["version"] = version
     if parameters is not None:
-        found["parameters"] = parameters
-    return found
+        schema["parameters"] = parameters
+    return schema
 
 
 def text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
-def merged(one: DataType, two: DataType) -> DataType:
-    """A type that holds both; ConnectError where there is none."""
-    if one == two or isinstance(two, NullType):
-        return one
-    if isinstance(one, NullType):
-        return two
-    if isinstance(one, StructType) and isinstance(two, StructType):
-        fields = {field.name: field for field in one.fields}
-        for field in two.fields:
-            mine = fields.get(field.name)
-            if mine is None:
+def merged(left: DataType, right: DataType) -> DataType:
+    """A type that holds the values of both; ConnectError if there is none."""
+    if left == right or isinstance(right, NullType):
+        return left
+    if isinstance(left, NullType):
+        return right
+    if isinstance(left, StructType) and isinstance(right, StructType):
+        fields = {field.name: field for field in left.fields}
+        for field in right.fields:
+            existing = fields.get(field.name)
+            if existing is None:
                 fields[field.name] = StructField(field.name, field.dataType, True)
             else:
-                kind = merged(mine.dataType, field.dataType)
-                fields[field.name] = StructField(field.name, kind, mine.nullable or field.nullable)
-        there = {field.name for field in two.fields}
-        return StructType([f if f.name in there else StructField(f.name, f.dataType, True) for f in fields.values()])
-    if isinstance(one, ArrayType) and isinstance(two, ArrayType):
-        return ArrayType(merged(one.elementType, two.elementType))
-    if isinstance(one, MapType) and isinstance(two, MapType) and one.keyType == two.keyType:
-        return MapType(one.keyType, merged(one.valueType, two.valueType))
-    if isinstance(one, _NUMBERS) and isinstance(two, _NUMBERS):
-        wider = _NUMBERS[max(_NUMBERS.index(type(one)), _NUMBERS.index(type(two)))]
-        # A float does not have all ints.
-        return DoubleType() if wider is FloatType and one != two else wider()
-    if isinstance(one, DecimalType) and isinstance(two, DecimalType):
-        return DecimalType(_PRECISION, max(one.scale, two.scale))
+                kind = merged(existing.dataType, field.dataType)
+                fields[field.name] = StructField(field.name, kind, existing.nullable or field.nullable)
+        right_names = {field.name for field in right.fields}
+        return StructType(
+            [f if f.name in right_names else StructField(f.name, f.dataType, True) for f in fields.values()]
+        )
+    if isinstance(left, ArrayType) and isinstance(right, ArrayType):
+        return ArrayType(merged(left.elementType, right.elementType))
+    if isinstance(left, MapType) and isinstance(right, MapType) and left.keyType == right.keyType:
+        return MapType(left.keyType, merged(left.valueType, right.valueType))
+    if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
+        wider = _NUMBERS[max(_NUMBERS.index(type(left)), _NUMBERS.index(type(right)))]
+        # A float cannot represent all ints.
+        return DoubleType() if wider is FloatType and left != right else wider()
+    if isinstance(left, DecimalType) and isinstance(right, DecimalType):
+        return DecimalType(_PRECISION, max(left.scale, right.scale))
     raise ConnectError(
-        f"records of one batch have schemas that do not fit together: {one.simpleString()} and {two.simpleString()}"
+        f"the records of a batch have incompatible schemas: {left.simpleString()} and {right.simpleString()}"
     )
 
 
 INSIDE = "[]"
-"""In a path: what is inside of an array or a map."""
+"""The path element of array items and map values."""
 
 
 def scales(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Of all decimals in there, by the path of fields to them."""
+    """The scales of all decimals in the type, by their path."""
     match kind:
         case DecimalType():
             yield path, kind.scale
         case StructType():
-            for one in kind.fields:
-                yield from scales(one.dataType, (*path, one.name))
+            for field in kind.fields:
+                yield from scales(field.dataType, (*path, field.name))
         case ArrayType():
             yield from scales(kind.elementType, (*path, INSIDE))
         case MapType():
             yield from scales(kind.valueType, (*path, INSIDE))
 
 
-def struct_fields(kind: DataType) -> list[StructField]:
-    return kind.fields if isinstance(kind, StructType) else []
-
-
 def schema_of_variants(description: str) -> DataType:
-    """The type that JSON texts have in common, from what Spark's `schema_of_variant_agg` says of them: whole numbers
-    are long, others double, as in Connect; what differs from record to record is text."""
+    """The common type of JSON texts, from Spark's `schema_of_variant_agg`: integers are long and
+    other numbers double, as in Connect. A value whose type differs between records is a string."""
     return _Reader(description).read()
 
 
 class _Reader:
-    """`OBJECT<a: BIGINT, b: ARRAY<STRING>>`; names in backticks where they have to be."""
+    """Parses `OBJECT<a: BIGINT, b: ARRAY<STRING>>`, with names in backticks where necessary."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
+        self._position = 0
 
     def read(self) -> DataType:
         word = self._word()
@@ -258,14 +259,14 @@ class _Reader:
             return self._object()
         if word == "ARRAY":
             self._expect("<")
-            found = ArrayType(self.read())
+            array = ArrayType(self.read())
             self._expect(">")
-            return found
+            return array
         if word == "DECIMAL":
             self._skip_arguments()
             return DoubleType()
-        known = {"BIGINT": LongType(), "DOUBLE": DoubleType(), "FLOAT": DoubleType(), "BOOLEAN": BooleanType()}
-        return known.get(word, StringType())
+        types = {"BIGINT": LongType(), "DOUBLE": DoubleType(), "FLOAT": DoubleType(), "BOOLEAN": BooleanType()}
+        return types.get(word, StringType())
 
     def _object(self) -> StructType:
         self._expect("<")
@@ -279,43 +280,45 @@ class _Reader:
         return StructType(fields)
 
     def _blanks(self) -> None:
-        while self._at < len(self._text) and self._text[self._at] == " ":
-            self._at += 1
+        while self._position < len(self._text) and self._text[self._position] == " ":
+            self._position += 1
 
     def _take(self, mark: str) -> bool:
         self._blanks()
-        if self._text.startswith(mark, self._at):
-            self._at += len(mark)
+        if self._text.startswith(mark, self._position):
+            self._position += len(mark)
             return True
         return False
 
     def _expect(self, mark: str) -> None:
         if not self._take(mark):
-            raise ConnectError(f"Spark's description of JSON cannot be read at {self._at}: {self._text[:200]}")
+            raise ConnectError(f"Spark's description of JSON is invalid at {self._position}: {self._text[:200]}")
 
     def _word(self) -> str:
         self._blanks()
-        start = self._at
-        while self._at < len(self._text) and (self._text[self._at].isalnum() or self._text[self._at] == "_"):
-            self._at += 1
-        return self._text[start : self._at].upper()
+        start = self._position
+        while self._position < len(self._text) and (
+            self._text[self._position].isalnum() or self._text[self._position] == "_"
+        ):
+            self._position += 1
+        return self._text[start : self._position].upper()
 
     def _name(self) -> str:
         self._blanks()
         if not self._take("`"):
-            start = self._at
-            while self._text[self._at] != ":":
-                self._at += 1
-            return self._text[start : self._at].strip()
+            start = self._position
+            while self._text[self._position] != ":":
+                self._position += 1
+            return self._text[start : self._position].strip()
         out = []
         while True:
-            end = self._text.index("`", self._at)
-            out.append(self._text[self._at : end])
-            self._at = end + 1
-            if not self._text.startswith("`", self._at):
+            end = self._text.index("`", self._position)
+            out.append(self._text[self._position : end])
+            self._position = end + 1
+            if not self._text.startswith("`", self._position):
                 return "`".join(out)
-            self._at += 1
+            self._position += 1
 
     def _skip_arguments(self) -> None:
         if self._take("("):
-            self._at = self._text.index(")", self._at) + 1
+            self._position = self._text.index(")", self._position) + 1

@@ -1,4 +1,4 @@
-"""How sinks are run: a stream of the topics, decoded and transformed, a micro-batch at a time."""
+"""Runs sinks: a stream of the topics, decoded and transformed, one micro-batch at a time."""
 
 from __future__ import annotations
 
@@ -11,30 +11,26 @@ from typing import TYPE_CHECKING, Any
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import NewTopic
-from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.pipeline.connect.api import Context, Failed, Sink
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.flow import FAILURES, TIME, Flow, observed
+from kavka.pipeline.connect.offsets import group_of, group_offsets
 from kavka.pipeline.connect.records import CONNECT_EXCEPTION, ERROR, ERROR_TYPE, RAW, VALUE
 from kavka.pipeline.connect.retries import Retries
-from kavka.pipeline.connect.sources import tell
+from kavka.pipeline.connect.sources import report_metrics
 from kavka.pipeline.connect.tasks import Task, trigger_of, writer_options, written
 from kavka.pipeline.spark.cluster import admin_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-_LOOK = 1.0
+_POLL_INTERVAL = 1.0
 _EARLIEST = -2
 _LOGGED = 20
-
-
-def group_of(name: str) -> str:
-    """The consumer group whose offsets show how far a sink is."""
-    return f"connect-{name}"
 
 
 def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None:
@@ -48,17 +44,18 @@ def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None
 
 
 def _wait_for_topics(task: Task, context: Context) -> bool:
-    """Whether they are there; a sink may be configured before its topics are made."""
-    wanted = list(context["topics"])
+    """Whether the topics exist. A sink may be configured before its topics are created. False: the
+    task was stopped."""
+    topics = list(context["topics"])
     with Admin(admin_settings(context.client)) as admin:
-        while wanted:
+        while topics:
             try:
-                admin.describe_topics(wanted)
+                admin.describe_topics(topics)
                 break
             except AdminError as error:
-                if any(why.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for why in error.errors.values()):
+                if any(cause.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for cause in error.errors.values()):
                     raise
-            if task.pause(_LOOK):
+            if task.pause(_POLL_INTERVAL):
                 return False
     return True
 
@@ -87,37 +84,33 @@ def _reading(context: Context, flow: Flow) -> dict[str, str]:
 
 
 def _starting(context: Context, reset: str) -> str:
-    """Where a sink without a checkpoint begins: where its group stands (a user may have set that, or the checkpoint is
-    on a disk that is gone), else at the edge."""
+    """Where a sink without a checkpoint starts: at the offsets of its group (a user may have set
+    them, or the checkpoint was lost), else at the earliest or latest offset."""
     with Admin(admin_settings(context.client)) as admin:
-        try:
-            committed = admin.list_consumer_group_offsets(group_of(context.name))
-        except KafkaError as error:
-            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
-                raise
-            committed = {}
-        stands = {tp: one.offset for tp, one in committed.items() if one is not None and one.offset >= 0}
-        if not stands:
+        committed = group_offsets(admin, context.name)
+        if not committed:
             return reset
         topics = context["topics"] or [t for t in admin.list_topics() if re.fullmatch(context["topics.regex"], t)]
         edge = _EARLIEST if reset == "earliest" else -1
-        found: dict[str, dict[str, int]] = {}
+        offsets: dict[str, dict[str, int]] = {}
         for described in admin.describe_topics(topics).values():
-            for one in described.partitions:
-                at = stands.get(TopicPartition(described.name, one.partition), edge)
-                found.setdefault(described.name, {})[str(one.partition)] = at
-        return json.dumps(found)
+            for partition in described.partitions:
+                at = committed.get(TopicPartition(described.name, partition.partition), edge)
+                offsets.setdefault(described.name, {})[str(partition.partition)] = at
+        return json.dumps(offsets)
 
 
 class _Run:
+    """One run of a sink's query."""
+
     def __init__(self, task: Task, context: Context, sink: Sink, retries: Retries, flow: Flow) -> None:
         self.task, self.context, self.sink, self.retries, self.flow = task, context, sink, retries, flow
-        self.dead = context["errors.deadletterqueue.topic.name"]
+        self.dead_letter_topic = context["errors.deadletterqueue.topic.name"]
         self.run_id = task.new_run()
 
     def run(self, frame: DataFrame) -> None:
-        if self.dead:
-            self._create_dead()
+        if self.dead_letter_topic:
+            self._create_dead_letter_topic()
         self.task.on_topics(set(self.context["topics"]))
         native = self._native(frame)
 
@@ -126,58 +119,61 @@ class _Run:
             writer = writer.option("checkpointLocation", f"{self.context.checkpoint}/query")
             return writer.queryName(f"connect-{self.task.name}").trigger(**trigger_of(self.context)).start()
 
-        self.task.follow(start, self._heard)
+        self.task.run_query(start, self._on_progress)
 
     def _native(self, frame: DataFrame) -> Any:
-        """Spark's own writer, where the types are known and nothing is to be done with records that fail."""
-        if type(self.sink).writer is Sink.writer or not self.flow.static or self.dead:
+        """The sink's own Spark writer, if the types are known in advance and failed records need no
+        handling."""
+        if type(self.sink).writer is Sink.writer or not self.flow.static or self.dead_letter_topic:
             return None
         records = self.flow.decoded(frame, None)
         rows = observed(records.frame, FAILURES) if self.flow.tolerant else records.frame
         return self.sink.writer(self.context, self._good(rows))
 
-    def _heard(self, progress: Any) -> None:
+    def _on_progress(self, progress: Any) -> None:
         metrics = progress.observedMetrics or {}
         if FAILURES in metrics:
-            tell(self.task, self.context, metrics[FAILURES].asDict())
+            report_metrics(self.task, self.context, metrics[FAILURES].asDict())
 
     def _good(self, rows: DataFrame) -> DataFrame:
         return self.flow.without_failures(rows).drop(RAW, "timestampType")
 
     def _batch(self, raw: DataFrame, number: int) -> None:
-        """Called by Spark. An error here ends the query."""
-        looked_at = not self.flow.static or self.flow.tolerant
-        if looked_at:
+        """Called by Spark. An error ends the query."""
+        is_read_twice = not self.flow.static or self.flow.tolerant
+        if is_read_twice:
             raw.persist()
         try:
             records = self.flow.decoded(raw, raw)
             if self.flow.tolerant:
                 self._failures(records.frame, number)
             good = self._good(records.frame)
-            refused = self.retries.call(f"{self.task.name} writes", lambda: self.sink.write(self.context, good, number))
-            if refused:
-                self._refused(records.frame, refused, number)
+            rejected = self.retries.call(
+                f"{self.task.name} writes", lambda: self.sink.write(self.context, good, number)
+            )
+            if rejected:
+                self._fail_rejected(records.frame, rejected, number)
         except BaseException as error:
             if self.task.failure is None:
                 self.task.failure = error
             raise
         finally:
-            if looked_at:
+            if is_read_twice:
                 raw.unpersist()
 
-    def _refused(self, rows: DataFrame, refused: Sequence[Failed], number: int) -> None:
-        """What the other system will not have fails the task, or has failed like any other record."""
+    def _fail_rejected(self, rows: DataFrame, rejected: Sequence[Failed], number: int) -> None:
+        """Fails the task, or marks the records that the target system rejected as failed."""
         from pyspark.sql import functions as F
 
         hidden = self.task.worker.providers.hidden
         if not self.flow.tolerant:
-            first = refused[0]
-            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+            first = rejected[0]
+            more = f" (and {len(rejected) - 1} more)" if len(rejected) > 1 else ""
             where = f"the record at offset {first.offset} of {first.topic}-{first.partition}"
-            raise ConnectError(f"{where} was refused: {hidden(first.message)}{more}")
-        found = [(one.topic, one.partition, one.offset, hidden(one.message)) for one in refused]
+            raise ConnectError(f"{where} was rejected: {hidden(first.message)}{more}")
+        failures = [(failure.topic, failure.partition, failure.offset, hidden(failure.message)) for failure in rejected]
         schema = "topic string, partition int, offset bigint, why string"
-        failed = F.broadcast(self.context.spark.createDataFrame(found, schema))
+        failed = F.broadcast(self.context.spark.createDataFrame(failures, schema))
         error = {
             "stage": F.lit("TASK_PUT"),
             "operator": F.lit(f"{type(self.sink).__module__}.{type(self.sink).__qualname__}"),
@@ -186,13 +182,13 @@ class _Run:
             "cause": F.lit(None).cast("string"),
         }
         joined = rows.join(failed, ["topic", "partition", "offset"])
-        made = F.struct(*(value.alias(name) for name, value in error.items())).cast(ERROR_TYPE)
-        self._failures(joined.withColumn(ERROR, made), number)
+        error_struct = F.struct(*(value.alias(name) for name, value in error.items())).cast(ERROR_TYPE)
+        self._failures(joined.withColumn(ERROR, error_struct), number)
 
     def _failures(self, rows: DataFrame, number: int) -> None:
-        if self.dead:
+        if self.dead_letter_topic:
             letters = self.flow.dead_letters(rows, self.context["errors.deadletterqueue.context.headers.enable"])
-            options = {**writer_options(self.context, self.context.exactly_once), "topic": self.dead}
+            options = {**writer_options(self.context, self.context.exactly_once), "topic": self.dead_letter_topic}
             options["timestampColumn"] = TIME
             if self.context.exactly_once:
                 from kavka.pipeline.connect.api import query_id
@@ -203,29 +199,31 @@ class _Run:
             from pyspark.sql import functions as F
 
             failed = rows.filter(F.col(ERROR).isNotNull())
-            for row in failed.select("topic", "partition", "offset", ERROR, *self._shown()).limit(_LOGGED).collect():
+            for row in (
+                failed.select("topic", "partition", "offset", ERROR, *self._value_column()).limit(_LOGGED).collect()
+            ):
                 error = row[ERROR]
                 record = f" value={row['shown']}" if "shown" in row else ""
-                log.error(
+                logger.error(
                     "Connector %s: the record at offset %d of %s-%d failed in %s (%s): %s%s", self.task.name,
                     row["offset"], row["topic"], row["partition"], error["stage"], error["operator"], error["message"],
                     record,
                 )  # fmt: skip
 
-    def _shown(self) -> list[Any]:
+    def _value_column(self) -> list[Any]:
         if not self.context["errors.log.include.messages"]:
             return []
         from pyspark.sql import functions as F
 
         return [F.substring(F.col(RAW)[VALUE].cast("string"), 1, 1000).alias("shown")]
 
-    def _create_dead(self) -> None:
+    def _create_dead_letter_topic(self) -> None:
         factor = self.context["errors.deadletterqueue.topic.replication.factor"]
         with Admin(admin_settings(self.context.client)) as admin:
             try:
-                admin.create_topics([NewTopic(self.dead, 1, None if factor < 0 else factor)])
+                admin.create_topics([NewTopic(self.dead_letter_topic, 1, None if factor < 0 else factor)])
             except AdminError as error:
-                if any(why.code != ErrorCode.TOPIC_ALREADY_EXISTS for why in error.errors.values()):
+                if any(cause.code != ErrorCode.TOPIC_ALREADY_EXISTS for cause in error.errors.values()):
                     raise ConnectError(
-                        f"Could not initialize dead letter queue with topic={self.dead}: {error}"
+                        f"Could not initialize dead letter queue with topic={self.dead_letter_topic}: {error}"
                     ) from None

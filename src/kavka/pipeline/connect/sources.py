@@ -1,4 +1,4 @@
-"""How sources are run: as a query of Spark, as one batch, or batch after batch."""
+"""Runs sources: as a Spark query, as a single batch, or as a loop of batches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kavka.pipeline.connect.retries import Retries
 from kavka.pipeline.connect.settings import seconds
 from kavka.pipeline.connect.tasks import Task, trigger_of, writer_options, written
 from kavka.pipeline.spark.errors import PipelineError
-from kavka.pipeline.spark.new_topics import Rule, make, to_json
+from kavka.pipeline.spark.new_topics import Rule, create_topics, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def run_source(task: Task, context: Context, source: Source, retries: Retries) -> None:
@@ -42,15 +42,15 @@ def _flow(task: Task, context: Context) -> Flow:
 
 
 def _topic(context: Context) -> str | None:
-    found = context.config.get("topic")
-    return str(found) if found else None
+    topic = context.config.get("topic")
+    return str(topic) if topic else None
 
 
 def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-    """(rows that may have failed, options of the writer)."""
+    """(rows, some of which may have failed; options of the writer)."""
     rows, topic = flow.encoded(frame, _topic(context))
     if topic is None and _topic(context) is None and "topic" not in {name.lower() for name in frame.columns}:
-        raise ConnectError(f"{task.cls.__name__} gives records without a topic, and has no option topic")
+        raise ConnectError(f"{task.cls.__name__} returns records without a topic and has no option topic")
     options = _options(task, context, topic)
     if TIME in rows.columns:
         options["timestampColumn"] = TIME
@@ -58,7 +58,8 @@ def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tup
 
 
 def _options(task: Task, context: Context, topic: str | None) -> dict[str, str]:
-    """Of the sink `kavka`. `topic`: of all records, if it is one."""
+    """The options of the Spark sink `kavka`. `topic`: the topic of all records, if they share
+    one."""
     options = writer_options(context, context.exactly_once)
     rules = topic_creation.rules(task.settings, task.worker.properties)[0]
     if topic is not None:
@@ -71,23 +72,23 @@ def _options(task: Task, context: Context, topic: str | None) -> dict[str, str]:
 
 
 def _create(task: Task, context: Context, rules: Sequence[Rule], topic: str) -> None:
-    """Once for each start of the task."""
-    if not rules or topic in task.made:
+    """Creates the topic, once for each start of the task."""
+    if not rules or topic in task.created_topics:
         return
     try:
-        make(context.client, rules, [topic])
+        create_topics(context.client, rules, [topic])
     except PipelineError as error:
         raise ConnectError(str(error)) from None
-    task.made.add(topic)
+    task.created_topics.add(topic)
 
 
-def _needs_look(rows: DataFrame) -> bool:
+def _is_observed(rows: DataFrame) -> bool:
     return ERROR in rows.columns or "topic" in rows.columns
 
 
 def _stream(task: Task, context: Context, flow: Flow, frame: DataFrame) -> None:
     rows, options = _prepared(task, context, flow, frame)
-    if _needs_look(rows):
+    if _is_observed(rows):
         rows = observed(rows, FAILURES)
     rows = flow.without_failures(rows)
 
@@ -96,49 +97,52 @@ def _stream(task: Task, context: Context, flow: Flow, frame: DataFrame) -> None:
         writer = writer.option("checkpointLocation", f"{context.checkpoint}/query").queryName(f"connect-{task.name}")
         return writer.trigger(**trigger_of(context)).start()
 
-    def heard(progress: Any) -> None:
+    def on_progress(progress: Any) -> None:
         metrics = progress.observedMetrics or {}
         if FAILURES in metrics:
-            tell(task, context, metrics[FAILURES].asDict())
+            report_metrics(task, context, metrics[FAILURES].asDict())
 
-    task.follow(start, heard)
-
-
-def tell(task: Task, context: Context, seen: dict[str, Any]) -> None:
-    if seen.get("topics"):
-        task.on_topics(set(seen["topics"]))
-    if seen.get("failed") and context["errors.log.enable"]:
-        shown = f": {seen['example']}" if seen.get("example") else ""
-        log.error("Connector %s: %d records failed and are left out%s", task.name, seen["failed"], shown)
+    task.run_query(start, on_progress)
 
 
-def _write_batch(task: Task, context: Context, flow: Flow, frame: DataFrame, named: dict[str, str] | None) -> None:
-    """`named`: which batch of which query it is, where it may be written again."""
+def report_metrics(task: Task, context: Context, metrics: dict[str, Any]) -> None:
+    if metrics.get("topics"):
+        task.on_topics(set(metrics["topics"]))
+    if metrics.get("failed") and context["errors.log.enable"]:
+        shown = f": {metrics['example']}" if metrics.get("example") else ""
+        logger.error("Connector %s: %d records failed and were dropped%s", task.name, metrics["failed"], shown)
+
+
+def _write_batch(
+    task: Task, context: Context, flow: Flow, frame: DataFrame, batch_options: dict[str, str] | None
+) -> None:
+    """`batch_options` identify the batch and its query if it may be written again."""
     from pyspark.sql import Observation
 
     rows, options = _prepared(task, context, flow, frame)
-    observation = Observation() if _needs_look(rows) else None
+    observation = Observation() if _is_observed(rows) else None
     if observation is not None:
         rows = observed(rows, observation)
     _cancelable(task, context)
-    written(context, flow.without_failures(rows), {**options, **(named or {})})
+    written(context, flow.without_failures(rows), {**options, **(batch_options or {})})
     if observation is not None:
-        tell(task, context, observation.get)
+        report_metrics(task, context, observation.get)
 
 
 def _cancelable(task: Task, context: Context) -> None:
-    """What this thread has Spark do from now on ends when the task is stopped."""
+    """Cancels the Spark jobs of this thread when the task is stopped."""
     spark, group = context.spark.sparkContext, f"connect-{task.name}"
     spark.setJobGroup(group, f"connector {task.name}", interruptOnCancel=True)
     task.cancel = lambda: spark.cancelJobGroup(group)
 
 
-# --- batch after batch
+# --- a loop of batches
 
 
 def run_incremental(task: Task, context: Context, source: IncrementalSource, retries: Retries) -> None:
-    """Offsets are kept after each batch. With exactly once the plan of a batch is kept before it: when it is found
-    again after a crash, the same batch is written under the same number, which changes nothing where it was whole."""
+    """Stores the offsets after each batch. With exactly once the plan of a batch is stored before
+    it. After a crash the stored plan is written again as the same batch with the same number, which
+    has no effect if the batch was complete."""
     flow = _flow(task, context)
     store = task.worker.offsets
     field = source.partition_field
@@ -148,35 +152,35 @@ def run_incremental(task: Task, context: Context, source: IncrementalSource, ret
     start = store.offsets(task.name, field)
     plan = store.plan(task.name) if context.exactly_once else None
     number = 0 if plan is None else plan.number + 1
-    again = plan is not None and not plan.done
+    is_repeat = plan is not None and not plan.done
     while not task.stopping.is_set():
-        begun = time.monotonic()
-        if again and plan is not None:
+        started = time.monotonic()
+        if is_repeat and plan is not None:
             number, start, end = plan.number, plan.start, plan.end
         else:
-            found = retries.call(f"{task.name} looks for more", lambda at=start: source.next(context, at))  # type: ignore[misc]
-            if found is None:
+            next_end = retries.call(f"{task.name} polls", lambda at=start: source.next(context, at))  # type: ignore[misc]
+            if next_end is None:
                 if context.available_now or task.pause(wait):
                     return
                 continue
-            end = found
-        named = None
+            end = next_end
+        batch_options = None
         if context.exactly_once:
-            if not again:
+            if not is_repeat:
                 store.put_plan(task.name, number, start, end, done=False)
-            named = {"queryId": f"{store.identity(task.name)}", "runId": run, "batchId": str(number)}
-        again = False
-        _one(task, context, source, retries, flow, start, end, named)
+            batch_options = {"queryId": f"{store.identity(task.name)}", "runId": run, "batchId": str(number)}
+        is_repeat = False
+        _process_batch(task, context, source, retries, flow, start, end, batch_options)
         store.put(task.name, field, start, end)
         if context.exactly_once:
             store.put_plan(task.name, number, start, end, done=True)
             number += 1
         start = end
-        if interval is not None and task.pause(max(0.0, interval - (time.monotonic() - begun))):
+        if interval is not None and task.pause(max(0.0, interval - (time.monotonic() - started))):
             return
 
 
-def _one(
+def _process_batch(
     task: Task,
     context: Context,
     source: IncrementalSource,
@@ -184,7 +188,7 @@ def _one(
     flow: Flow,
     start: Offsets,
     end: Offsets,
-    named: dict[str, str] | None,
+    batch_options: dict[str, str] | None,
 ) -> None:
     def work() -> None:
         topic = _topic(context)
@@ -192,8 +196,8 @@ def _one(
         if writer is not None:
             options = _options(task, context, topic)
             _cancelable(task, context)
-            writer.options(**options, **(named or {})).mode("append").save()
+            writer.options(**options, **(batch_options or {})).mode("append").save()
             return
-        _write_batch(task, context, flow, source.read_range(context, start, end), named)
+        _write_batch(task, context, flow, source.read_range(context, start, end), batch_options)
 
     retries.call(f"{task.name} reads", work)

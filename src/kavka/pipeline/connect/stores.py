@@ -1,17 +1,21 @@
-"""Where a worker keeps configurations, states and offsets: in memory and a file, or in compacted topics.
+"""The stores of a worker for configurations, states and offsets: in memory and a file, or in
+compacted topics.
 
-The records in the topics are Kafka Connect's, keys and JSON alike, so that its tools read them:
+The records in the topics have the keys and JSON of Kafka Connect, so that its tools can read them:
 
 | topic | key | value |
 |---|---|---|
 | configs | `connector-NAME` | `{"properties": {…}}`; null: deleted |
 | | `target-state-NAME` | `{"state": "STARTED"}`, PAUSED, or with `"state.v2": "STOPPED"` |
-| | `task-NAME-0`, `commit-NAME` | `{"properties": {…}}`, `{"tasks": 1}` |
-| status | `status-connector-NAME`, `status-task-NAME-0` | `{"state", "trace", "worker_id", "generation"}` |
-| | `status-topic-TOPIC:connector-NAME` | `{"topic": {"name", "connector", "task", "discoverTimestamp"}}` |
+| | `task-NAME-0` | `{"properties": {…}}` |
+| | `commit-NAME` | `{"tasks": 1}` |
+| status | `status-connector-NAME` | `{"state", "trace", "worker_id", "generation"}` |
+| | `status-task-NAME-0` | the same |
+| | `status-topic-TOPIC:connector-NAME` | `{"topic": {"name", "connector", "task", …}}` |
 | offsets | `["NAME",{"table":"users"}]` | `{"incrementing": 7}` |
 
-Ours in the last: `["NAME",{"kavka.batch":"plan"}]`, the batch that a source with exactly once has begun or finished.
+Our own key in the last: `["NAME",{"kavka.batch":"plan"}]`, the batch that a source with exactly
+once has started or finished.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ _PLAN = {"kavka.batch": "plan"}
 
 
 class Table(Protocol):
-    """Texts by key, kept somewhere. `put` returns when it is safe; None deletes."""
+    """Strings by key. `put` returns when the values are durable; None deletes a key."""
 
     def get(self, key: str) -> str | None: ...
 
@@ -44,9 +48,11 @@ class Table(Protocol):
 
 
 class MemoryTable:
-    def __init__(self, changed: Callable[[str, str | None], None] = lambda key, value: None) -> None:
+    """A table that does not survive the process."""
+
+    def __init__(self, on_change: Callable[[str, str | None], None] = lambda key, value: None) -> None:
         self._values: dict[str, str] = {}
-        self._changed = changed
+        self._on_change = on_change
 
     def get(self, key: str) -> str | None:
         return self._values.get(key)
@@ -57,14 +63,15 @@ class MemoryTable:
                 self._values.pop(key, None)
             else:
                 self._values[key] = value
-            self._changed(key, value)
+            self._on_change(key, value)
 
     def items(self) -> list[tuple[str, str]]:
         return list(self._values.items())
 
 
 class FileTable:
-    """A JSON object in a file, written as a whole to another file first: a crash leaves the old or the new."""
+    """A JSON object in a file. `put` writes a temporary file and renames it: a crash leaves the old
+    or the new content. Any thread may call it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,7 +81,7 @@ class FileTable:
         except FileNotFoundError:
             self._values = {}
         except ValueError as error:
-            raise ConnectError(f"{path} is no file of offsets: {error}") from None
+            raise ConnectError(f"{path} is not an offset file: {error}") from None
 
     def get(self, key: str) -> str | None:
         return self._values.get(key)
@@ -93,7 +100,7 @@ class FileTable:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
-            # A batch that is written after this counts on it.
+            # A later batch depends on this.
             sync_folder(self._path.parent)
 
     def items(self) -> list[tuple[str, str]]:
@@ -101,7 +108,7 @@ class FileTable:
 
 
 def sync_folder(path: Path) -> None:
-    """Which file a name stands for is on disk when this returns."""
+    """Makes the renaming of files in the folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -113,6 +120,8 @@ def sync_folder(path: Path) -> None:
 
 
 class ConfigStore:
+    """The configurations and target states of connectors."""
+
     def __init__(self, table: Table) -> None:
         self._table = table
 
@@ -122,13 +131,13 @@ class ConfigStore:
         return sorted(name for name in names if self.config(name) is not None)
 
     def config(self, name: str) -> dict[str, str] | None:
-        found = _read(self._table.get(f"connector-{name}"))
-        given = None if found is None else found.get("properties")
-        return {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else None
+        record = _read(self._table.get(f"connector-{name}"))
+        properties = None if record is None else record.get("properties")
+        return {str(key): str(value) for key, value in properties.items()} if isinstance(properties, dict) else None
 
     def target(self, name: str) -> str:
-        found = _read(self._table.get(f"target-state-{name}")) or {}
-        return str(found.get("state.v2") or found.get("state") or STARTED)
+        record = _read(self._table.get(f"target-state-{name}")) or {}
+        return str(record.get("state.v2") or record.get("state") or STARTED)
 
     def put(self, name: str, config: Mapping[str, str], target: str | None = None) -> None:
         values: dict[str, str | None] = {}
@@ -148,18 +157,18 @@ class ConfigStore:
 
 def _target(state: str) -> str:
     if state == STOPPED:
-        # Workers of before 3.5 know no STOPPED.
+        # Workers before 3.5 do not know STOPPED.
         return _text({"state": PAUSED, "state.v2": STOPPED})
     return _text({"state": state, "state.v2": state})
 
 
 def _read(text: str | None) -> dict[str, Any] | None:
-    """What others have written to a topic may be anything: what is no JSON object counts as nothing."""
+    """The JSON object in a record; None if another program wrote something else."""
     try:
-        found = json.loads(text or "null")
+        value = json.loads(text or "null")
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _text(value: Any) -> str:
@@ -171,6 +180,8 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Status:
+    """The published state of a connector or a task."""
+
     state: str
     worker_id: str
     trace: str | None = None
@@ -178,6 +189,8 @@ class Status:
 
 
 class StatusStore:
+    """The states of connectors and tasks, and the topics that they use."""
+
     def __init__(self, table: Table) -> None:
         self._table = table
 
@@ -188,14 +201,14 @@ class StatusStore:
         return self._get(f"status-task-{name}-0")
 
     def _get(self, key: str) -> Status | None:
-        found = _read(self._table.get(key))
-        if found is None or not found.get("state"):
+        record = _read(self._table.get(key))
+        if record is None or not record.get("state"):
             return None
-        trace = found.get("trace")
-        generation = found.get("generation")
+        trace = record.get("trace")
+        generation = record.get("generation")
         return Status(
-            str(found["state"]),
-            str(found.get("worker_id") or ""),
+            str(record["state"]),
+            str(record.get("worker_id") or ""),
             None if trace is None else str(trace),
             generation if isinstance(generation, int) else 0,
         )
@@ -226,19 +239,19 @@ class StatusStore:
         return f"status-topic-{topic}:connector-{name}"
 
     def topics(self, name: str) -> list[str]:
-        found = []
+        topics = []
         for key, text in self._table.items():
             if key.startswith("status-topic-"):
-                one = (_read(text) or {}).get("topic")
-                if isinstance(one, dict) and one.get("connector") == name and one.get("name"):
-                    found.append(str(one["name"]))
-        return sorted(found)
+                entry = (_read(text) or {}).get("topic")
+                if isinstance(entry, dict) and entry.get("connector") == name and entry.get("name"):
+                    topics.append(str(entry["name"]))
+        return sorted(topics)
 
     def add_topics(self, name: str, topics: set[str]) -> None:
         values = {}
         for topic in sorted(topics - set(self.topics(name))):
-            told = {"name": topic, "connector": name, "task": 0, "discoverTimestamp": int(time.time() * 1000)}
-            values[self._topic_key(name, topic)] = _text({"topic": told})
+            entry = {"name": topic, "connector": name, "task": 0, "discoverTimestamp": int(time.time() * 1000)}
+            values[self._topic_key(name, topic)] = _text({"topic": entry})
         if values:
             self._table.put(values)
 
@@ -262,6 +275,8 @@ def _status(status: Status) -> str:
 
 @dataclass(frozen=True)
 class Plan:
+    """A batch of a source with exactly once, from its start to the next batch."""
+
     id: str
     number: int
     start: Offsets
@@ -270,14 +285,15 @@ class Plan:
 
 
 class OffsetStore:
-    """Of incremental sources. Only the worker that runs a connector writes its offsets."""
+    """The offsets of incremental sources. Only the worker that runs a connector writes its
+    offsets."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def entries(self, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """(partition, offset) pairs, as `GET …/offsets` has them."""
-        found = []
+        """(partition, offset) pairs, in the form of `GET …/offsets`."""
+        entries = []
         for key, text in self._table.items():
             try:
                 owner, partition = json.loads(key)
@@ -285,8 +301,8 @@ class OffsetStore:
                 continue
             offset = _read(text)
             if owner == name and isinstance(partition, dict) and partition != _PLAN and offset is not None:
-                found.append((partition, offset))
-        return found
+                entries.append((partition, offset))
+        return entries
 
     def offsets(self, name: str, field: str) -> Offsets:
         return {str(partition[field]): offset for partition, offset in self.entries(name) if field in partition}
@@ -310,14 +326,14 @@ class OffsetStore:
     # --- plans, for exactly once
 
     def plan(self, name: str) -> Plan | None:
-        found = _read(self._table.get(_key(name, _PLAN)))
-        if found is None:
+        record = _read(self._table.get(_key(name, _PLAN)))
+        if record is None:
             return None
-        return Plan(found["id"], found["number"], found["start"], found["end"], found["done"])
+        return Plan(record["id"], record["number"], record["start"], record["end"], record["done"])
 
     def identity(self, name: str) -> str:
-        """That of the last plan. Another one after offsets were changed, perhaps by another worker: numbers of batches
-        begin anew then."""
+        """The id of the last plan. A new id after offsets were changed, perhaps by another worker:
+        batch numbers restart then."""
         plan = self.plan(name)
         return plan.id if plan is not None else uuid.uuid4().hex
 

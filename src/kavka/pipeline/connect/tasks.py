@@ -1,8 +1,9 @@
-"""A running connector: its one task, which is a query of Spark, or a loop of batches.
+"""A running connector: its one task, which is a Spark query or a loop of batches.
 
-A task has a thread of its own. It ends by itself when everything is done (`trigger=available-now`, a batch source), by
-`stop()`, or by failing; what became of it is told to `on_end`. What a crash leaves: Spark's checkpoint, from which the
-same batch is run again, and for incremental sources the stored offsets, with the plan of the batch that was begun.
+A task has its own thread. It ends when all data is processed (`trigger=available-now`, a batch
+source), after `stop()`, or with a failure; `on_end` receives the outcome. A crash leaves Spark's
+checkpoint, from which the same batch runs again, and for incremental sources the stored offsets
+with the plan of the batch that was started.
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ from kavka.common.config import ConfigType
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import NOTHING, Declared
+from kavka.pipeline.connect.options import warn_of_options_without_effect
 from kavka.pipeline.connect.providers import HIDDEN, Providers, secret_values
 from kavka.pipeline.connect.retries import Retries, Stopped
-from kavka.pipeline.connect.settings import AVAILABLE_NOW, check_connector, client_settings, seconds
+from kavka.pipeline.connect.settings import AVAILABLE_NOW, check_connector, client_settings, options_of, seconds
 from kavka.pipeline.connect.stores import OffsetStore
 from kavka.pipeline.spark.errors import cause_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 _WATCH = 0.2
 _SPARK_TRIES = 5
-# One query starts at a time: processes that start together may all be too late for Spark.
+# Start one query at a time: processes that start together may all miss Spark's timeout.
 _STARTING = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Worker:
-    """What a worker gives its tasks."""
+    """The resources that a worker shares with its tasks."""
 
     id: str
     properties: Mapping[str, str]
@@ -51,40 +53,45 @@ class Worker:
     exactly_once: bool = False
     shutdown: float = 5.0
     providers: Providers = field(default_factory=Providers)
-    """Of values that configurations name by placeholders."""
+    """Resolve the placeholders of configurations."""
     declared: Declared = NOTHING
     """Modules that configurations may name."""
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """How a task ended: DONE, FAILED or STOPPED, and the trace of a failure."""
+
     kind: str
     trace: str | None = None
 
 
 class Task:
+    """Owns the thread, the query and the resolved settings of a connector. The herder calls `start`
+    and `stop`; the other methods run in the task's thread."""
+
     def __init__(
         self,
         worker: Worker,
         name: str,
         cls: type[Source] | type[Sink],
-        given: Mapping[str, str],
+        originals: Mapping[str, str],
         on_end: Callable[[Task, Outcome], None],
         on_topics: Callable[[set[str]], None] = lambda topics: None,
     ) -> None:
         self.name = name
         self.cls = cls
-        self.given = dict(given)
-        self.settings = self.given
-        """`given` with what its placeholders stand for, once the task runs: for this task alone."""
+        self.originals = dict(originals)
+        self.settings = self.originals
+        """`originals` with resolved placeholders, while the task runs. Only this task sees them."""
         self.worker = worker
         self.stopping = threading.Event()
         self.query: Any = None
-        self.made: set[str] = set()
-        """Topics that a source has looked for, and made where they were not there."""
+        self.created_topics: set[str] = set()
+        """Topics that a source has created or found."""
         self.failure: BaseException | None = None
         self.cancel: Callable[[], None] | None = None
-        """Ends the batch that is being written, where it is no query that does so."""
+        """Cancels the current batch if no query writes it."""
         self._on_end = on_end
         self.on_topics = on_topics
         self._thread = threading.Thread(target=self._run, name=f"connect-{name}", daemon=True)
@@ -93,14 +100,14 @@ class Task:
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Whether it has ended within that time."""
+        """Whether the task ended within the timeout."""
         self.stopping.set()
         for end in (None if self.query is None else self.query.stop, self.cancel):
             try:
                 if end is not None:
                     end()
             except Exception as error:
-                log.debug("Stopping %s: %s", self.name, error)
+                logger.debug("Stopping %s: %s", self.name, error)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -119,23 +126,24 @@ class Task:
             if self.stopping.is_set():
                 outcome = Outcome(STOPPED)
             else:
-                trace = self.worker.providers.hidden(told(self.failure or error))
-                log.error("Task %s-0 fails: %s", self.name, trace)
+                trace = self.worker.providers.hidden(describe_failure(self.failure or error))
+                logger.error("Task %s-0 failed: %s", self.name, trace)
                 outcome = Outcome(FAILED, trace)
         self._on_end(self, outcome)
 
     def _work(self) -> None:
         providers = self.worker.providers
-        self.settings = providers.resolved(self.given, f"Connector {self.name}")
+        self.settings = providers.resolved(self.originals, f"Connector {self.name}")
         worker = self.worker
         passwords = {option.name for option in self.cls.options if option.type is ConfigType.PASSWORD}
-        for value in secret_values(self.given, passwords):
+        for value in secret_values(self.originals, passwords):
             providers.secrets.add(value, HIDDEN)
         config, errors = check_connector(
             self.cls, self.settings, worker.properties, worker.exactly_once, worker.declared
         )
         if errors:
-            raise ConfigErrors(providers.hidden_errors(errors, self.given, self.settings))
+            raise ConfigErrors(providers.hidden_errors(errors, self.originals, self.settings))
+        warn_of_options_without_effect(options_of(self.cls), self.settings)
         is_sink = issubclass(self.cls, Sink)
         context = Context(
             name=self.name,
@@ -166,11 +174,12 @@ class Task:
             try:
                 connector.stop()
             except Exception as error:
-                log.warning("%s did not stop cleanly: %s", self.name, error)
+                logger.warning("%s did not stop cleanly: %s", self.name, error)
 
-    def follow(self, start: Callable[[], Any], heard: Callable[[Any], None]) -> None:
-        """Run a query until it ends; `heard` is told of its progress. Spark gives its Python processes ten seconds to
-        start, which a busy machine may not have: that alone is tried again."""
+    def run_query(self, start: Callable[[], Any], on_progress: Callable[[Any], None]) -> None:
+        """Run a query until it ends; `on_progress` receives its progress. Spark gives its Python
+        processes ten seconds to start, which may be too short on a busy machine: only that is
+        retried."""
         for attempt in range(1, _SPARK_TRIES + 1):
             if self.stopping.is_set():
                 return
@@ -182,30 +191,30 @@ class Task:
                     time.sleep(_WATCH / 4)
             last = -1
             while query.isActive:
-                # A failure is told below.
+                # The failure is raised below.
                 with contextlib.suppress(Exception):
                     query.awaitTermination(_WATCH)
-                last = _hear(query, last, heard)
+                last = _report_progress(query, last, on_progress)
             error = query.exception()
-            _hear(query, last, heard)
+            _report_progress(query, last, on_progress)
             if error is None or self.stopping.is_set():
                 return
             if "failed to connect back" not in str(error) or attempt == _SPARK_TRIES:
                 raise self.failure or error
-            log.warning("%s is started again: Spark's Python process did not start in time", self.name)
+            logger.warning("Restarting %s: Spark's Python process did not start in time", self.name)
 
     def pause(self, wait: float) -> bool:
-        """Whether the task is to stop."""
+        """Whether the task must stop."""
         return self.stopping.wait(wait)
 
     def new_run(self) -> str:
         return uuid.uuid4().hex
 
 
-def _hear(query: Any, last: int, heard: Callable[[Any], None]) -> int:
+def _report_progress(query: Any, last: int, on_progress: Callable[[Any], None]) -> int:
     progress = query.lastProgress
     if progress is not None and progress.batchId != last:
-        heard(progress)
+        on_progress(progress)
         return int(progress.batchId)
     return last
 
@@ -213,28 +222,28 @@ def _hear(query: Any, last: int, heard: Callable[[Any], None]) -> int:
 def checkpoint_of(folder: str, name: str) -> str:
     from urllib.parse import quote
 
-    # No name leads out of the folder.
+    # A name must not lead out of the folder.
     safe = quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
     return f"{folder.rstrip('/')}/{safe}"
 
 
-def told(error: BaseException) -> str:
-    """For the status of a task: what it was in the first line, and where."""
+def describe_failure(error: BaseException) -> str:
+    """The trace in the status of a task: the error in the first line, then where it was raised."""
     try:
         str(error)
-    except Exception as why:
-        # Errors of Spark's ask its process for their text.
-        return f"{type(error).__module__}.{type(error).__qualname__}: Spark's process has ended ({why})"
+    except Exception as failure:
+        # Spark's exceptions get their text from its process.
+        return f"{type(error).__module__}.{type(error).__qualname__}: Spark's process has ended ({failure})"
     if isinstance(error, (ConnectError, Stopped)):
-        cause = f"\nCaused by: {one_line(error.__cause__)}" if error.__cause__ is not None else ""
+        cause = f"\nCaused by: {cause_text(error.__cause__)}" if error.__cause__ is not None else ""
         return f"{type(error).__module__}.{type(error).__qualname__}: {error}{cause}"
-    first = f"{type(error).__module__}.{type(error).__qualname__}: {one_line(error)}"
+    first = f"{type(error).__module__}.{type(error).__qualname__}: {cause_text(error)}"
     lines = traceback.format_exception(error)
     return "\n".join([first, *"".join(lines).rstrip().splitlines()[-40:]])
 
 
-def one_line(error: BaseException) -> str:
-    """Of what Spark wraps around an error, the error."""
+def cause_text(error: BaseException) -> str:
+    """The cause of an exception that Spark raises."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in lines:
         if "RECORD FAILED in " in line:
@@ -244,12 +253,13 @@ def one_line(error: BaseException) -> str:
 
 
 def writer_options(context: Context, exactly_once: bool) -> dict[str, str]:
-    """For the sink `kavka`: the worker's settings, then the connector's `producer.override.…`."""
-    found = {f"kafka.{name}": value for name, value in context.client.items()}
-    found |= {f"kafka.{name}": value for name, value in context.with_prefix("producer.override.").items()}
+    """Options of the Spark sink `kavka`: the worker's settings, then `producer.override.…` of the
+    connector."""
+    options = {f"kafka.{name}": value for name, value in context.client.items()}
+    options |= {f"kafka.{name}": value for name, value in context.with_prefix("producer.override.").items()}
     if exactly_once:
-        found |= {"exactlyOnce": "true", "transactionalIdPrefix": f"connect-{context.name}-"}
-    return found
+        options |= {"exactlyOnce": "true", "transactionalIdPrefix": f"connect-{context.name}-"}
+    return options
 
 
 def trigger_of(context: Context) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""`topic.creation.…` of sources: what topics are like that have to be made.
+"""`topic.creation.…` of sources: the settings of topics that a source creates.
 
-`topic.creation.groups` names groups, each with `topic.creation.NAME.include` and `exclude`, lists of regular
-expressions; a topic is made as the first group says that it belongs to, else as `topic.creation.default.…`. What else
-is under a group's name is a setting of the topic. Any of these settings asks for topics to be made, and then the
-default's partitions and replicas have to be given, as Kafka Connect has it.
+`topic.creation.groups` names groups. Each has `topic.creation.NAME.include` and `exclude`, lists of
+regular expressions. A topic is created with the settings of the first group that it matches, else
+with those of `topic.creation.default.…`. All other settings under a group's name are topic
+settings. As in Kafka Connect, any of these settings enables topic creation, and then the partitions
+and replicas of the default are required.
 """
 
 from __future__ import annotations
@@ -31,47 +32,50 @@ def _options(group: str, partitions: object, replicas: object) -> tuple[Option, 
     )
 
 
-def _joined(name: str, given: Mapping[str, str], errors: dict[str, list[str]]) -> str:
-    text = "|".join(one.strip() for one in given.get(name, "").split(","))
+def _joined(name: str, originals: Mapping[str, str], errors: dict[str, list[str]]) -> str:
+    text = "|".join(pattern.strip() for pattern in originals.get(name, "").split(","))
     try:
         re.compile(text)
     except re.error as error:
-        wrong = f"Invalid value {given[name]} for configuration {name}: Syntax error in regular expression: {error}"
-        errors[name] = [wrong]
+        message = (
+            f"Invalid value {originals[name]} for configuration {name}: Syntax error in regular expression: {error}"
+        )
+        errors[name] = [message]
     return text
 
 
-def rules(given: Mapping[str, str], worker: Mapping[str, str]) -> tuple[list[Rule], dict[str, list[str]]]:
-    """(the groups in their order and the default, errors by name). None: the broker makes the topics."""
-    wanted = any(name.startswith(PREFIX) for name in given)
-    if not wanted or worker.get(ENABLE, "true").strip().lower() == "false":
+def rules(originals: Mapping[str, str], worker: Mapping[str, str]) -> tuple[list[Rule], dict[str, list[str]]]:
+    """(the groups in their order and the default, errors by name). Empty: the broker creates the
+    topics."""
+    is_configured = any(name.startswith(PREFIX) for name in originals)
+    if not is_configured or worker.get(ENABLE, "true").strip().lower() == "false":
         return [], {}
-    names = [one.strip() for one in given.get(f"{PREFIX}groups", "").split(",") if one.strip()]
+    names = [group.strip() for group in originals.get(f"{PREFIX}groups", "").split(",") if group.strip()]
     errors: dict[str, list[str]] = {}
     if len(set(names)) < len(names):
-        shown = ", ".join(names)
-        wrong = f"Invalid value [{shown}] for configuration {PREFIX}groups: Duplicate alias provided."
-        errors[f"{PREFIX}groups"] = [wrong]
-    partitions, replicas = _counts(DEFAULT, REQUIRED, REQUIRED, given, errors)
-    found = []
-    for name in [one for one in names if one != DEFAULT]:
-        count, factor = _counts(name, partitions, replicas, given, errors)
-        include, exclude = (_joined(f"{PREFIX}{name}.{what}", given, errors) for what in ("include", "exclude"))
-        found.append(Rule(include, exclude, count, factor, _configs(name, given)))
-    default = Rule(partitions=partitions, replicas=replicas, configs=_configs(DEFAULT, given))
-    return [*found, default], errors
+        aliases = ", ".join(names)
+        message = f"Invalid value [{aliases}] for configuration {PREFIX}groups: Duplicate alias provided."
+        errors[f"{PREFIX}groups"] = [message]
+    partitions, replicas = _counts(DEFAULT, REQUIRED, REQUIRED, originals, errors)
+    groups = []
+    for name in [group for group in names if group != DEFAULT]:
+        count, factor = _counts(name, partitions, replicas, originals, errors)
+        include, exclude = (_joined(f"{PREFIX}{name}.{list_}", originals, errors) for list_ in ("include", "exclude"))
+        groups.append(Rule(include, exclude, count, factor, _configs(name, originals)))
+    default = Rule(partitions=partitions, replicas=replicas, configs=_configs(DEFAULT, originals))
+    return [*groups, default], errors
 
 
 def _counts(
-    group: str, partitions: object, replicas: object, given: Mapping[str, str], errors: dict[str, list[str]]
+    group: str, partitions: object, replicas: object, originals: Mapping[str, str], errors: dict[str, list[str]]
 ) -> tuple[int, int]:
-    values, wrong = parse(_options(group, partitions, replicas), given)
-    errors.update(wrong)
+    values, option_errors = parse(_options(group, partitions, replicas), originals)
+    errors.update(option_errors)
     count, factor = (-1 if value is None else int(value) for value in values.values())
     return count, factor
 
 
-def _configs(group: str, given: Mapping[str, str]) -> dict[str, str]:
+def _configs(group: str, originals: Mapping[str, str]) -> dict[str, str]:
     under = f"{PREFIX}{group}."
-    found = {name[len(under) :]: value for name, value in given.items() if name.startswith(under)}
-    return {name: value for name, value in found.items() if name not in _OWN}
+    settings = {name[len(under) :]: value for name, value in originals.items() if name.startswith(under)}
+    return {name: value for name, value in settings.items() if name not in _OWN}

@@ -1,7 +1,7 @@
-"""A table of texts in a compacted topic: everybody reads all of it, and what is written is seen by all.
+"""A table of strings in a compacted topic. Every worker reads the whole topic.
 
-A thread of its own reads. `put` returns when the brokers have stored it and this reader has come past it, so that who
-writes sees what it wrote.
+A separate thread reads. `put` returns when the brokers have stored the records and this reader has
+read them, so that a worker reads its own writes.
 """
 
 from __future__ import annotations
@@ -21,32 +21,35 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.spark.cluster import admin_settings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _TIMEOUT = 30.0
 _POLL = 0.5
 
 
 class TopicTable:
+    """Owns the current values by key, a producer and a consumer of one topic. Any thread may call
+    it. `on_change` runs in the reader's thread."""
+
     def __init__(
         self,
         client: Mapping[str, str],
         topic: str,
         partitions: int,
         replicas: int,
-        changed: Callable[[str, str | None], None] = lambda key, value: None,
+        on_change: Callable[[str, str | None], None] = lambda key, value: None,
     ) -> None:
         self.topic = topic
         self._values: dict[str, str] = {}
-        self._changed = changed
-        self._seen: dict[TopicPartition, int] = {}
-        self._moved = threading.Condition()
+        self._on_change = on_change
+        self._positions: dict[TopicPartition, int] = {}
+        self._condition = threading.Condition()
         self._closing = False
         self._create(client, partitions, replicas)
         common = dict(client)
         self._producer = Producer({**common, "acks": "all", "linger.ms": "0"})
         self._consumer = Consumer({**common, "auto.offset.reset": "earliest", "enable.auto.commit": "false"})
-        numbers = [one.partition for one in self._consumer.partitions_for(topic)]
+        numbers = [info.partition for info in self._consumer.partitions_for(topic)]
         self._partitions = [TopicPartition(topic, number) for number in numbers]
         self._consumer.assign(self._partitions)
         ends = self._consumer.end_offsets(self._partitions)
@@ -64,20 +67,20 @@ class TopicTable:
         return self._values.get(key)
 
     def items(self) -> list[tuple[str, str]]:
-        with self._moved:
+        with self._condition:
             return list(self._values.items())
 
     def put(self, values: Mapping[str, str | None]) -> None:
         futures = [self._producer.send(self.topic, value=value, key=key) for key, value in values.items()]
-        wanted: dict[TopicPartition, int] = {}
+        end_offsets: dict[TopicPartition, int] = {}
         for future in futures:
             try:
                 stored = future.get(_TIMEOUT)
             except KafkaError as error:
-                raise ConnectError(f"the topic {self.topic} could not be written to: {error}") from error
+                raise ConnectError(f"cannot write to topic {self.topic}: {error}") from error
             tp = TopicPartition(stored.topic, stored.partition)
-            wanted[tp] = max(wanted.get(tp, 0), stored.offset + 1)
-        self._wait_for(wanted, _TIMEOUT)
+            end_offsets[tp] = max(end_offsets.get(tp, 0), stored.offset + 1)
+        self._wait_for(end_offsets, _TIMEOUT)
 
     # --- inside
 
@@ -88,8 +91,8 @@ class TopicTable:
             try:
                 admin.create_topics([new])
             except AdminError as error:
-                if any(why.code != ErrorCode.TOPIC_ALREADY_EXISTS for why in error.errors.values()):
-                    raise ConnectError(f"the topic {self.topic} cannot be made: {error}") from None
+                if any(cause.code != ErrorCode.TOPIC_ALREADY_EXISTS for cause in error.errors.values()):
+                    raise ConnectError(f"cannot create topic {self.topic}: {error}") from None
 
     def _read(self) -> None:
         while not self._closing:
@@ -97,15 +100,15 @@ class TopicTable:
                 records = self._consumer.poll(_POLL)
             except KafkaError as error:
                 if not self._closing:
-                    log.warning("Reading %s: %s", self.topic, error)
+                    logger.warning("Reading %s: %s", self.topic, error)
                     time.sleep(_POLL)
                 continue
             except Exception as error:
                 if not self._closing:
-                    log.warning("Reading %s: %s", self.topic, error)
+                    logger.warning("Reading %s: %s", self.topic, error)
                 continue
-            heard = []
-            with self._moved:
+            changes = []
+            with self._condition:
                 for record in records:
                     key = bytes(record.key or b"").decode(errors="replace")
                     value = None if record.value is None else bytes(record.value).decode(errors="replace")
@@ -113,20 +116,20 @@ class TopicTable:
                         self._values.pop(key, None)
                     else:
                         self._values[key] = value
-                    heard.append((key, value))
+                    changes.append((key, value))
                 for tp in self._partitions:
-                    self._seen[tp] = self._consumer.position(tp)
-            # What hears of a change sees it; who waits for one knows that it was heard.
-            for key, value in heard:
-                self._changed(key, value)
-            with self._moved:
-                self._moved.notify_all()
+                    self._positions[tp] = self._consumer.position(tp)
+            # Listeners see the new values, and `put` returns after the listeners were called.
+            for key, value in changes:
+                self._on_change(key, value)
+            with self._condition:
+                self._condition.notify_all()
         self._consumer.close(5.0)
 
-    def _wait_for(self, wanted: Mapping[TopicPartition, int], timeout: float) -> None:
+    def _wait_for(self, end_offsets: Mapping[TopicPartition, int], timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        with self._moved:
-            while any(self._seen.get(tp, 0) < offset for tp, offset in wanted.items()):
+        with self._condition:
+            while any(self._positions.get(tp, 0) < offset for tp, offset in end_offsets.items()):
                 if self._closing or time.monotonic() >= deadline:
-                    raise ConnectError(f"the topic {self.topic} could not be read within {timeout:.0f} s")
-                self._moved.wait(1.0)
+                    raise ConnectError(f"topic {self.topic} could not be read within {timeout:.0f} s")
+                self._condition.wait(1.0)

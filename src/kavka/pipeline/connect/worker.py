@@ -1,4 +1,4 @@
-"""A worker: its settings, its Spark, its stores and its REST interface, put together and run until it is stopped."""
+"""A worker process: settings, Spark session, stores and REST interface, from start to stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.loading import Declared, items_of
-from kavka.pipeline.connect.options import parsed
+from kavka.pipeline.connect.options import parsed, warn_of_options_without_effect
 from kavka.pipeline.connect.providers import HIDDEN, NAMES, Providers, secret_values
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, DISTRIBUTED, STANDALONE, client_settings
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
@@ -28,7 +28,7 @@ from kavka.pipeline.spark.session import build_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _WATCH = 0.5
 _SPARK = {
@@ -39,8 +39,8 @@ _SPARK = {
 
 
 class Sessions:
-    """Spark, started when it is first asked for: one session for all tasks, which counts times in UTC. A task asks for
-    it in its own thread."""
+    """Owns the worker's Spark session, which all tasks share and which uses UTC. The first call
+    starts Spark. Each task calls it from its own thread."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -54,27 +54,30 @@ class Sessions:
             if self._base is None:
                 self._base = register(self._start())
             base = self._base
-        # Spark finds `format("kavka")` through the session that is active in the thread that asks, and a new thread
-        # has none.
+        # Spark resolves `format("kavka")` with the session that is active in the calling thread. A
+        # new thread has none.
         activate(base)
         return base
 
     def _start(self) -> SparkSession:
-        given = {name: value for name, value in self._properties.items() if name.startswith("spark.")}
-        master = given.pop("spark.master", None)
-        # What Spark's process writes itself is not seen by the filter that hides values of configuration providers;
-        # what fails a task is told by our own log.
+        settings = {name: value for name, value in self._properties.items() if name.startswith("spark.")}
+        master = settings.pop("spark.master", None)
+        # The log filter that hides values of configuration providers does not see the output of
+        # Spark's process. Our own log reports the failures of tasks.
         level = "OFF" if self._properties.get(NAMES) else "ERROR"
-        return build_session("kavka-connect", {**_SPARK, **given}, master, log_level=level, error=ConnectError)
+        return build_session("kavka-connect", {**_SPARK, **settings}, master, log_level=level, error=ConnectError)
 
-    def gone(self) -> bool:
-        """Whether Spark's process has ended by itself: it was killed, or ran out of memory or stack."""
+    def has_crashed(self) -> bool:
+        """Whether Spark's process ended unexpectedly: it was killed, or ran out of memory or
+        stack."""
         from pyspark import SparkContext
 
         process = getattr(SparkContext._gateway, "proc", None) if self._base is not None else None
         if process is None or process.poll() is None:
             return False
-        log.error("Spark's process has ended with %s. No connector can run here: the worker ends", process.returncode)
+        logger.error(
+            "Spark's process ended with code %s. The worker shuts down: it cannot run connectors", process.returncode
+        )
         return True
 
     def close(self) -> None:
@@ -84,14 +87,14 @@ class Sessions:
             try:
                 base.stop()
             except Exception as error:
-                log.debug("Stopping Spark: %s", error)
+                logger.debug("Stopping Spark: %s", error)
 
 
 def _find_plugins(folders: Iterable[str]) -> None:
     for folder in folders:
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
-            # Spark's Python workers load one's own classes, too.
+            # Spark's Python workers also load plugin classes.
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
@@ -100,8 +103,9 @@ def _prepare(properties: Mapping[str, str], options: Any, providers: Providers) 
         settings = parsed(options, properties)
     except ConfigErrors as error:
         raise ConfigErrors(providers.hidden_errors(error.errors, {}, {})) from None
-    # Before there are threads: modules of PySpark import one another, and two threads that are the first to import
-    # them see halves of them.
+    warn_of_options_without_effect(options, properties)
+    # PySpark's modules import one another. Import them before threads start: two threads that
+    # import them for the first time see incomplete modules.
     with contextlib.suppress(ImportError):
         import pyspark.sql  # noqa: F401
     _find_plugins(settings["plugin.path"])
@@ -110,7 +114,8 @@ def _prepare(properties: Mapping[str, str], options: Any, providers: Providers) 
 
 @contextlib.contextmanager
 def _resolved(properties: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Providers]]:
-    """(the worker's settings with what placeholders stand for, its providers). Meanwhile the log hides those values."""
+    """(the worker's settings with resolved placeholders, its providers). The log hides the resolved
+    values inside this context."""
     # A provider may be a plugin.
     _find_plugins(items_of(properties.get("plugin.path", "")))
     providers = Providers.of(properties, Declared.of(properties))
@@ -155,8 +160,8 @@ def run_standalone(
     connectors: Sequence[Mapping[str, str]],
     ready: Callable[[str], None] = lambda url: None,
 ) -> int:
-    """Until it is stopped, or, where all connectors have `trigger=available-now`, until they are done: 1 if one of
-    them failed."""
+    """Run until stopped, or, if all connectors have `trigger=available-now`, until they are done.
+    Returns 1 if one of them failed."""
     with _resolved(properties) as (resolved, providers):
         return _standalone(resolved, connectors, ready, providers)
 
@@ -178,13 +183,13 @@ def _standalone(
         if not name:
             raise ConfigErrors({"name": ['Missing required configuration "name" which has no default value.']})
         herder.create(name, dict(config), None)
-    triggers = [providers.resolved(one).get("trigger") for one in connectors]
-    until_done = bool(triggers) and all(one == AVAILABLE_NOW for one in triggers)
+    triggers = [providers.resolved(config).get("trigger") for config in connectors]
+    until_done = bool(triggers) and all(trigger == AVAILABLE_NOW for trigger in triggers)
     failed = False
 
     def watch() -> bool:
         nonlocal failed
-        if sessions.gone():
+        if sessions.has_crashed():
             failed = True
             return True
         outcomes = herder.all_done() if until_done else None
@@ -206,7 +211,7 @@ def _standalone(
 
 
 def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] = lambda url: None) -> int:
-    """Until it is stopped: 0, or, when its Spark has ended, 1."""
+    """Run until stopped. Returns 0, or 1 if the worker's Spark process ended."""
     with _resolved(properties) as (resolved, providers):
         return _distributed(resolved, ready, providers)
 
@@ -221,13 +226,13 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
     client = client_settings(properties)
     herder: DistributedHerder | None = None
 
-    def changed(key: str, value: str | None) -> None:
+    def on_change(key: str, value: str | None) -> None:
         if herder is not None:
-            herder.heard(key)
+            herder.on_change(key)
 
-    def table(what: str, partitions: int) -> TopicTable:
-        replicas = settings[f"{what}.storage.replication.factor"]
-        return TopicTable(client, settings[f"{what}.storage.topic"], partitions, replicas, changed)
+    def table(kind: str, partitions: int) -> TopicTable:
+        replicas = settings[f"{kind}.storage.replication.factor"]
+        return TopicTable(client, settings[f"{kind}.storage.topic"], partitions, replicas, on_change)
 
     tables = [table("config", 1)]
     try:
@@ -237,19 +242,20 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
         herder = DistributedHerder(worker, ConfigStore(tables[0]), StatusStore(tables[2]), settings, server.url)
         herder.start()
         try:
-            server.run(herder, sessions.gone, ready)
-            failed = sessions.gone()
+            server.run(herder, sessions.has_crashed, ready)
+            failed = sessions.has_crashed()
         finally:
             herder.close()
             sessions.close()
     finally:
-        for one in tables:
-            one.close()
+        for store in tables:
+            store.close()
     return 1 if failed else 0
 
 
 class Server:
-    """The listener of the REST interface, bound at once, so that its port is known before anything else is."""
+    """Owns the socket of the REST interface. The constructor binds it, so that the port is known
+    early."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         listener = (settings["listeners"] or ("http://localhost:8083",))[0]
@@ -264,8 +270,10 @@ class Server:
         self.socket.listen(100)
         address, bound = self.socket.getsockname()[:2]
         self._settings, self._host, self._address = settings, host, address
-        shown = settings["rest.advertised.host.name"] or (host if host not in ("", "0.0.0.0", "::") else _own_address())
-        self.name = f"{shown}:{settings['rest.advertised.port'] or bound}"
+        advertised = settings["rest.advertised.host.name"] or (
+            host if host not in ("", "0.0.0.0", "::") else _own_address()
+        )
+        self.name = f"{advertised}:{settings['rest.advertised.port'] or bound}"
         self.url = f"http://{self.name}"
 
     def run(self, herder: Herder, ended: Callable[[], bool], ready: Callable[[str], None]) -> None:
@@ -278,14 +286,15 @@ class Server:
         except ImportError as error:
             raise ConnectError("Connect's REST interface needs: pip install 'kavka[connect]'") from error
         access = Access.of(self._settings, self._host, self._address)
-        # Its lines go to the worker's own handlers, which hide secrets.
+        # Uvicorn's log lines go to the worker's handlers, which hide secrets.
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         config = uvicorn.Config(
             Api(herder, access).app(), log_config=None, access_log=False, http="h11", ws="none", lifespan="off",
             timeout_graceful_shutdown=5,
         )  # fmt: skip
         server = web.Server(config, self.socket)
-        # Uvicorn would end the process with the signal once it has stopped listening; there is more to stop.
+        # Uvicorn would end the process with the signal after it stops listening. The worker has
+        # more to stop.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,5 @@
-"""One flow, from a cluster to another: everything that its parts have to know. Goes to Spark's processes as JSON."""
+"""One flow, from a cluster to another: the settings of all its parts. Passed to Spark's processes
+as JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ PROGRESS_PREFIX = "kavka-mirror-"
 
 @dataclass(frozen=True)
 class Flow:
-    """`consumer`, `producer`, `source_admin` and `target_admin` are settings of clients. Times are in seconds; an
-    interval of 0 or less means once, at the start."""
+    """`consumer`, `producer`, `source_admin` and `target_admin` are client settings. Times are in
+    seconds; an interval of 0 or less means once, at the start."""
 
     source: str
     target: str
@@ -42,11 +43,14 @@ class Flow:
     separator: str = "."
     internal_separator: bool = True
     replication_factor: int | None = None
-    """Of topics that are made in the target; -1: what the target says; None: two, where there are two brokers."""
+    """Replication factor of topics created in the target; -1: the target's default; None: at most
+    two."""
     progress_group: str = ""
-    """The group of the source under which progress is committed, and where a start without a checkpoint goes on."""
+    """The source's group for the committed progress, where a start without a checkpoint
+    continues."""
     reset: str = "earliest"
-    """Where a partition without progress is begun at the start; one that appears later is read from its beginning."""
+    """Where a partition without progress starts; a partition that appears later is read from its
+    beginning."""
     enabled: bool = True
     create_topics: bool = True
     sync_partitions: bool = True
@@ -64,14 +68,14 @@ class Flow:
     sync_groups_interval: float = 60.0
     refresh_groups: float = 600.0
     internal_factors: Mapping[str, int] = field(default_factory=dict)
-    """Replicas of `heartbeats`, `checkpoints` and `offset-syncs` topics."""
+    """Replication factors of the topics `heartbeats`, `checkpoints` and `offset-syncs`."""
     exactly_once: bool = False
     state_dir: str = ""
     abort_on_failure: bool = True
     records_per_batch: int = 500_000
     others: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = ()
-    """The other flows that are enabled: (source, target, topics, topics.exclude). With names kept, a topic that would
-    come back on them is left alone."""
+    """The other enabled flows: (source, target, topics, topics.exclude). With unchanged names a
+    topic that they would carry back is not mirrored."""
 
     @property
     def name(self) -> str:
@@ -99,7 +103,7 @@ class Flow:
 
     @property
     def offset_syncs_topic(self) -> str:
-        """Named after the cluster that it is not in."""
+        """Named after the other cluster."""
         other = self.target if self.offset_syncs_location == "source" else self.source
         return self.policy.offset_syncs_topic(other)
 
@@ -110,34 +114,37 @@ class Flow:
     def remote_topic(self, topic: str) -> str:
         return self.policy.remote_topic(self.source, topic)
 
-    def wants_topic(self, topic: str) -> bool:
-        wanted = self.topic_filter.allows(topic) or (self.replicate_heartbeats and self.policy.is_heartbeats(topic))
-        return wanted and not self.policy.is_internal(topic) and not self.policy.is_cycle(topic, self.target)
+    def includes_topic(self, topic: str) -> bool:
+        is_included = self.topic_filter.allows(topic) or (
+            self.replicate_heartbeats and self.policy.is_heartbeats(topic)
+        )
+        return is_included and not self.policy.is_internal(topic) and not self.policy.is_cycle(topic, self.target)
 
-    def comes_back(self, topic: str) -> bool:
-        """With names kept: whether other flows carry the topic from the target back to the source."""
+    def is_returned(self, topic: str) -> bool:
+        """With unchanged names: whether other flows carry the topic from the target back to the
+        source."""
         if not self.policy.keeps_names or self.policy.is_heartbeats(topic):
             return False
         reached = {self.target}
         while True:
-            more = {
+            added = {
                 target
                 for source, target, topics, exclude in self.others
                 if source in reached and target not in reached and NameFilter(topics, exclude).allows(topic)
             }
-            if not more:
+            if not added:
                 return self.source in reached
-            reached |= more
+            reached |= added
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Flow:
-        found = json.loads(text)
+        fields = json.loads(text)
         for name in ("topics", "topics_exclude", "groups", "groups_exclude", "config_exclude"):
-            found[name] = tuple(found[name])
-        found["others"] = tuple(
-            (source, target, tuple(topics), tuple(exclude)) for source, target, topics, exclude in found["others"]
+            fields[name] = tuple(fields[name])
+        fields["others"] = tuple(
+            (source, target, tuple(topics), tuple(exclude)) for source, target, topics, exclude in fields["others"]
         )
-        return cls(**found)
+        return cls(**fields)

@@ -1,4 +1,5 @@
-"""What a flow does beside copying records: topics, their settings, heartbeats, groups; each when it is time for it."""
+"""The periodic jobs of a flow beside copying records: topics, their settings, heartbeats,
+groups."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.groups import GroupSync
 from kavka.pipeline.mirror.policy import HEARTBEATS
 from kavka.pipeline.mirror.records import Heartbeat
-from kavka.pipeline.mirror.source import described
+from kavka.pipeline.mirror.source import describe_existing
 from kavka.pipeline.mirror.topics import TopicSync
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-_AGAIN = 1.0
-_VISIBLE = 30.0
+_RETRY_DELAY = 1.0
+_VISIBLE_TIMEOUT = 30.0
 
 
 @dataclass
 class Job:
-    """`interval` of 0 or less: once."""
+    """An `interval` of 0 or less: run once."""
 
     name: str
     interval: float
@@ -37,15 +38,15 @@ class Job:
 
 
 class Housekeeping:
-    """A thread of its own. A job that fails is tried again; only what the first round must have done is waited for
-    (`ready`)."""
+    """Owns the thread that runs the jobs. A failed job is retried; the flow waits only for the jobs
+    of the first round (`ready`)."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mirror-{flow.name}", daemon=True)
         self.ready = threading.Event()
-        """The topics of the target are there, as far as they can be."""
+        """Set when the topics of the target exist, as far as they can be created."""
         self.last_error: str | None = None
         self.refused: set[str] = set()
 
@@ -69,13 +70,13 @@ class Housekeeping:
                 finally:
                     jobs.close()
         except Exception as error:
-            # Settings that no client can be made with; the query fails by them too, and says so.
+            # Invalid client settings. The query fails with them as well and reports it.
             self.last_error = str(error)
             if not isinstance(error, (KafkaError, ConfigError)):
-                log.exception("%s: the housekeeping has ended", flow.name)
+                logger.exception("%s: the housekeeping thread ended", flow.name)
 
     def _round(self, jobs: list[Job]) -> float:
-        """Do what is due; when the next is."""
+        """Run the due jobs; returns the time of the next one."""
         failed = None
         for job in jobs:
             if self._stop.is_set() or time.monotonic() < job.due:
@@ -86,9 +87,9 @@ class Housekeeping:
                 job.due = time.monotonic() + job.interval if job.interval > 0 else float("inf")
             except KafkaError as error:
                 job.failures += 1
-                job.due = time.monotonic() + min(30.0, _AGAIN * 2 ** min(job.failures, 5))
+                job.due = time.monotonic() + min(30.0, _RETRY_DELAY * 2 ** min(job.failures, 5))
                 failed = f"{job.name}: {error}"
-                log.warning("%s: %s failed, to be tried again: %s", self._flow.name, job.name, error)
+                logger.warning("%s: %s failed and is retried: %s", self._flow.name, job.name, error)
         self.last_error = failed
         if failed is None or all(not job.failures for job in jobs[:2]):
             self.ready.set()
@@ -96,17 +97,17 @@ class Housekeeping:
 
 
 class Jobs:
-    """The jobs of a flow, and what they keep from one time to the next."""
+    """The jobs of a flow, with their clients. For the thread of `Housekeeping`."""
 
-    def __init__(self, flow: Flow, source: Admin, target: Admin, owner: Housekeeping) -> None:
+    def __init__(self, flow: Flow, source: Admin, target: Admin, housekeeping: Housekeeping) -> None:
         self._flow = flow
         self._source = source
         self._target = target
-        self._owner = owner
+        self._housekeeping = housekeeping
         self._topics = TopicSync(flow, source, target)
         self._groups: GroupSync | None = None
         self._heart: Producer | None = None
-        self._jobs = [Job("making its own topics", 0, self._topics.own_topics)]
+        self._jobs = [Job("creating internal topics", 0, self._topics.own_topics)]
         if flow.enabled:
             self._add("refreshing topics", flow.refresh_topics, self._refresh)
             if flow.sync_configs:
@@ -132,23 +133,25 @@ class Jobs:
             self._heart.close(1.0)
 
     def _refresh(self) -> None:
-        if not self._flow.create_topics and self._owner.ready.is_set():
+        if not self._flow.create_topics and self._housekeeping.ready.is_set():
             return
-        made = self._topics.refresh()
-        self._owner.refused = self._topics.refused
-        if made and not self._owner.ready.is_set():
+        changed = self._topics.refresh()
+        self._housekeeping.refused = self._topics.refused
+        if changed and not self._housekeeping.ready.is_set():
             self._wait_for_topics()
 
     def _wait_for_topics(self) -> None:
-        """Reading begins where the flow says only with partitions that are there at the start: so wait until the target
-        shows what was just made in it."""
+        """Wait until the target's metadata contains the topics that were just created. The flow's
+        starting position applies only to partitions that exist at the start."""
         flow = self._flow
-        deadline = time.monotonic() + _VISIBLE
+        deadline = time.monotonic() + _VISIBLE_TIMEOUT
         while time.monotonic() < deadline:
-            wanted = [t for t in self._source.list_topics() if flow.wants_topic(t) and not flow.comes_back(t)]
-            remote = {flow.remote_topic(name) for name in wanted}
-            found = described(self._target, remote)
-            if len(found) == len(remote) and all(p.leader is not None for t in found.values() for p in t.partitions):
+            mirrored = [t for t in self._source.list_topics() if flow.includes_topic(t) and not flow.is_returned(t)]
+            remote = {flow.remote_topic(name) for name in mirrored}
+            existing = describe_existing(self._target, remote)
+            if len(existing) == len(remote) and all(
+                p.leader is not None for t in existing.values() for p in t.partitions
+            ):
                 return
             time.sleep(0.1)
 

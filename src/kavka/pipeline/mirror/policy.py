@@ -1,4 +1,5 @@
-"""Which topics and groups are mirrored, and what topics are called in the target: MirrorMaker's rules. No I/O."""
+"""MirrorMaker's rules: which topics and groups are mirrored, and the names of topics in the target.
+No I/O."""
 
 from __future__ import annotations
 
@@ -8,22 +9,21 @@ from collections.abc import Iterable
 from kavka.pipeline.spark.errors import OptionError
 
 HEARTBEATS = "heartbeats"
-CHECKPOINTS_SUFFIX = ".checkpoints.internal"
 DEFAULT, IDENTITY = "DefaultReplicationPolicy", "IdentityReplicationPolicy"
 
 
 class Policy:
-    """The names of topics in the target. Default: `<source>.<topic>`; Identity: as in the source."""
+    """The names of topics in the target. Default: `<source>.<topic>`; Identity: the same name."""
 
     def __init__(self, kind: str = DEFAULT, separator: str = ".", internal_separator: bool = True) -> None:
         short = kind.rsplit(".", 1)[-1]
         if short not in (DEFAULT, IDENTITY):
-            raise OptionError(f"replication.policy.class is {DEFAULT} or {IDENTITY}, not {kind}")
+            raise OptionError(f"replication.policy.class must be {DEFAULT} or {IDENTITY}, not {kind}")
         if not separator:
             raise OptionError("replication.policy.separator is empty")
         self.kind = short
         self.separator = separator
-        # Names of MirrorMaker's own topics have the separator too, unless the setting says otherwise.
+        # Names of MirrorMaker's internal topics use the separator as well, unless this is disabled.
         self._internal = separator if internal_separator else "."
 
     @property
@@ -31,13 +31,14 @@ class Policy:
         return self.kind == IDENTITY
 
     def remote_topic(self, source: str, topic: str) -> str:
-        """What a topic of the cluster `source` is called in the target. Heartbeats always tell where they are from."""
+        """The name in the target of a topic of the cluster `source`. Heartbeats always get the
+        prefix."""
         if self.keeps_names and not self.is_heartbeats(topic):
             return topic
         return f"{source}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """The cluster that a topic was mirrored from, as far as its name tells."""
+        """The cluster that a topic was mirrored from, according to its name."""
         if self.keeps_names and not self.is_heartbeats(topic):
             return None
         source, separator, _ = topic.partition(self.separator)
@@ -52,18 +53,19 @@ class Policy:
         return topic == HEARTBEATS or topic.endswith(f"{self.separator}{HEARTBEATS}")
 
     def is_cycle(self, topic: str, target: str) -> bool:
-        """Whether the topic has come from the target, over however many clusters."""
-        left: str | None = topic
-        while left is not None:
-            source = self.topic_source(left)
+        """Whether the topic originates from the target, over any number of clusters."""
+        name: str | None = topic
+        while name is not None:
+            source = self.topic_source(name)
             if source == target:
                 return True
-            left = self.upstream_topic(left)
+            name = self.upstream_topic(name)
         return False
 
     def is_internal(self, topic: str) -> bool:
-        """Kafka's own and MirrorMaker's own, which no setting can have mirrored. (Before 4.0 those were all that end
-        with `internal`; they are still left out unless `topics.exclude` says otherwise.)"""
+        """Internal topics of Kafka and MirrorMaker, which no setting can include. (Before 4.0 all
+        topics that end with `internal` were; they are still excluded by the default of
+        `topics.exclude`.)"""
         own = topic.startswith("mm2") and topic.endswith(f"{self._internal}internal")
         return own or topic.startswith(("__", ".")) or topic.endswith(self.checkpoints_topic(""))
 
@@ -75,21 +77,22 @@ class Policy:
 
 
 class NameFilter:
-    """Lists of regular expressions (Java's, as far as Python's are the same) that have to match the whole name."""
+    """Lists of regular expressions (Java's, as far as Python's are the same) that match the whole
+    name."""
 
     def __init__(self, include: Iterable[str], exclude: Iterable[str] = ()) -> None:
-        self._include = [_compiled(one) for one in include]
-        self._exclude = [_compiled(one) for one in exclude]
+        self._include = [_compiled(pattern) for pattern in include]
+        self._exclude = [_compiled(pattern) for pattern in exclude]
 
     def allows(self, name: str) -> bool:
-        return any(one.fullmatch(name) for one in self._include) and not any(
-            one.fullmatch(name) for one in self._exclude
+        return any(pattern.fullmatch(name) for pattern in self._include) and not any(
+            pattern.fullmatch(name) for pattern in self._exclude
         )
 
 
 def patterns(text: str) -> tuple[str, ...]:
-    """`a, b.*` as a list."""
-    return tuple(one.strip() for one in text.split(",") if one.strip())
+    """The items of `a, b.*`."""
+    return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
 
 
 def _compiled(text: str) -> re.Pattern[str]:

@@ -1,11 +1,13 @@
-"""The records of MirrorMaker's own topics, byte for byte as Kafka's `connect-mirror` writes them. No I/O.
+"""The records of MirrorMaker's topics, byte for byte as Kafka's `connect-mirror` writes them. No
+I/O.
 
 - `mm2-offset-syncs.<target>.internal`: topic, partition → upstream offset, downstream offset
-- `<source>.checkpoints.internal`: group, topic (its name in the target), partition → version 0, upstream offset,
-  downstream offset, metadata
+- `<source>.checkpoints.internal`: group, topic (its name in the target), partition → version 0,
+  upstream offset, downstream offset, metadata
 - `heartbeats`: source, target → version 0, timestamp
 
-Text has its length in two bytes before it; numbers are big-endian: partitions 4 bytes, offsets and times 8, versions 2.
+Strings have a two-byte length prefix; numbers are big-endian: partitions have 4 bytes, offsets and
+times 8, versions 2.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _HEARTBEAT = Struct(">hq")
 
 
 class RecordFormatError(ValueError):
-    """Bytes that are no such record."""
+    """The bytes are not such a record."""
 
 
 class OffsetSync(NamedTuple):
@@ -43,14 +45,15 @@ class OffsetSync(NamedTuple):
     @classmethod
     def read(cls, key: bytes, value: bytes) -> OffsetSync:
         try:
-            topic, at = _read_text(key, 0)
-            return cls(topic, *_I32.unpack_from(key, at), *_SYNC.unpack_from(value))
+            topic, position = _read_text(key, 0)
+            return cls(topic, *_I32.unpack_from(key, position), *_SYNC.unpack_from(value))
         except (StructError, UnicodeDecodeError) as error:
             raise RecordFormatError(f"not an offset sync: {error}") from None
 
 
 class Checkpoint(NamedTuple):
-    """Of a group: where it is in the source, and where that is in the target."""
+    """The position of a group: its offset in the source, and the corresponding offset in the
+    target."""
 
     group: str
     topic: str
@@ -68,9 +71,9 @@ class Checkpoint(NamedTuple):
     @classmethod
     def read(cls, key: bytes, value: bytes) -> Checkpoint:
         try:
-            group, at = _read_text(key, 0)
-            topic, at = _read_text(key, at)
-            (partition,) = _I32.unpack_from(key, at)
+            group, position = _read_text(key, 0)
+            topic, position = _read_text(key, position)
+            (partition,) = _I32.unpack_from(key, position)
             _, upstream, downstream = _CHECKPOINT.unpack_from(value)
             metadata, _ = _read_text(value, _CHECKPOINT.size)
         except (StructError, UnicodeDecodeError) as error:
@@ -79,6 +82,8 @@ class Checkpoint(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
+    """A sign of life of a flow, with the time of its creation in ms."""
+
     source: str
     target: str
     timestamp: int
@@ -92,16 +97,17 @@ class Heartbeat(NamedTuple):
     @classmethod
     def read(cls, key: bytes, value: bytes) -> Heartbeat:
         try:
-            source, at = _read_text(key, 0)
-            target, _ = _read_text(key, at)
+            source, position = _read_text(key, 0)
+            target, _ = _read_text(key, position)
             _, timestamp = _HEARTBEAT.unpack_from(value)
         except (StructError, UnicodeDecodeError) as error:
             raise RecordFormatError(f"not a heartbeat: {error}") from None
         return cls(source, target, timestamp)
 
 
-# Our own, as a header of an offset sync: how many records before this one, and without a gap among them, are as many
-# before it in the target. MirrorMaker does not look at headers; without this one, the sync stands for its record alone.
+# Our own header of an offset sync: the number of contiguous records before this one whose offsets
+# in the target are contiguous as well. MirrorMaker ignores headers. Without it the sync covers its
+# record alone.
 RUN_HEADER = "kavka.run"
 
 
@@ -120,9 +126,9 @@ def _text(text: str) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _read_text(data: bytes, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(data, at)
-    at += _LENGTH.size
-    if length < 0 or length > len(data) - at:
-        raise RecordFormatError(f"a text of {length} bytes where {len(data) - at} are left")
-    return data[at : at + length].decode(), at + length
+def _read_text(data: bytes, position: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(data, position)
+    position += _LENGTH.size
+    if length < 0 or length > len(data) - position:
+        raise RecordFormatError(f"a string of {length} bytes, but only {len(data) - position} bytes are left")
+    return data[position : position + length].decode(), position + length

@@ -1,8 +1,9 @@
-"""Flows that run: each a query of Spark Structured Streaming, started again when it fails, and its housekeeping.
+"""Runs flows: each is a Spark Structured Streaming query, restarted after failures, and its
+housekeeping.
 
-Where a flow got to is committed to its group in the source after every batch; a flow that starts goes on from there.
-Spark's own checkpoint is thrown away at the end, unless the flow is exactly once: then it lies under `state.dir`, and
-is what makes a batch that was begun before a crash the same batch after it.
+A flow commits its progress to its group in the source after every batch, and continues there when
+it starts. Spark's checkpoint is deleted at the end, unless the flow is exactly once: then it is in
+`state.dir`, and a batch that was started before a crash is repeated identically after it.
 """
 
 from __future__ import annotations
@@ -32,34 +33,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _SPARK = {
-    # Several flows share the cores, whichever has more to do.
+    # Several flows share the cores fairly.
     "spark.scheduler.mode": "FAIR",
-    # A row is a batch of records, up to a megabyte and more.
+    # A row stands for batches of records, up to a megabyte and more.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
 }
-# What the sink says when the target refuses a record: trying again would not help.
-_REFUSED = "was not written"
-_LOOK = 0.2
+# The sink's message for a record that the target rejects: retrying does not help.
+_REJECTED = "was not written"
+_POLL_INTERVAL = 0.2
 _LAG_INTERVAL = 1.0
-_LONGEST_PAUSE = 30.0
+_MAX_PAUSE = 30.0
 
 
-def session(master: str | None = None, more: Mapping[str, str] | None = None) -> SparkSession:
-    return build_session("kavka-mirror", {**_SPARK, **(more or {})}, master, log_level="OFF")
+def session(master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
+    return build_session("kavka-mirror", {**_SPARK, **(config or {})}, master, log_level="OFF")
 
 
 class RunningFlow:
-    """One flow; a thread of its own starts and watches the query."""
+    """Owns the query, the housekeeping and the status of one flow. Its thread starts and monitors
+    the query."""
 
     def __init__(self, flow: Flow, spark: SparkSession | None) -> None:
         self.flow = flow
         self.status = FlowStatus(flow.name)
         self._spark = spark
-        self._house = Housekeeping(flow)
+        self._housekeeping = Housekeeping(flow)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mirror-query-{flow.name}", daemon=True)
         self._query: StreamingQuery | None = None
@@ -69,7 +71,7 @@ class RunningFlow:
         self._folder = ""
 
     def start(self) -> None:
-        self._house.start()
+        self._housekeeping.start()
         if self.flow.enabled:
             self._thread.start()
         else:
@@ -77,13 +79,13 @@ class RunningFlow:
 
     def stop(self) -> None:
         self._stop.set()
-        self._house.stop()
+        self._housekeeping.stop()
 
     def join(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         if self.flow.enabled:
             self._thread.join(timeout)
-        self._house.join(max(0.0, deadline - time.monotonic()))
+        self._housekeeping.join(max(0.0, deadline - time.monotonic()))
         if self.status.state != FAILED:
             self.status.state = STOPPED
 
@@ -96,30 +98,30 @@ class RunningFlow:
     def _run(self) -> None:
         pause = 1.0
         try:
-            while not self._house.ready.wait(_LOOK):
-                self.status.error = self._house.last_error
+            while not self._housekeeping.ready.wait(_POLL_INTERVAL):
+                self.status.error = self._housekeeping.last_error
                 if self._stop.is_set():
                     return
             self._folder = self._checkpoint()
             while not self._stop.is_set():
                 began = time.monotonic()
-                error = self._query_until_it_ends()
+                error = self._run_query()
                 if error is None:
                     return
                 self.status.error = error
-                if _REFUSED in error and self.flow.abort_on_failure:
+                if _REJECTED in error and self.flow.abort_on_failure:
                     self.status.state = FAILED
-                    log.error("%s: %s", self.flow.name, error)
+                    logger.error("%s: %s", self.flow.name, error)
                     return
                 self.status.state = RETRYING
                 self.status.restarts += 1
-                # One that ran for a while is not the same trouble again.
-                pause = 1.0 if time.monotonic() - began > 60 else min(_LONGEST_PAUSE, pause * 2)
-                log.warning("%s: %s; starting again", self.flow.name, error)
+                # After a longer run the failure is a new one: reset the delay.
+                pause = 1.0 if time.monotonic() - began > 60 else min(_MAX_PAUSE, pause * 2)
+                logger.warning("%s: %s; restarting", self.flow.name, error)
                 self._stop.wait(pause)
         except Exception as error:
             self.status.state, self.status.error = FAILED, str(error)
-            log.exception("%s: the flow has ended", self.flow.name)
+            logger.exception("%s: the flow failed", self.flow.name)
         finally:
             if self._admin is not None:
                 self._admin.close()
@@ -134,8 +136,8 @@ class RunningFlow:
         name = f"{flow.source}-{flow.target}-{hashlib.sha256(f'{servers} {flow.group}'.encode()).hexdigest()[:8]}"
         return f"{flow.state_dir.rstrip('/')}/{name}"
 
-    def _query_until_it_ends(self) -> str | None:
-        """None when it was stopped, else why it failed."""
+    def _run_query(self) -> str | None:
+        """None if it was stopped, else the reason of the failure."""
         from pyspark.errors import PySparkException
 
         from kavka.pipeline.mirror.source import FORMAT, MirrorDataSource
@@ -152,19 +154,19 @@ class RunningFlow:
             query = self._query = writer.start()
             self.status.state = RUNNING
             while query.isActive and not self._stop.is_set():
-                self._look(query)
-                self._stop.wait(_LOOK)
+                self._update_status(query)
+                self._stop.wait(_POLL_INTERVAL)
             if self._stop.is_set():
                 query.stop()
                 return None
             failed = query.exception()
-            return "the query has ended" if failed is None else _reason(str(failed))
+            return "the query ended" if failed is None else _reason(str(failed))
         except PySparkException as error:
             return _reason(str(error))
 
-    # --- how far it is
+    # --- progress
 
-    def _look(self, query: StreamingQuery) -> None:
+    def _update_status(self, query: StreamingQuery) -> None:
         status = self.status
         progress = query.lastProgress
         if progress is not None and progress["batchId"] != status.batch and progress["sources"]:
@@ -172,20 +174,20 @@ class RunningFlow:
         if time.monotonic() >= self._lag_at:
             self._lag_at = time.monotonic() + _LAG_INTERVAL
             self._measure_lag()
-        status.refused = sorted(self._house.refused)
+        status.refused = sorted(self._housekeeping.refused)
         if status.state == RUNNING:
-            status.error = self._house.last_error
+            status.error = self._housekeeping.last_error
 
     def _batch_done(self, progress: Any) -> None:
         status, source = self.status, progress["sources"][0]
         end = _offsets(source["endOffset"])
         before = status.done or _offsets(source["startOffset"])
-        moved = sum(max(0, at - before.get(tp, 0)) for tp, at in end.items())
+        count = sum(max(0, at - before.get(tp, 0)) for tp, at in end.items())
         millis = progress["durationMs"].get("triggerExecution", 0)
         status.batch = progress["batchId"]
         status.done = end
-        status.records += moved
-        status.records_per_second = moved * 1000 / millis if millis else 0.0
+        status.records += count
+        status.records_per_second = count * 1000 / millis if millis else 0.0
         self._lag_at = 0.0
 
     def _measure_lag(self) -> None:
@@ -199,13 +201,13 @@ class RunningFlow:
             ends = self._admin.list_offsets(
                 dict.fromkeys(done, OffsetSpec.latest()), isolation_level=level, timeout=5.0
             )
-            self.status.lag = {tp: max(0, one.offset - done[tp]) for tp, one in ends.items()}
+            self.status.lag = {tp: max(0, end.offset - done[tp]) for tp, end in ends.items()}
         except KafkaError as error:
-            log.debug("%s: the ends of partitions could not be asked for: %s", self.flow.name, error)
+            logger.debug("%s: cannot list end offsets: %s", self.flow.name, error)
 
 
 class Mirror:
-    """All flows of a file."""
+    """All flows of a configuration file."""
 
     def __init__(self, flows: Iterable[Flow], spark: SparkSession | None = None) -> None:
         self.flows = [RunningFlow(flow, spark) for flow in flows]
@@ -219,7 +221,7 @@ class Mirror:
 
     @property
     def ended(self) -> bool:
-        """Whether no flow with records runs any more."""
+        """Whether all flows that mirror records have ended."""
         return all(flow.ended for flow in self.flows if flow.flow.enabled)
 
     def stop(self, timeout: float = 60.0) -> None:
@@ -231,15 +233,15 @@ class Mirror:
 
 
 def _offsets(text: Any) -> dict[TopicPartition, int]:
-    found = json.loads(text) if isinstance(text, str) else text
-    return from_checkpoint(found) if isinstance(found, dict) else {}
+    value = json.loads(text) if isinstance(text, str) else text
+    return from_checkpoint(value) if isinstance(value, dict) else {}
 
 
 def _reason(text: str) -> str:
-    """Of what Spark says, the line of ours."""
+    """Our own line in an error message of Spark."""
     for line in text.splitlines():
-        _, found, message = line.partition("PipelineError: ")
-        if found:
+        _, mark, message = line.partition("PipelineError: ")
+        if mark:
             return message.strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[0] if lines else "the query has failed")[:500]
+    return (lines[0] if lines else "the query failed")[:500]

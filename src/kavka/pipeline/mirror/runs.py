@@ -1,7 +1,9 @@
-"""Which offset of the target is which of the source, as runs: stretches in which both go up together. No I/O.
+"""The mapping of offsets between source and target, as runs: ranges in which both increase
+together. No I/O.
 
-A run begins anew where the source has offsets without a record (compacted, markers of transactions), where the target
-has some of its own (markers, other producers) and where records were written again after a crash.
+A new run starts where the source has offsets without a record (compaction, transaction markers),
+where the target has additional offsets (markers, other producers), and where records were written
+again after a crash.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-# Of a partition: in all, and of one batch of the stream. Those left out make translation less exact, never wrong.
-MOST_RUNS = 20_000
-MOST_NEW = 100
+# Limits per partition: in total, and per micro-batch. Dropped runs make translation less exact,
+# never wrong.
+MAX_RUNS = 20_000
+MAX_NEW_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Run:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same in as few runs as possible. They come in the order of the source."""
+    """The same mapping in the minimal number of runs. The runs are in the order of the source."""
     out: list[Run] = []
     for run in runs:
         last = out[-1] if out else None
@@ -40,16 +43,16 @@ def joined(runs: Iterable[Run]) -> list[Run]:
     return out
 
 
-def thinned(runs: list[Run], most: int) -> list[Run]:
-    """At most so many: the last, and of the others every second, fourth …"""
+def thinned(runs: list[Run], limit: int) -> list[Run]:
+    """At most `limit` runs: the last one, and every second, fourth … of the others."""
     step = 1
-    while (len(runs) + step - 1) // step > most:
+    while (len(runs) + step - 1) // step > limit:
         step *= 2
     return runs if step == 1 else runs[::-1][::step][::-1]
 
 
 class Translation:
-    """What is known of one partition."""
+    """The runs of one partition, ordered by source offset."""
 
     def __init__(self) -> None:
         self._runs: list[Run] = []
@@ -58,8 +61,8 @@ class Translation:
         return bool(self._runs)
 
     def add(self, run: Run) -> None:
-        """The newest is what counts: where it begins before the end of what is known, that was written again (or the
-        source was made anew, and then nothing of before holds)."""
+        """Add the newest run. If it starts before the end of earlier runs, those records were
+        written again (or the source was recreated, and all earlier runs are invalid)."""
         runs = self._runs
         while runs and runs[-1].end > run.upstream:
             last = runs.pop()
@@ -67,13 +70,13 @@ class Translation:
                 runs.append(replace(last, count=run.upstream - last.upstream))
                 break
         runs[-1:] = joined([*runs[-1:], run])
-        if len(runs) > MOST_RUNS:
-            self._runs = thinned(runs, MOST_RUNS // 2)
+        if len(runs) > MAX_RUNS:
+            self._runs = thinned(runs, MAX_RUNS // 2)
 
     def downstream(self, upstream: int) -> int | None:
-        """Where a group that will read `upstream` next in the source has to go on in the target: nothing is left out,
-        and where runs are missing some may come again. None where what it will read was mirrored before anything that
-        is known."""
+        """The offset in the target for a group whose next offset in the source is `upstream`. No
+        record is skipped; if runs are missing some records may be read twice. None if the offset
+        precedes all runs."""
         runs = self._runs
         index = bisect_right(runs, upstream, key=lambda run: run.upstream) - 1
         if index < 0:

@@ -1,9 +1,10 @@
-"""From the files of MirrorMaker to flows. No I/O.
+"""Parses MirrorMaker's configuration files to flows. No I/O.
 
-MirrorMaker 2's file names clusters (`clusters = A, B`) and says of each how it is reached (`A.bootstrap.servers`), and
-of each pair whether and how it is mirrored (`A->B.enabled`, `A->B.topics`). A setting of a pair comes before the same
-without one. Settings of clients: `consumer.x` for all, `A.consumer.x`, `A->B.consumer.x`, and the same for `producer`
-and `admin`; `A.x` where x is a setting of every client.
+MirrorMaker 2's file names clusters (`clusters = A, B`) and has their connection settings
+(`A.bootstrap.servers`), and for each pair whether and how it is mirrored (`A->B.enabled`,
+`A->B.topics`). A setting of a pair takes precedence over the same setting without one. Client
+settings: `consumer.x` for all, `A.consumer.x`, `A->B.consumer.x`, and likewise for `producer` and
+`admin`; `A.x` for a setting of every client.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.policy import DEFAULT, Policy, patterns
 from kavka.pipeline.spark.errors import OptionError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# As MirrorMaker sets them: what cannot be sent is waited for, in order, until it can be.
+# MirrorMaker's defaults: records that cannot be sent are retried in order, without a limit.
 PRODUCER_DEFAULTS = {
     "acks": "all",
     "delivery.timeout.ms": str(0x7FFFFFFF),
@@ -34,10 +35,10 @@ PRODUCER_DEFAULTS = {
     "batch.max.bytes": str(512 * 1024),
     "linger.ms": "5",
 }
-# A batch is read whole, however large it is, and is not much work: larger answers make fewer requests.
+# Batches are copied without decoding, whatever their size. Larger responses need fewer requests.
 CONSUMER_DEFAULTS = {"fetch.max.bytes": str(16 * 1024 * 1024), "max.partition.fetch.bytes": str(4 * 1024 * 1024)}
 
-# Of a pair, or of all pairs: which name of `Flow`, and how it is read.
+# Settings of a pair, or of all pairs: field of `Flow`, and format.
 _SETTINGS: dict[str, tuple[str, str]] = {
     "topics": ("topics", "list"),
     "topics.exclude": ("topics_exclude", "list"),
@@ -66,7 +67,7 @@ _SETTINGS: dict[str, tuple[str, str]] = {
     "sync.group.offsets.interval.seconds": ("sync_groups_interval", "seconds"),
     "refresh.groups.interval.seconds": ("refresh_groups", "seconds"),
     "exactly.once.source.support": ("exactly_once", "exactly once"),
-    # Ours.
+    # Additions of Kavka.
     "state.dir": ("state_dir", "text"),
     "max.records.per.batch": ("records_per_batch", "number"),
     "progress.group.id": ("progress_group", "text"),
@@ -74,7 +75,8 @@ _SETTINGS: dict[str, tuple[str, str]] = {
 _REFRESH_GROUPS = "refresh.groups.enabled"
 _FACTORS = ("heartbeats", "checkpoints", "offset-syncs")
 _MIRROR, _BYTES = "org.apache.kafka.connect.mirror.", "org.apache.kafka.connect.converters.ByteArrayConverter"
-# Settings that change what is mirrored and are not supported: only values that mean what is done anyway are accepted.
+# Unsupported settings that change what is mirrored: only values that equal the actual behaviour are
+# accepted.
 _ONLY: dict[str, frozenset[str]] = {
     "topic.filter.class": frozenset({"DefaultTopicFilter", f"{_MIRROR}DefaultTopicFilter"}),
     "group.filter.class": frozenset({"DefaultGroupFilter", f"{_MIRROR}DefaultGroupFilter"}),
@@ -86,44 +88,52 @@ _ONLY: dict[str, frozenset[str]] = {
     ),
     **dict.fromkeys(("config.providers", "transforms", "predicates"), frozenset()),
 }
-# Settings of MirrorMaker and of the Connect workers under it that say nothing here, or nothing that could be done.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "tasks.max", "offset.lag.max", "admin.timeout.ms", "consumer.poll.timeout.ms",
-        "sync.topic.acls.enabled", "sync.topic.acls.interval.seconds", "use.incremental.alter.configs",
-        "add.source.alias.to.metrics", "dedicated.mode.enable.internal.rest", "listeners",
-        "offset.storage.replication.factor", "status.storage.replication.factor", "config.storage.replication.factor",
-        "offset.storage.topic", "status.storage.topic", "config.storage.topic", "group.id", "name",
-        "offset.flush.interval.ms", "offset.flush.timeout.ms", "metric.reporters", "enabled",
-    }
-)  # fmt: skip
+_NO_CONNECT = "the mirror does not run in Kafka Connect"
+# Settings of MirrorMaker, and of the Connect workers that it runs in, that are accepted without
+# effect, and the reason.
+_WITHOUT_EFFECT: dict[str, str] = {
+    **dict.fromkeys(("sync.topic.acls.enabled", "sync.topic.acls.interval.seconds"), "ACLs are not synced"),
+    **dict.fromkeys(("admin.timeout.ms", "consumer.poll.timeout.ms"), "set the timeouts of the clients"),
+    "offset.lag.max": "offset syncs are written with every batch",
+    "use.incremental.alter.configs": "configurations are always altered incrementally",
+    "add.source.alias.to.metrics": "the metrics are labelled by flow",
+    "metric.reporters": "Prometheus reads the metrics of the mirror",
+    **dict.fromkeys(
+        ("tasks.max", "name", "group.id", "listeners", "dedicated.mode.enable.internal.rest",
+         "offset.storage.replication.factor", "status.storage.replication.factor", "config.storage.replication.factor",
+         "offset.storage.topic", "status.storage.topic", "config.storage.topic",
+         "offset.flush.interval.ms", "offset.flush.timeout.ms"),
+        _NO_CONNECT,
+    ),
+}  # fmt: skip
 _CLIENTS = {"consumer": CONSUMER_CONFIGS, "producer": PRODUCER_CONFIGS, "admin": ADMIN_CONFIGS}
 
 
-def flows_of(given: Mapping[str, str], only_targets: Iterable[str] = ()) -> list[Flow]:
-    """All pairs that are enabled, or that heartbeats are written for; of `only_targets` where some are named."""
-    clusters = patterns(given.get("clusters", ""))
+def flows_of(settings: Mapping[str, str], only_targets: Iterable[str] = ()) -> list[Flow]:
+    """All pairs that are enabled or that write heartbeats; only those of `only_targets` if it is
+    not empty."""
+    clusters = patterns(settings.get("clusters", ""))
     if not clusters:
-        raise OptionError('there is no setting "clusters": which clusters are there?')
+        raise OptionError('the setting "clusters" is missing')
     if len(set(clusters)) != len(clusters):
-        raise OptionError("clusters names a cluster twice")
+        raise OptionError("clusters contains a cluster twice")
     for name in only_targets:
         if name not in clusters:
-            raise OptionError(f"there is no cluster {name} among {', '.join(clusters)}")
+            raise OptionError(f"the cluster {name} is not one of {', '.join(clusters)}")
     for cluster in clusters:
-        if not given.get(f"{cluster}.bootstrap.servers"):
-            raise OptionError(f"there is no setting {cluster}.bootstrap.servers")
-    _refuse_unsupported(given, clusters)
-    _warn_of_unknown(given, clusters)
+        if not settings.get(f"{cluster}.bootstrap.servers"):
+            raise OptionError(f"the setting {cluster}.bootstrap.servers is missing")
+    _reject_unsupported(settings, clusters)
+    _warn_of_unknown(settings, clusters)
     pairs = list(permutations(clusters, 2))
-    enabled = {pair for pair in pairs if _flag("enabled", given.get(f"{pair[0]}->{pair[1]}.enabled", "false"))}
-    flows = [_flow(given, source, target, (source, target) in enabled) for source, target in pairs]
+    enabled = {pair for pair in pairs if _flag("enabled", settings.get(f"{pair[0]}->{pair[1]}.enabled", "false"))}
+    flows = [_flow(settings, source, target, (source, target) in enabled) for source, target in pairs]
     flows = [flow for flow in flows if flow.enabled or flow.emit_heartbeats]
     if not enabled:
-        raise OptionError(f"nothing is mirrored: no pair is enabled ({clusters[0]}->{clusters[-1]}.enabled = true)")
-    _refuse_circles([flow for flow in flows if flow.enabled])
-    wanted = set(only_targets)
-    return [_with_others(flow, flows) for flow in flows if not wanted or flow.target in wanted]
+        raise OptionError(f"no pair of clusters is enabled ({clusters[0]}->{clusters[-1]}.enabled = true)")
+    _reject_loops([flow for flow in flows if flow.enabled])
+    targets = set(only_targets)
+    return [_with_others(flow, flows) for flow in flows if not targets or flow.target in targets]
 
 
 def simple_flow(
@@ -134,16 +144,17 @@ def simple_flow(
     abort_on_failure: bool = True,
     **more: Any,
 ) -> Flow:
-    """What the older MirrorMaker does: topics that match, under their own names, and nothing else."""
-    for which, settings in (("--consumer.config", consumer), ("--producer.config", producer)):
+    """The flow of the older MirrorMaker: matching topics, under the same names, and nothing
+    else."""
+    for option, settings in (("--consumer.config", consumer), ("--producer.config", producer)):
         if not settings.get("bootstrap.servers"):
-            raise OptionError(f"{which} has no bootstrap.servers")
+            raise OptionError(f"{option} has no bootstrap.servers")
     group = consumer.get("group.id", "").strip()
     if not group:
         raise OptionError("--consumer.config has no group.id")
     reset = consumer.get("auto.offset.reset", "latest").strip()
     if reset not in ("earliest", "latest"):
-        raise OptionError(f"auto.offset.reset is earliest or latest, not {reset}")
+        raise OptionError(f"auto.offset.reset must be earliest or latest, not {reset}")
     age = consumer.get("metadata.max.age.ms", "300000")
     if not age.isdigit():
         raise OptionError(f"metadata.max.age.ms must be a number of milliseconds, not '{age}'")
@@ -151,9 +162,9 @@ def simple_flow(
         source="source",
         target="target",
         consumer=_consumer(consumer),
-        producer={**PRODUCER_DEFAULTS, **_known(producer, PRODUCER_CONFIGS)},
-        source_admin=_known(consumer, ADMIN_CONFIGS),
-        target_admin=_known(producer, ADMIN_CONFIGS),
+        producer={**PRODUCER_DEFAULTS, **_supported(producer, PRODUCER_CONFIGS)},
+        source_admin=_supported(consumer, ADMIN_CONFIGS),
+        target_admin=_supported(producer, ADMIN_CONFIGS),
         topics=(include,),
         topics_exclude=(r"__.*",),
         policy_class="IdentityReplicationPolicy",
@@ -173,85 +184,85 @@ def simple_flow(
     return flow
 
 
-def _flow(given: Mapping[str, str], source: str, target: str, enabled: bool) -> Flow:
+def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool) -> Flow:
     prefix = f"{source}->{target}."
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, (field, kind) in _SETTINGS.items():
         for full in (f"{prefix}{name}", name):
-            if full in given:
-                found[field] = _read(full, given[full], kind)
+            if full in settings:
+                fields[field] = _read(full, settings[full], kind)
                 break
-    # In MirrorMaker it is a setting of the workers that write to the target.
+    # In MirrorMaker this is a setting of the workers that write to the target.
     exactly = f"{target}.exactly.once.source.support"
-    if exactly in given and f"{prefix}exactly.once.source.support" not in given:
-        found["exactly_once"] = _read(exactly, given[exactly], "exactly once")
+    if exactly in settings and f"{prefix}exactly.once.source.support" not in settings:
+        fields["exactly_once"] = _read(exactly, settings[exactly], "exactly once")
     refresh = f"{prefix}{_REFRESH_GROUPS}"
-    if not _flag(_REFRESH_GROUPS, given.get(refresh, given.get(_REFRESH_GROUPS, "true"))):
+    if not _flag(_REFRESH_GROUPS, settings.get(refresh, settings.get(_REFRESH_GROUPS, "true"))):
         # Once, at the start.
-        found["refresh_groups"] = 0.0
+        fields["refresh_groups"] = 0.0
     factors = {}
     for which in _FACTORS:
         name = f"{which}.topic.replication.factor"
-        text = given.get(f"{prefix}{name}", given.get(name))
+        text = settings.get(f"{prefix}{name}", settings.get(name))
         if text is not None:
             factors[which] = int(_read(name, text, "number"))
     for required, dependent in (("emit_offset_syncs", "emit_checkpoints"), ("emit_checkpoints", "sync_groups")):
-        if not found.get(required, True):
-            found[dependent] = False
-    Policy(found.get("policy_class", DEFAULT), found.get("separator", "."))
-    consumer = _client(given, source, prefix, "source", "consumer")
+        if not fields.get(required, True):
+            fields[dependent] = False
+    Policy(fields.get("policy_class", DEFAULT), fields.get("separator", "."))
+    consumer = _client(settings, source, prefix, "source", "consumer")
     reset = consumer.get("auto.offset.reset", "earliest")
     if reset not in ("earliest", "latest"):
-        raise OptionError(f"auto.offset.reset of {prefix[:-1]} is earliest or latest, not {reset}")
+        raise OptionError(f"auto.offset.reset of {prefix[:-1]} must be earliest or latest, not {reset}")
     flow = Flow(
         source=source,
         target=target,
         consumer=_consumer(consumer),
-        producer={**PRODUCER_DEFAULTS, **_client(given, target, prefix, "target", "producer")},
-        source_admin=_client(given, source, prefix, "source", "admin"),
-        target_admin=_client(given, target, prefix, "target", "admin"),
+        producer={**PRODUCER_DEFAULTS, **_client(settings, target, prefix, "target", "producer")},
+        source_admin=_client(settings, source, prefix, "source", "admin"),
+        target_admin=_client(settings, target, prefix, "target", "admin"),
         reset=reset,
         enabled=enabled,
         internal_factors=factors,
-        **found,
+        **fields,
     )
     _check(flow)
     return flow
 
 
 def _check(flow: Flow) -> None:
-    # A wrong pattern is found now, not when the first topic is looked at.
+    # Compile the patterns now, to reject invalid ones.
     assert flow.topic_filter and flow.group_filter and flow.config_filter
     if flow.enabled and flow.exactly_once and not flow.state_dir:
-        raise OptionError("exactly once needs state.dir: a folder for what has to be known after a crash")
+        raise OptionError("exactly once requires state.dir: a folder for state that survives a crash")
     if flow.exactly_once and not flow.abort_on_failure:
         raise OptionError(
-            "exactly once cannot leave out records that the target refuses: abort.on.send.failure is true"
+            "exactly once cannot skip records that the target rejects: abort.on.send.failure must be true"
         )
 
 
-def _client(given: Mapping[str, str], cluster: str, pair: str, side: str, kind: str) -> dict[str, str]:
+def _client(settings: Mapping[str, str], cluster: str, pair: str, side: str, kind: str) -> dict[str, str]:
     table = _CLIENTS[kind]
-    found: dict[str, str] = {}
+    client: dict[str, str] = {}
     for prefix in (
         f"{kind}.", f"{side}.{kind}.", f"{cluster}.", f"{cluster}.{kind}.", f"{pair}{kind}.", f"{pair}{side}.{kind}.",
     ):  # fmt: skip
-        for name, value in given.items():
+        for name, value in settings.items():
             if name.startswith(prefix):
-                found[name[len(prefix) :]] = value
-    return _known(found, table)
+                client[name[len(prefix) :]] = value
+    return _supported(client, table)
 
 
-def _known(given: Mapping[str, str], table: Any) -> dict[str, str]:
-    return {name: value.strip() for name, value in given.items() if table.get(name) is not None}
+def _supported(settings: Mapping[str, str], table: Any) -> dict[str, str]:
+    return {name: value.strip() for name, value in settings.items() if table.get(name) is not None}
 
 
-def _consumer(given: Mapping[str, str]) -> dict[str, str]:
-    """Where reading begins, and what is committed, is the mirror's affair."""
+def _consumer(settings: Mapping[str, str]) -> dict[str, str]:
+    """The mirror itself determines the starting position and the commits."""
     ours = ("group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "group.instance.id")
     theirs = ("key.deserializer", "value.deserializer", "interceptor.classes", "partition.assignment.strategy")
-    known = _known(given, CONSUMER_CONFIGS)
-    return {**CONSUMER_DEFAULTS, **{name: value for name, value in known.items() if name not in (*ours, *theirs)}}
+    supported = _supported(settings, CONSUMER_CONFIGS)
+    return {**CONSUMER_DEFAULTS, **{name: value for name, value in supported.items() if name not in (*ours, *theirs)}}
 
 
 def _read(name: str, text: str, kind: str) -> Any:
@@ -267,19 +278,19 @@ def _read(name: str, text: str, kind: str) -> Any:
             return float(_number(name, text))
         case "location":
             if text not in ("source", "target"):
-                raise OptionError(f"{name} is source or target, not {text}")
+                raise OptionError(f"{name} must be source or target, not {text}")
         case "exactly once":
             if text not in ("enabled", "disabled", "preparing"):
-                raise OptionError(f"{name} is enabled or disabled, not {text}")
+                raise OptionError(f"{name} must be enabled or disabled, not {text}")
             return text == "enabled"
     return text
 
 
 def _flag(name: str, text: str) -> bool:
-    found = {"true": True, "false": False}.get(text.strip().lower())
-    if found is None:
-        raise OptionError(f"{name} is true or false, not {text}")
-    return found
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise OptionError(f"{name} must be true or false, not {text}")
+    return value
 
 
 def _number(name: str, text: str) -> int:
@@ -289,8 +300,9 @@ def _number(name: str, text: str) -> int:
         raise OptionError(f"{name} must be a whole number, not '{text}'") from None
 
 
-def _refuse_circles(flows: list[Flow]) -> None:
-    """Two flows with names kept that have the very same topics: nothing would be left to mirror."""
+def _reject_loops(flows: list[Flow]) -> None:
+    """Rejects two opposite flows with unchanged names and the same topics: nothing could be
+    mirrored."""
     for flow, other in permutations(flows, 2):
         if (
             flow.policy.keeps_names
@@ -299,41 +311,43 @@ def _refuse_circles(flows: list[Flow]) -> None:
         ):
             raise OptionError(
                 f"{flow.name} and {other.name} have the same topics and IdentityReplicationPolicy keeps their names: "
-                "every record would go round in circles. Give each its own topics, or use DefaultReplicationPolicy"
+                "every record would loop forever. Use different topics for each, or DefaultReplicationPolicy"
             )
 
 
 def _with_others(flow: Flow, flows: list[Flow]) -> Flow:
     others = tuple(
-        (one.source, one.target, one.topics, one.topics_exclude) for one in flows if one.enabled and one is not flow
+        (other.source, other.target, other.topics, other.topics_exclude)
+        for other in flows
+        if other.enabled and other is not flow
     )
     return replace(flow, others=others)
 
 
-def _refuse_unsupported(given: Mapping[str, str], clusters: Iterable[str]) -> None:
-    """What a user excludes by such a setting would be mirrored if it were ignored."""
+def _reject_unsupported(settings: Mapping[str, str], clusters: Iterable[str]) -> None:
+    """Ignoring such a setting could mirror data that the user wants to exclude."""
     prefixes = ["", *(f"{cluster}." for cluster in clusters)]
     prefixes += [f"{source}->{target}." for source, target in permutations(clusters, 2)]
     for prefix in prefixes:
         for name, accepted in _ONLY.items():
-            value = given.get(f"{prefix}{name}", "").strip()
+            value = settings.get(f"{prefix}{name}", "").strip()
             if value and value not in accepted:
                 allowed = f" (only {min(accepted, key=len)})" if accepted else ""
                 raise OptionError(f"{prefix}{name} = {value} is not supported{allowed}: remove it")
 
 
-def _warn_of_unknown(given: Mapping[str, str], clusters: Iterable[str]) -> None:
+def _warn_of_unknown(settings: Mapping[str, str], clusters: Iterable[str]) -> None:
     pairs = [f"{source}->{target}." for source, target in permutations(clusters, 2)]
     factors = {f"{which}.topic.replication.factor" for which in _FACTORS}
-    known = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, _REFRESH_GROUPS, *factors}
+    names = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, _REFRESH_GROUPS, "enabled", *factors}
     clients = ("consumer.", "producer.", "admin.", "source.", "target.")
-    for full in sorted(given):
+    for full in sorted(settings):
         name = next((full[len(pair) :] for pair in pairs if full.startswith(pair)), full)
         of_cluster = name == full and any(full.startswith(f"{cluster}.") for cluster in clusters)
         if full == "clusters" or full.startswith("spark.") or of_cluster or name.startswith(clients):
             continue
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            log.warning("%s is no setting%s", full, f"; did you mean {near[0]}?" if near else "")
-        elif name == "sync.topic.acls.enabled" and given[full].strip().lower() == "true":
-            log.warning("ACLs are not synced: %s has no effect", full)
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            logger.warning("%s is not a setting%s", full, f"; did you mean {near[0]}?" if near else "")
+        elif name in _WITHOUT_EFFECT and (name, settings[full].strip()) != ("sync.topic.acls.enabled", "false"):
+            logger.warning("%s has no effect: %s", full, _WITHOUT_EFFECT[name])

@@ -1,9 +1,10 @@
-"""What a flow writes: stretches of partitions, fetched from the source and sent to the partitions of the same numbers
-of the target, batch by batch and unopened; and then which offset became which.
+"""Writes the records of a flow: fetches ranges of partitions from the source and sends them to the
+same partitions of the target, as whole record batches without decoding them; then publishes the
+mapping of offsets.
 
-The offset syncs of a batch of the stream are written when it is done, with transactions when they are committed. A
-crash in between leaves them out, and the next batch brings newer ones: until then groups are translated to where they
-were before.
+The offset syncs of a micro-batch are written after it is done, with transactions after they are
+committed. A crash in between loses them, and the next micro-batch writes newer ones: until then
+groups are translated to their earlier positions.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from kavka.client.consumer.buffer import WholeBatch
 from kavka.client.consumer.ranges import batch_range
 from kavka.client.producer.producer import Producer
-from kavka.client.producer.whole import BatchFuture
+from kavka.client.producer.send_batch import BatchFuture
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.mirror.records import RUN_HEADER, OffsetSync, run_header
-from kavka.pipeline.mirror.runs import MOST_NEW, Run, joined, thinned
+from kavka.pipeline.mirror.runs import MAX_NEW_RUNS, Run, joined, thinned
 from kavka.pipeline.mirror.source import SCHEMA, read_options
-from kavka.pipeline.spark.errors import PipelineError, one_clear_line
+from kavka.pipeline.spark.errors import PipelineError, concise_errors
 from kavka.pipeline.spark.offsets import Range
 from kavka.pipeline.spark.options import SinkOptions, sink_options
-from kavka.pipeline.spark.reading import in_pieces
+from kavka.pipeline.spark.reading import read_pieces
 from kavka.pipeline.spark.rows import Future, Layout
 from kavka.pipeline.spark.sink import task_attempt
 from kavka.pipeline.spark.two_phase import Report, abort_reports, commit_stream, write_stream
 from kavka.pipeline.spark.writing import write
 from kavka.records.reader import read_records
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LAYOUT = Layout(None, SCHEMA.names.index("range"))
-# Of batches that are on their way: beyond this many, those that are done are taken off before the next is sent.
+# The number of batches in flight beyond which completed ones are removed before the next is sent.
 _MANY = 256
-# What the target says of records that it will never take.
-REFUSED = frozenset(
+# Error codes of the target for records that it will never accept.
+REJECTED = frozenset(
     {
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -68,16 +69,17 @@ def write_options(flow: Flow) -> SinkOptions:
 
 
 @dataclass(frozen=True)
-class Moved(WriterCommitMessage):
-    """From a task to the driver: which records went where, by (topic of the source, partition)."""
+class Transferred(WriterCommitMessage):
+    """The message from a task to the driver: the runs of offsets by (topic of the source,
+    partition)."""
 
     runs: Mapping[tuple[str, int], Sequence[Run]]
     records: int
     report: Report | None = None
 
 
-class _Forgiving:
-    """A future whose failure is told and no more than that (`--abort.on.send.failure false`)."""
+class _LoggedFailure:
+    """A future that only logs its failure (`--abort.on.send.failure false`)."""
 
     def __init__(self, future: BatchFuture) -> None:
         self._future = future
@@ -89,52 +91,52 @@ class _Forgiving:
         try:
             return self._future.get(timeout)
         except KafkaError as error:
-            log.error("%d records were not written and are left out: %s", self._future.count, error)
+            logger.error("%d records were not written and are skipped: %s", self._future.count, error)
             return None
 
 
 @dataclass
-class Moves:
-    """What one task sends."""
+class Transfer:
+    """The batches that one task sends. Owns those in flight and the runs of completed ones."""
 
     flow: Flow
     records: int = 0
     _runs: dict[tuple[str, int], list[Run]] = field(default_factory=dict)
     _sent: deque[tuple[tuple[str, int], Sequence[int], BatchFuture]] = field(default_factory=deque)
-    """Topic of the source and partition, the offsets there, and what becomes of them; in order."""
+    """(Topic of the source and partition, source offsets, future), in order."""
 
-    def send(self, producer: Producer, rows: pa.RecordBatch, where: Layout) -> list[Future]:
-        """Fetch and send the stretches that the rows stand for. What is left to wait for: the first batch, and the
-        last ones."""
+    def send(self, producer: Producer, rows: pa.RecordBatch, layout: Layout) -> list[Future]:
+        """Fetch and send the ranges in the rows. Returns the futures of the first batch and of
+        those still in flight."""
         out: list[Future] = []
         options = read_options(self.flow)
         for row in rows.to_pylist():
-            wanted = Range(row["source"], row["partition"], row["first"], row["end"])
-            for batches in in_pieces(options, wanted, batch_range, lambda found: found[-1].end):
+            offsets_range = Range(row["source"], row["partition"], row["first"], row["end"])
+            for batches in read_pieces(options, offsets_range, batch_range, lambda batches: batches[-1].end):
                 for batch in batches:
-                    future = self._send(producer, wanted, row["topic"], batch)
+                    future = self._send(producer, offsets_range, row["topic"], batch)
                     if future.count and not out:
                         out.append(self._outcome(future))
                 while len(self._sent) > _MANY and self._sent[0][2].done():
-                    self._settle()
+                    self._complete_oldest()
         return out + [self._outcome(future) for _, _, future in self._sent]
 
-    def _send(self, producer: Producer, wanted: Range, topic: str, batch: WholeBatch) -> BatchFuture:
-        future = producer.send_batch(topic, wanted.partition, batch.data, batch.first, batch.end)
+    def _send(self, producer: Producer, offsets_range: Range, topic: str, batch: WholeBatch) -> BatchFuture:
+        future = producer.send_batch(topic, offsets_range.partition, batch.data, batch.first, batch.end)
         self.records += future.count
         offsets: Sequence[int] = range(batch.first, batch.end)
         if future.count < len(offsets):
-            # Compacted: which offsets have a record is in the records alone.
-            found = read_records(batch.data, verify_crc=False)
-            offsets = [record.offset for record in found if batch.first <= record.offset < batch.end]
-        self._sent.append(((wanted.topic, wanted.partition), offsets, future))
+            # Compacted: only the records show which offsets exist.
+            records = read_records(batch.data, verify_crc=False)
+            offsets = [record.offset for record in records if batch.first <= record.offset < batch.end]
+        self._sent.append(((offsets_range.topic, offsets_range.partition), offsets, future))
         return future
 
     def _outcome(self, future: BatchFuture) -> Future:
-        return future if self.flow.abort_on_failure else _Forgiving(future)
+        return future if self.flow.abort_on_failure else _LoggedFailure(future)
 
-    def _settle(self) -> None:
-        """Of the oldest, which is done."""
+    def _complete_oldest(self) -> None:
+        """Record the runs of the oldest batch, which is done."""
         partition, offsets, future = self._sent.popleft()
         self._outcome(future).get(0)
         runs = self._runs.setdefault(partition, [])
@@ -143,14 +145,14 @@ class Moves:
             if downstream >= 0:
                 runs += _runs_of(offsets[at : at + count], downstream)
             at += count
-        if len(runs) > 2 * MOST_NEW:
-            self._runs[partition] = thinned(joined(runs), MOST_NEW)
+        if len(runs) > 2 * MAX_NEW_RUNS:
+            self._runs[partition] = thinned(joined(runs), MAX_NEW_RUNS)
 
     def runs(self) -> dict[tuple[str, int], list[Run]]:
-        """When everything is done."""
+        """The runs of all batches. Call it when all are done."""
         while self._sent:
-            self._settle()
-        return {partition: thinned(joined(runs), MOST_NEW) for partition, runs in self._runs.items() if runs}
+            self._complete_oldest()
+        return {partition: thinned(joined(runs), MAX_NEW_RUNS) for partition, runs in self._runs.items() if runs}
 
 
 def _runs_of(offsets: Sequence[int], downstream: int) -> list[Run]:
@@ -160,38 +162,42 @@ def _runs_of(offsets: Sequence[int], downstream: int) -> list[Run]:
 
 
 class MirrorStreamWriter(DataSourceStreamArrowWriter):
-    """Made anew for every batch and every commit, wherever those happen."""
+    """Spark creates it for every batch and every commit, in any process."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with one_clear_line():
+        with concise_errors():
             options = write_options(self._flow)
-            moves = Moves(self._flow)
+            transfer = Transfer(self._flow)
             report = None
             try:
                 if options.exactly_once:
-                    report = write_stream(options, LAYOUT, iterator, task_attempt(options), moves.send)
+                    report = write_stream(options, LAYOUT, iterator, task_attempt(options), transfer.send)
                 else:
-                    write(options, LAYOUT, iterator, moves.send)
-                return Moved(moves.runs(), moves.records, report)
+                    write(options, LAYOUT, iterator, transfer.send)
+                return Transferred(transfer.runs(), transfer.records, report)
             except KafkaError as error:
-                if error.code not in REFUSED:
+                if error.code not in REJECTED:
                     raise
                 raise PipelineError(f"a record was not written: {error}") from None
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with one_clear_line():
-            moved = [one for one in messages if isinstance(one, Moved)]
+        with concise_errors():
+            transferred = [message for message in messages if isinstance(message, Transferred)]
             options = write_options(self._flow)
-            commit_stream(options, batchId, [one.report for one in moved if one.report is not None])
+            commit_stream(options, batchId, [message.report for message in transferred if message.report is not None])
             if self._flow.emit_offset_syncs:
-                emit_syncs(self._flow, {tp: runs for one in moved for tp, runs in one.runs.items()})
+                emit_syncs(self._flow, {tp: runs for message in transferred for tp, runs in message.runs.items()})
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with one_clear_line():
-            reports = [one.report for one in messages if isinstance(one, Moved) and one.report is not None]
+        with concise_errors():
+            reports = [
+                message.report
+                for message in messages
+                if isinstance(message, Transferred) and message.report is not None
+            ]
             abort_reports(write_options(self._flow), reports)
 
 
@@ -201,7 +207,8 @@ _producers: dict[tuple[int, tuple[tuple[str, str], ...]], Producer] = {}
 
 
 def emit_syncs(flow: Flow, runs: Mapping[tuple[str, int], Sequence[Run]]) -> None:
-    """The last record of each run, with how many are before it. That it fails is no reason to stop the mirror."""
+    """Write the last record of each run, with the number of records before it. A failure does not
+    stop the mirror."""
     if not runs:
         return
     settings = dict(flow.offset_syncs_settings)
@@ -210,18 +217,18 @@ def emit_syncs(flow: Flow, runs: Mapping[tuple[str, int], Sequence[Run]]) -> Non
         producer = _producers.get(key)
         if producer is None:
             producer = _producers[key] = Producer({**settings, "linger.ms": "5", "max.block.ms": "10000"})
-        for (topic, partition), some in runs.items():
-            for run in some:
+        for (topic, partition), partition_runs in runs.items():
+            for run in partition_runs:
                 sync = OffsetSync(topic, partition, run.end - 1, run.downstream + run.count - 1)
                 headers = [(RUN_HEADER, run_header(run.count - 1))]
                 producer.send(flow.offset_syncs_topic, sync.value(), sync.key(), 0, None, headers)
         producer.flush(_SYNC_TIMEOUT)
     except KafkaError as error:
-        log.warning("Which offsets became which could not be told to %s: %s", flow.offset_syncs_topic, error)
+        logger.warning("Cannot write offset syncs to %s: %s", flow.offset_syncs_topic, error)
 
 
 @atexit.register
-def _close_all() -> None:
+def _close_producers() -> None:
     for (process, _), producer in list(_producers.items()):
         if process == os.getpid():
             producer.close(1.0)

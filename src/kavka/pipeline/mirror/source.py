@@ -1,11 +1,12 @@
-"""What a flow reads: the data source `kavka-mirror` for Spark. A row is a stretch of a partition, one for each task.
+"""Reads for a flow: the Spark data source `kavka-mirror`. A row is a range of a partition, one for
+each task.
 
-The records themselves do not come through Spark, which would copy each of them four times and do nothing with them: the
-task that writes a stretch fetches it (`sink.py`). What is read when, and what is done, is decided here as for every
-source of ours.
+The records do not pass through Spark, which would copy each four times without using it: the task
+that writes a range fetches its records (`sink.py`). This module plans the ranges and tracks
+progress, like every source of ours.
 
-Which topics are read follows the filters of the flow, and what there is in the target: a partition is read from when
-its counterpart is there. Who makes the counterparts is `topics.py`.
+The flow's filters and the target's topics determine which topics are read: a partition is read once
+its counterpart in the target exists. `topics.py` creates the counterparts.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.pipeline.mirror.flow import Flow
 from kavka.pipeline.spark.cluster import SourceCluster
-from kavka.pipeline.spark.errors import one_clear_line
+from kavka.pipeline.spark.errors import concise_errors
 from kavka.pipeline.spark.offsets import Offsets, Range, ids_of
 from kavka.pipeline.spark.options import EARLIEST, LATEST, SourceOptions, source_options
 from kavka.pipeline.spark.source import KavkaStreamReader, OffsetRange
 
 FORMAT = "kavka-mirror"
-# `range` is what the row stands for, as text: what a task that is run again is compared by.
+# `range` is the range as text. It identifies the row when a task runs again.
 SCHEMA = StructType(
     [
         StructField("source", StringType()),
@@ -42,13 +43,13 @@ SCHEMA = StructType(
     ]
 )
 _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-# Looking is a question to each cluster, and most of the time there is nothing new.
-_LOOK = 5.0
+# A refresh sends a request to each cluster, and usually finds nothing new.
+_REFRESH_INTERVAL = 5.0
 
 
 def read_options(flow: Flow) -> SourceOptions:
-    """The flow as options of the source. What is gone from the source before it was read is told, and passed over: a
-    mirror that stops for it would never catch up."""
+    """The flow as options of the source. Records that were deleted before they were read are logged
+    and skipped: a mirror that stops for them would never catch up."""
     return source_options(
         {
             **{f"kafka.{name}": value for name, value in flow.consumer.items()},
@@ -63,7 +64,7 @@ def read_options(flow: Flow) -> SourceOptions:
 
 
 class MirrorDataSource(DataSource):
-    """Its one option, `flow`, is the flow as JSON. Spark makes it anew wherever it needs it."""
+    """Its only option, `flow`, is the flow as JSON. Spark creates it where necessary."""
 
     @classmethod
     def name(cls) -> str:
@@ -73,17 +74,19 @@ class MirrorDataSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        with one_clear_line():
+        with concise_errors():
             return MirrorStreamReader(Flow.from_json(self.options["flow"]))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        with one_clear_line():
+        with concise_errors():
             from kavka.pipeline.mirror.sink import MirrorStreamWriter
 
             return MirrorStreamWriter(Flow.from_json(self.options["flow"]))
 
 
 class MirrorStreamReader(KavkaStreamReader):
+    """Plans ranges instead of reading records, and starts at the flow's progress."""
+
     def __init__(self, flow: Flow) -> None:
         super().__init__(read_options(flow))
         self._flow = flow
@@ -95,26 +98,27 @@ class MirrorStreamReader(KavkaStreamReader):
         return MirrorCluster(self._options, self._flow)
 
     def starting_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where the last run got to; what has no progress begins where the flow says."""
+        """Where the last run stopped; partitions without progress start where the flow
+        specifies."""
         cluster = self.cluster
         committed = cluster.admin.list_consumer_group_offsets(self._flow.group, partitions) if partitions else {}
         first, last = cluster.earliest(partitions), cluster.latest(partitions)
         reset = EARLIEST if self._flow.reset == "earliest" else LATEST
         new = [tp for tp in partitions if committed.get(tp) is None]
-        found = dict(cluster.resolve(reset, new, "startingOffsets")) if new else {}
+        offsets = dict(cluster.resolve(reset, new, "startingOffsets")) if new else {}
         for tp, done in committed.items():
             if done is not None:
-                # Beyond the end: the topic was made again since.
-                found[tp] = max(done.offset, first[tp]) if done.offset <= last[tp] else first[tp]
-        return found
+                # Beyond the end: the topic was recreated since.
+                offsets[tp] = max(done.offset, first[tp]) if done.offset <= last[tp] else first[tp]
+        return offsets
 
-    def begin_again(self, tp: TopicPartition, end: int) -> int:
+    def restart_offset(self, tp: TopicPartition, end: int) -> int:
         return self.cluster.earliest([tp])[tp]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with one_clear_line():
+        with concise_errors():
             if isinstance(partition, OffsetRange):
-                yield row_of(self._flow, partition.wanted)
+                yield row_of(self._flow, partition.offsets)
 
     def stop(self) -> None:
         cluster = self._cluster
@@ -123,26 +127,27 @@ class MirrorStreamReader(KavkaStreamReader):
             cluster.close_target()
 
 
-def row_of(flow: Flow, wanted: Range) -> pa.RecordBatch:
+def row_of(flow: Flow, offsets: Range) -> pa.RecordBatch:
     columns: list[tuple[Any, pa.DataType]] = [
-        (wanted.topic, pa.string()),
-        (flow.remote_topic(wanted.topic), pa.string()),
-        (wanted.partition, pa.int32()),
-        (wanted.start, pa.int64()),
-        (wanted.end, pa.int64()),
-        (f"{wanted.tp} {wanted.start} {wanted.end}".encode(), pa.binary()),
+        (offsets.topic, pa.string()),
+        (flow.remote_topic(offsets.topic), pa.string()),
+        (offsets.partition, pa.int32()),
+        (offsets.start, pa.int64()),
+        (offsets.end, pa.int64()),
+        (f"{offsets.tp} {offsets.start} {offsets.end}".encode(), pa.binary()),
     ]
     return pa.RecordBatch.from_arrays([pa.array([value], kind) for value, kind in columns], names=SCHEMA.names)
 
 
 class MirrorCluster(SourceCluster):
-    """The source, seen through the flow: only what it wants, and what the target is ready for."""
+    """The source cluster, restricted to the flow's topics and the partitions that the target
+    has."""
 
     def __init__(self, options: SourceOptions, flow: Flow) -> None:
         super().__init__(options)
         self._flow = flow
         self._target: Admin | None = None
-        self.look_for_partitions = min(_LOOK, max(0.2, flow.refresh_topics))
+        self.refresh_interval = min(_REFRESH_INTERVAL, max(0.2, flow.refresh_topics))
 
     def close_target(self) -> None:
         if self._target is not None:
@@ -153,27 +158,31 @@ class MirrorCluster(SourceCluster):
         flow = self._flow
         if self._target is None:
             self._target = Admin(dict(flow.target_admin))
-        wanted = [name for name in self.admin.list_topics() if flow.wants_topic(name) and not flow.comes_back(name)]
-        remote = {flow.remote_topic(name): name for name in wanted}
-        ready = {remote[name]: len(topic.partitions) for name, topic in described(self._target, list(remote)).items()}
-        found = described(self.admin, list(ready))
-        self.topic_ids = ids_of(found.values())
+        mirrored = [
+            name for name in self.admin.list_topics() if flow.includes_topic(name) and not flow.is_returned(name)
+        ]
+        remote = {flow.remote_topic(name): name for name in mirrored}
+        ready = {
+            remote[name]: len(topic.partitions) for name, topic in describe_existing(self._target, list(remote)).items()
+        }
+        topics = describe_existing(self.admin, list(ready))
+        self.topic_ids = ids_of(topics.values())
         return sorted(
             TopicPartition(name, partition.partition)
-            for name, topic in found.items()
+            for name, topic in topics.items()
             for partition in topic.partitions
             if partition.partition < ready[name]
         )
 
 
-def described(admin: Admin, topics: Collection[str]) -> dict[str, TopicDescription]:
-    """Of those topics that are there."""
+def describe_existing(admin: Admin, topics: Collection[str]) -> dict[str, TopicDescription]:
+    """The descriptions of those topics that exist."""
     if not topics:
         return {}
     try:
-        found = admin.describe_topics(topics)
+        descriptions = admin.describe_topics(topics)
     except AdminError as error:
-        if any(why.code not in _MISSING for why in error.errors.values()):
+        if any(cause.code not in _MISSING for cause in error.errors.values()):
             raise
-        found = error.results
-    return {str(name): topic for name, topic in found.items()}
+        descriptions = error.results
+    return {str(name): topic for name, topic in descriptions.items()}

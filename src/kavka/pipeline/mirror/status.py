@@ -1,4 +1,4 @@
-"""How a mirror is doing: as lines, as JSON, and for Prometheus."""
+"""The status of a mirror: as text, as JSON, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class FlowStatus:
     state: str = STARTING
     batch: int = -1
     records: int = 0
-    """Offsets that were mirrored since the start."""
+    """Offsets mirrored since the start."""
     records_per_second: float = 0.0
     done: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where the source is mirrored up to."""
+    """The next offset of the source to mirror, by partition."""
     lag: dict[TopicPartition, int] = field(default_factory=dict)
     restarts: int = 0
     error: str | None = None
@@ -36,14 +36,14 @@ class FlowStatus:
         return sum(self.lag.values())
 
     def line(self) -> str:
-        told = f"{self.flow}: {self.state}, {self.records:,} records, {self.records_per_second:,.0f}/s, "
-        told += f"lag {self.total_lag:,}"
-        return f"{told} ({self.error})" if self.error else told
+        line = f"{self.flow}: {self.state}, {self.records:,} records, {self.records_per_second:,.0f}/s, "
+        line += f"lag {self.total_lag:,}"
+        return f"{line} ({self.error})" if self.error else line
 
     def to_json(self) -> dict[str, Any]:
         lag: dict[str, dict[str, int]] = {}
-        for tp, behind in sorted(self.lag.items()):
-            lag.setdefault(tp.topic, {})[str(tp.partition)] = behind
+        for tp, records in sorted(self.lag.items()):
+            lag.setdefault(tp.topic, {})[str(tp.partition)] = records
         return {
             "flow": self.flow,
             "state": self.state,
@@ -62,7 +62,7 @@ def registry_of(flows: Callable[[], list[FlowStatus]]) -> Registry:
     registry = Registry()
     label = ("flow",)
     registry.gauge(
-        "kavka_mirror_lag", "Records of the source that are not in the target yet.", ("flow", "topic", "partition"),
+        "kavka_mirror_lag", "Records of the source that are not yet in the target.", ("flow", "topic", "partition"),
         lambda: [((f.flow, tp.topic, str(tp.partition)), n) for f in flows() for tp, n in f.lag.items()],
     )  # fmt: skip
     registry.gauge(
@@ -70,11 +70,11 @@ def registry_of(flows: Callable[[], list[FlowStatus]]) -> Registry:
         lambda: [((f.flow,), f.records) for f in flows()],
     )  # fmt: skip
     registry.gauge(
-        "kavka_mirror_records_per_second", "In the last batch.", label,
+        "kavka_mirror_records_per_second", "Records per second in the last batch.", label,
         lambda: [((f.flow,), f.records_per_second) for f in flows()],
     )  # fmt: skip
     registry.gauge(
-        "kavka_mirror_restarts", "How often the query was started again after an error.", label,
+        "kavka_mirror_restarts", "Restarts of the query after an error.", label,
         lambda: [((f.flow,), f.restarts) for f in flows()],
     )  # fmt: skip
     registry.gauge(
@@ -85,7 +85,8 @@ def registry_of(flows: Callable[[], list[FlowStatus]]) -> Registry:
 
 
 class StatusListener(Listener):
-    """`/status` as JSON, `/metrics` for Prometheus. OSError where the address cannot be bound."""
+    """`/status` as JSON, `/metrics` for Prometheus. Raises OSError if the address cannot be
+    bound."""
 
     def __init__(self, host: str, port: int, flows: Callable[[], list[FlowStatus]]) -> None:
         registry = registry_of(flows)

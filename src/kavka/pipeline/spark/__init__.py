@@ -26,19 +26,20 @@ __all__ = ["activate", "register"]
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("kavka")` known to this session. Registering again changes nothing. Returns the session."""
+    """Register `format("kavka")` in this session. Registering again has no effect. Returns the
+    session."""
     try:
         from kavka.pipeline.spark.source import KavkaDataSource
     except ImportError as error:
         raise ImportError("the pipeline needs pyspark and pyarrow: pip install 'kavka[pipeline]'") from error
-    # Spark's Python workers are started with this; where it is not set, with whatever `python3` there is.
+    # The interpreter of Spark's Python workers. The default is any `python3`.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark.dataSource.register(KavkaDataSource)
     return spark
 
 
 def activate(spark: SparkSession) -> None:
-    """Make it the session of this thread: Spark looks for Python data sources in the one that is active in the calling
-    thread, and a new thread has none."""
+    """Make it the active session of this thread: Spark looks up Python data sources in the active
+    session of the calling thread, and a new thread has none."""
     session: Any = spark
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)

@@ -1,13 +1,15 @@
-"""Where the decisions of exactly-once sinks are kept: a compacted topic of one partition in the cluster written to.
+"""The store for decisions of exactly-once sinks: a compacted topic with one partition in the target
+cluster.
 
-Key: the query's name (prefix and Spark's id of the query). Value: JSON of the newest decision. A decision says which
-transactions, one for each task, make up a batch; from then on the batch will be there, whatever crashes. Only the last
-decision of a query matters, so that compaction may take the others.
+Key: the query's name (prefix and Spark's id of the query). Value: JSON of the newest decision. A
+decision lists the transactions, one per task, that form a batch; once it is stored the batch will
+be committed, after any crash. Only the last decision of a query matters, so compaction may remove
+the others.
 
-The driver writes decisions with a transactional producer of the query's own (`…-driver`). A driver that starts fences
-the one before it: of two that believe they run the same query, only the newer can decide. Readers take only committed
-records, and read up to the high watermark as it was when they began, waiting for transactions that are open before it:
-a decision that was made is never missed.
+The driver writes decisions with the transactional producer of the query (`…-driver`). A driver that
+starts fences the previous one: of two drivers of the same query only the newer can decide. Readers
+accept only committed records, and read up to the high watermark at the time they start, waiting for
+open transactions before it: they never miss a decision.
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ from kavka.pipeline.spark.options import SinkOptions
 VERSION = 1
 TOPIC_SETTINGS = {
     "cleanup.policy": "compact",
-    # Small, so that compaction, which leaves the newest segment alone, keeps what has to be read short.
+    # Small, so that compaction, which skips the active segment, keeps the topic short.
     "segment.bytes": str(4 * 1024 * 1024),
     "min.cleanable.dirty.ratio": "0.01",
 }
-# A transaction of one record: what a driver that was killed in the middle of it leaves is over soon.
+# A transaction has one record. If a driver is killed during it, it expires soon.
 DECIDING_TIMEOUT_MS = 10_000
-# As long as the coordinator may take to notice that.
+# Long enough for the coordinator to notice that.
 READING_TIMEOUT = 90.0
 
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """What one task of a batch wrote. `witness` is where the first record of its transaction is: (topic, partition,
-    offset). Without a transaction it wrote nothing."""
+    """The output of one task of a batch. `witness` is the position of the first record of its
+    transaction: (topic, partition, offset). Without a transaction the task wrote nothing."""
 
     task: int
     rows: int
@@ -58,6 +60,8 @@ class TaskEntry:
 
 @dataclass(frozen=True)
 class Decision:
+    """The transactions that form a batch."""
+
     query: str
     run: str
     batch: int
@@ -77,20 +81,20 @@ class Decision:
         try:
             value: dict[str, Any] = json.loads(data)
             if value["version"] > VERSION:
-                raise PipelineError(f"the last decision of {query} was made by a newer Kavka")
+                raise PipelineError(f"a newer Kavka made the last decision of {query}")
             entries = [
                 TaskEntry(
                     task, rows, size, transaction and PreparedTransaction(*transaction), witness and tuple(witness)
                 )
                 for task, rows, size, transaction, witness in value["tasks"]
             ]
-            return cls(query, value["run"], value["batch"], value["id"], {one.task: one for one in entries})
+            return cls(query, value["run"], value["batch"], value["id"], {entry.task: entry for entry in entries})
         except (KeyError, TypeError, ValueError):
-            raise PipelineError(f"the last decision of {query} cannot be read: {data[:200]!r}") from None
+            raise PipelineError(f"the last decision of {query} is invalid: {data[:200]!r}") from None
 
 
 class Decisions:
-    """The topic, for reading. Not for several threads."""
+    """Reads the topic. For one thread."""
 
     def __init__(self, options: SinkOptions, admin: Admin | None = None) -> None:
         self._options = options
@@ -113,7 +117,7 @@ class Decisions:
             if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return None
             raise
-        found: Decision | None = None
+        decision: Decision | None = None
         settings = consumer_settings(self._options.client)
         with Consumer(
             {
@@ -130,16 +134,16 @@ class Decisions:
             while consumer.position(tp) < end:
                 for record in consumer.poll(0.05):
                     if record.key == key and record.value is not None:
-                        found = Decision.from_json(query, record.value)
+                        decision = Decision.from_json(query, record.value)
                 if time.monotonic() > deadline:
                     raise KafkaTimeout(
                         f"{tp} could not be read up to offset {end} within {READING_TIMEOUT:g} s: "
                         "a transaction in it does not end"
                     )
-        return found
+        return decision
 
     def create(self) -> None:
-        """Make the topic if it is not there."""
+        """Creates the topic if it does not exist."""
         assert self._admin is not None
         name = self._partition.topic
         if name in self._admin.list_topics(list_internal=True):
@@ -154,7 +158,7 @@ class Decisions:
 
 
 class DecisionWriter:
-    """The one driver that may decide for a query. Making it fences all others."""
+    """The producer of the driver that may decide for a query. Creating it fences all others."""
 
     def __init__(self, options: SinkOptions, query: str) -> None:
         self._topic = options.decisions_topic
@@ -175,7 +179,8 @@ class DecisionWriter:
             raise
 
     def write(self, decision: Decision) -> None:
-        """Returns when the decision is made. If it raises, it may or may not have been: reading tells."""
+        """Returns when the decision is stored. If it raises, the decision may be stored or not:
+        read it again."""
         self._producer.begin_transaction()
         future = self._producer.send(self._topic, decision.to_json(), decision.query.encode(), 0)
         self._producer.commit_transaction()

@@ -1,4 +1,4 @@
-"""What goes wrong in the source and the sink, told in one line."""
+"""Exceptions of the source and the sink, and their presentation to the user."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from kavka.common.errors import KafkaError
 
 
 class PipelineError(Exception):
-    """Something that whoever runs the job can put right; the message says what."""
+    """An error that the user of the job can correct; the message describes it."""
 
 
 class OptionError(PipelineError):
-    """An option that is not there, or whose value cannot be."""
+    """A missing option or an invalid value."""
 
 
 class DataLoss(PipelineError):
-    """Offsets that should have been read are not in the topic any more (`failOnDataLoss`)."""
+    """Records that should have been read no longer exist (`failOnDataLoss`)."""
 
 
 @contextmanager
-def one_clear_line() -> Iterator[None]:
-    """Around everything that Spark calls: the user gets the message, not our stack.
+def concise_errors() -> Iterator[None]:
+    """Wraps every method that Spark calls: the user sees the message without our stack trace.
 
-    Spark's Python worker prints the stack unless its environment says otherwise. The process ends with the error, so
-    that nothing else is hidden."""
+    Spark's Python worker prints the stack trace unless an environment variable disables it. The
+    process ends with the error, so that no other trace is hidden.
+    """
     try:
         yield
     except (PipelineError, ConfigError, KafkaError) as error:
@@ -38,11 +39,12 @@ def one_clear_line() -> Iterator[None]:
 
 
 def cause_in(lines: Sequence[str], marks: Sequence[str]) -> str:
-    """Of the lines, at least one, that Spark makes of an error: what follows the first of the marks, which are names of
-    errors of ours; else the last line that names any error; else the first."""
+    """The cause in the lines (at least one) of an exception of Spark: the text after the first of
+    the marks, which are names of our exceptions; else the last line that names any exception; else
+    the first line."""
     for line in lines:
         for mark in marks:
             if mark in line:
                 return line.split(mark, 1)[1].strip()
-    found = [line for line in lines if line.split(":", 1)[0].rsplit(".", 1)[-1].endswith(("Error", "Exception"))]
-    return found[-1] if found else lines[0]
+    named = [line for line in lines if line.split(":", 1)[0].rsplit(".", 1)[-1].endswith(("Error", "Exception"))]
+    return named[-1] if named else lines[0]

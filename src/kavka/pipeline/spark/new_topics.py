@@ -1,8 +1,8 @@
-"""Topics that the sink makes before the first record goes there: the option `newTopics`.
+"""Topics that the sink creates before it sends the first record to them: the option `newTopics`.
 
-Rules as JSON, `[{"include": "orders-.*", "exclude": "", "partitions": 3, "replicas": -1, "configs": {}}]`: a topic that
-is not there is made as the first rule says that matches its whole name; -1 is the broker's default. One that no rule
-matches is left to the broker.
+Rules as JSON, `[{"include": "orders-.*", "exclude": "", "partitions": 3, "replicas": -1, "configs":
+{}}]`: a missing topic is created with the first rule that matches its whole name; -1 is the
+broker's default. A topic that no rule matches is left to the broker.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _ADVICE = "Ensure that the task is authorized to create topics or that the topic
 
 @dataclass(frozen=True)
 class Rule:
+    """The partitions, replicas and settings of topics that match a pattern."""
+
     include: str = ".*"
     exclude: str = ""
     partitions: int = -1
@@ -50,13 +52,13 @@ def to_json(rules: Iterable[Rule]) -> str:
 
 def from_json(text: str) -> tuple[Rule, ...]:
     try:
-        return tuple(Rule(**one) for one in json.loads(text))
+        return tuple(Rule(**rule) for rule in json.loads(text))
     except (ValueError, TypeError):
         raise OptionError(f"newTopics must be rules as JSON, not '{text}'") from None
 
 
-def make(client: Mapping[str, str], rules: Iterable[Rule], topics: Iterable[str]) -> None:
-    """Make those that are not there. PipelineError where one cannot be made."""
+def create_topics(client: Mapping[str, str], rules: Iterable[Rule], topics: Iterable[str]) -> None:
+    """Creates missing topics. Raises PipelineError if one cannot be created."""
     chosen = {name: rule for name in topics for rule in (_first(rules, name),) if rule is not None}
     if not chosen:
         return
@@ -65,7 +67,7 @@ def make(client: Mapping[str, str], rules: Iterable[Rule], topics: Iterable[str]
             try:
                 admin.create_topics([chosen[name].topic(name)])
             except KafkaError as error:
-                # Another task may have been faster.
+                # Another task may have created it.
                 if _code(error, name) != ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise PipelineError(f"Task failed to create new topic {name}: {error}. {_ADVICE}") from None
 
@@ -78,35 +80,39 @@ def _missing(admin: Admin, topics: list[str]) -> list[str]:
     try:
         admin.describe_topics(topics)
     except AdminError as error:
-        wrong = {name: why for name, why in error.errors.items() if why.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        if wrong:
-            # Who may not look at topics may still be allowed to write to them, or to make them.
-            denied = all(why.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED for why in wrong.values())
+        failures = {
+            name: cause for name, cause in error.errors.items() if cause.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        if failures:
+            # A principal that may not describe topics may still be allowed to write or create them.
+            denied = all(cause.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED for cause in failures.values())
             if not denied:
-                raise PipelineError(f"whether the topics are there cannot be told: {error}") from None
+                raise PipelineError(f"cannot check whether the topics exist: {error}") from None
         return [name for name in topics if name in error.errors]
     return []
 
 
 def _code(error: KafkaError, name: str) -> ErrorCode | None:
-    found = error.errors.get(name) if isinstance(error, AdminError) else error
-    return None if found is None else found.code
+    failure = error.errors.get(name) if isinstance(error, AdminError) else error
+    return None if failure is None else failure.code
 
 
-# By process: topics that were looked for, and the process and cluster they are of.
-_known: set[tuple[int, str, str]] = set()
+# The topics that this process has checked: process id, cluster and name.
+_checked: set[tuple[int, str, str]] = set()
 
 
-def before(options: SinkOptions, where: Layout, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches; when one comes out, the topics of its rows are there."""
-    if options.new_topics is None or where.topic_name is not None:
+def creating_topics(
+    options: SinkOptions, layout: Layout, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The same batches. The topics of the rows of a batch exist when it is yielded."""
+    if options.new_topics is None or layout.topic_name is not None:
         yield from batches
         return
     rules = from_json(options.new_topics)
     servers = options.client.get("bootstrap.servers", "")
     for batch in batches:
-        named = [name for name in pc.unique(batch.column(where.topic)).to_pylist() if name is not None]
-        new = [name for name in named if (os.getpid(), servers, name) not in _known]
-        make(options.client, rules, new)
-        _known.update((os.getpid(), servers, name) for name in new)
+        named = [name for name in pc.unique(batch.column(layout.topic)).to_pylist() if name is not None]
+        new = [name for name in named if (os.getpid(), servers, name) not in _checked]
+        create_topics(options.client, rules, new)
+        _checked.update((os.getpid(), servers, name) for name in new)
         yield batch

@@ -1,8 +1,9 @@
-"""The options of the source and the sink: Spark's names for Kafka, and a few of our own. No I/O.
+"""The options of the source and the sink: those of Spark's Kafka source, and a few additions. No
+I/O.
 
-Spark gives options with their names in lower case, as text. What both `format("kafka")` and we know means the same
-here. A name that nobody knows is an error that says which is the nearest, since a misspelt option that is silently
-ignored costs its user a day.
+Spark passes options with lower-case names, as text. Options that `format("kafka")` also has mean
+the same here. An unknown name is an error that suggests the nearest one, so that a misspelt option
+is not silently ignored.
 """
 
 from __future__ import annotations
@@ -32,55 +33,57 @@ SINK_NAMES = (
     "topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn", "queryId", "runId", "batchId",
     "newTopics",
 )  # fmt: skip
-# What Spark itself puts among the options of a query or a table.
+# Options that Spark itself adds to those of a query or a table.
 SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode", "header", "mergeSchema", "sourceName", "name")
 
 _ALL = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)}
 _IGNORED = {name.lower() for name in SPARKS_OWN}
 
 _REFUSED_BY_SOURCE = {
-    "auto.offset.reset": "where reading begins is said by startingOffsets",
+    "auto.offset.reset": "startingOffsets determines where reading starts",
     "key.deserializer": "keys are bytes, or text with textColumns=key",
     "value.deserializer": "values are bytes, or text with textColumns=value",
-    "enable.auto.commit": "Spark keeps the offsets in its checkpoint; groupIdCommit commits them to a group as well",
-    "interceptor.classes": "interceptors do not see what is read as columns",
+    "enable.auto.commit": "Spark stores the offsets in its checkpoint; groupIdCommit also commits them to a group",
+    "interceptor.classes": "interceptors do not see data that is read as columns",
 }
 _REFUSED_BY_SINK = {
     "key.serializer": "keys are bytes or text: cast the column",
     "value.serializer": "values are bytes or text: cast the column",
-    "transactional.id": "exactlyOnce=true has transactions; transactionalIdPrefix names them",
-    "enable.idempotence": "the sink decides: it is always on",
-    "interceptor.classes": "interceptors do not see what is written from columns",
+    "transactional.id": "exactlyOnce=true uses transactions; transactionalIdPrefix names them",
+    "enable.idempotence": "it is always on",
+    "interceptor.classes": "interceptors do not see data that is written from columns",
 }
 
 
 @dataclass(frozen=True)
 class ByOffset:
-    """Offsets by partition; EARLIEST and LATEST stand for the edges."""
+    """Offsets by partition; EARLIEST and LATEST are the edges."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class ByTime:
-    """Milliseconds since 1970 by partition, or for all of them."""
+    """Milliseconds since 1970, by partition or for all partitions."""
 
     times: Mapping[TopicPartition, int] | int
 
 
-Where = int | ByOffset | ByTime
+Position = int | ByOffset | ByTime
 """EARLIEST, LATEST, or one of the above."""
 
 
 @dataclass(frozen=True)
 class SourceOptions:
+    """The parsed options of the source. Times are in seconds."""
+
     kind: str
     """assign, subscribe or subscribePattern."""
     topics: tuple[str, ...]
     partitions: tuple[TopicPartition, ...]
     pattern: str
-    starting: Where
-    ending: Where
+    starting: Position
+    ending: Position
     no_such_time_is_latest: bool
     max_offsets: int | None
     min_offsets: int | None
@@ -90,13 +93,13 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     text_columns: frozenset[str]
-    """Which of key and value are text."""
+    """Which of key and value are strings."""
     poll_timeout: float
     retries: int
     retry_interval: float
     group_to_commit: str | None
     client: Mapping[str, str] = field(default_factory=dict)
-    """What was given as kafka.*, without that."""
+    """The options kafka.*, without the prefix."""
 
     @property
     def isolation_level(self) -> str:
@@ -105,6 +108,8 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
+    """The parsed options of the sink."""
+
     topic: str | None
     exactly_once: bool
     id_prefix: str
@@ -112,28 +117,28 @@ class SinkOptions:
     client: Mapping[str, str] = field(default_factory=dict)
     timestamp_column: str | None = None
     batch_of: tuple[str, str, int] | None = None
-    """Of a batch that is one of many, and may be run again: the query, its run and the batch's number."""
+    """The query, its run and the batch's number, for a batch that may run again."""
     new_topics: str | None = None
-    """Rules for topics that have to be made, as `new_topics.py` reads them."""
+    """Rules for creating topics, in the format of `new_topics.py`."""
 
 
-def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    options = _Given(given)
+def source_options(originals: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    options = _Options(originals)
     kind, topics, partitions, pattern = _subscription(options)
-    starting = _where(options, "starting", LATEST if streaming else EARLIEST)
-    ending = _where(options, "ending", LATEST)
+    starting = _position(options, "starting", LATEST if streaming else EARLIEST)
+    ending = _position(options, "ending", LATEST)
     if streaming:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if name in options:
                 raise OptionError(f"{name} is for batches: a stream has no end")
     else:
         _check_batch(starting, ending, options)
-    for where, prefix in ((starting, "startingOffsets"), (ending, "endingOffsets")):
-        _check_partitions(where, prefix, kind, topics, partitions)
+    for position, prefix in ((starting, "startingOffsets"), (ending, "endingOffsets")):
+        _check_partitions(position, prefix, kind, topics, partitions)
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
-    least, most = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
-    if least is not None and most is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger ({least}) is more than maxOffsetsPerTrigger ({most})")
+    min_offsets, max_offsets = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
+    if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
+        raise OptionError(f"minOffsetsPerTrigger ({min_offsets}) is more than maxOffsetsPerTrigger ({max_offsets})")
     return SourceOptions(
         kind=kind,
         topics=topics,
@@ -142,15 +147,15 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         starting=starting,
         ending=ending,
         no_such_time_is_latest=strategy == "latest",
-        max_offsets=most,
-        min_offsets=least,
+        max_offsets=max_offsets,
+        min_offsets=min_offsets,
         max_delay=options.duration("maxTriggerDelay", 900.0),
         min_partitions=options.number("minPartitions"),
         max_records_per_partition=options.number("maxRecordsPerPartition"),
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
         include_headers=options.boolean("includeHeaders", False),
         text_columns=text_columns(options.get("textColumns")),
-        poll_timeout=options.number_or("kafkaConsumer.pollTimeoutMs", 120_000, least=1) / 1000,
+        poll_timeout=options.number_or("kafkaConsumer.pollTimeoutMs", 120_000, minimum=1) / 1000,
         retries=options.number_or("fetchOffset.numRetries", 3),
         retry_interval=options.number_or("fetchOffset.retryIntervalMs", 1000) / 1000,
         group_to_commit=_group(options, streaming),
@@ -158,15 +163,15 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     )
 
 
-def text_columns(given: str | None) -> frozenset[str]:
-    found = frozenset(name.strip().lower() for name in (given or "").split(",") if name.strip())
-    if not found <= {"key", "value"}:
-        raise OptionError(f"textColumns must be key, value, or both with a comma between, not '{given}'")
-    return found
+def text_columns(text: str | None) -> frozenset[str]:
+    columns = frozenset(name.strip().lower() for name in (text or "").split(",") if name.strip())
+    if not columns <= {"key", "value"}:
+        raise OptionError(f"textColumns must be key, value, or both with a comma between, not '{text}'")
+    return columns
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    options = _Given(given)
+def sink_options(originals: Mapping[str, str]) -> SinkOptions:
+    options = _Options(originals)
     topic = options.get("topic")
     if topic is not None and not topic.strip():
         raise OptionError("topic is empty")
@@ -186,23 +191,23 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _batch_of(options: _Given) -> tuple[str, str, int] | None:
-    query, run, number = options.get("queryId"), options.get("runId"), options.number("batchId", least=0)
+def _batch_of(options: _Options) -> tuple[str, str, int] | None:
+    query, run, number = options.get("queryId"), options.get("runId"), options.number("batchId", minimum=0)
     if query is None and run is None and number is None:
         return None
     if not query or not run or number is None:
-        raise OptionError("queryId, runId and batchId go together: which batch of which query is this?")
+        raise OptionError("queryId, runId and batchId must be set together")
     return query, run, number
 
 
 # --- single options
 
 
-class _Given:
-    """Options as they came, each read by its name in Spark's spelling; unknown ones are refused at once."""
+class _Options:
+    """Options by their names in Spark's spelling. The constructor rejects unknown ones."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in given.items()}
+    def __init__(self, originals: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in originals.items()}
         for name in self._values:
             if name not in _ALL and name not in _IGNORED and not name.startswith("kafka."):
                 raise OptionError(f"{name} is not an option of kavka{_nearest(name, _ALL)}")
@@ -213,21 +218,21 @@ class _Given:
     def get(self, name: str) -> str | None:
         return self._values.get(name.lower())
 
-    def number(self, name: str, least: int = 1) -> int | None:
+    def number(self, name: str, minimum: int = 1) -> int | None:
         text = self.get(name)
         if text is None:
             return None
         try:
             value = int(text)
         except ValueError:
-            value = least - 1
-        if value < least:
-            raise OptionError(f"{name} must be a whole number of at least {least}, not '{text}'")
+            value = minimum - 1
+        if value < minimum:
+            raise OptionError(f"{name} must be a whole number of at least {minimum}, not '{text}'")
         return value
 
-    def number_or(self, name: str, default: int, least: int = 0) -> int:
-        found = self.number(name, least)
-        return default if found is None else found
+    def number_or(self, name: str, default: int, minimum: int = 0) -> int:
+        number = self.number(name, minimum)
+        return default if number is None else number
 
     def boolean(self, name: str, default: bool) -> bool:
         return self.one_of(name, ("true", "false"), "true" if default else "false") == "true"
@@ -241,62 +246,63 @@ class _Given:
         return text.strip().lower()
 
     def duration(self, name: str, default: float) -> float:
-        """Seconds, from Spark's way to write times: 500ms, 30s, 15m, 2h; a bare number is milliseconds."""
+        """Seconds, from Spark's format of durations: 500ms, 30s, 15m, 2h; a bare number is in
+        milliseconds."""
         text = self.get(name)
         if text is None:
             return default
-        found = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
-        if found is None:
-            raise OptionError(f"{name} must be a time like 500ms, 30s, 15m or 2h, not '{text}'")
+        match = re.fullmatch(r"(\d+)\s*(us|ms|s|m|min|h|d)?", text.strip().lower())
+        if match is None:
+            raise OptionError(f"{name} must be a duration like 500ms, 30s, 15m or 2h, not '{text}'")
         unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-        return int(found[1]) * unit[found[2] or "ms"]
+        return int(match[1]) * unit[match[2] or "ms"]
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """The settings for our client."""
-        found = {name[6:]: value for name, value in self._values.items() if name.startswith("kafka.")}
-        for name, why in refused.items():
-            if name in found:
-                raise OptionError(f"kafka.{name} cannot be set: {why}")
-        if not found.get("bootstrap.servers", "").strip():
-            near = difflib.get_close_matches("bootstrap.servers", found, 1, 0.8)
+        """The settings of the client."""
+        settings = {name[6:]: value for name, value in self._values.items() if name.startswith("kafka.")}
+        for name, reason in refused.items():
+            if name in settings:
+                raise OptionError(f"kafka.{name} cannot be set: {reason}")
+        if not settings.get("bootstrap.servers", "").strip():
+            near = difflib.get_close_matches("bootstrap.servers", settings, 1, 0.8)
             hint = f" (kafka.{near[0]} is not it)" if near else ""
-            raise OptionError(f"kafka.bootstrap.servers must be given: host:port of one broker or more{hint}")
-        return found
+            raise OptionError(f"kafka.bootstrap.servers must be set: host:port of one broker or more{hint}")
+        return settings
 
 
-def _nearest(name: str, known: Mapping[str, str]) -> str:
-    found = difflib.get_close_matches(name, known, 1, 0.6)
-    if found:
-        return f"; the nearest is {known[found[0]]}"
-    return "; settings of the client begin with kafka." if "." in name else ""
+def _nearest(name: str, names: Mapping[str, str]) -> str:
+    matches = difflib.get_close_matches(name, names, 1, 0.6)
+    if matches:
+        return f"; the nearest is {names[matches[0]]}"
+    return "; settings of the client start with kafka." if "." in name else ""
 
 
-def _group(options: _Given, streaming: bool) -> str | None:
+def _group(options: _Options, streaming: bool) -> str | None:
     group = options.get("groupIdCommit")
     if group is None:
         return None
     if not streaming:
-        raise OptionError("groupIdCommit is for streams: when a batch is done, its source is not told")
+        raise OptionError("groupIdCommit is for streams: the source of a batch does not learn when it is done")
     if not group.strip():
         raise OptionError("groupIdCommit must be the name of a consumer group")
     return group
 
 
-# --- what to read
+# --- the subscription
 
 
-def _subscription(options: _Given) -> tuple[str, tuple[str, ...], tuple[TopicPartition, ...], str]:
-    given = [name for name in ("assign", "subscribe", "subscribePattern") if name in options]
-    if len(given) != 1:
-        found = " and ".join(given) if given else "none of them"
-        raise OptionError(f"one of subscribe, subscribePattern and assign must be given, not {found}")
-    text = options.get(given[0]) or ""
-    if given[0] == "subscribe":
+def _subscription(options: _Options) -> tuple[str, tuple[str, ...], tuple[TopicPartition, ...], str]:
+    kinds = [name for name in ("assign", "subscribe", "subscribePattern") if name in options]
+    if len(kinds) != 1:
+        problem = " and ".join(kinds) if kinds else "none of them"
+        raise OptionError(f"exactly one of subscribe, subscribePattern and assign must be set, not {problem}")
+    text = options.get(kinds[0]) or ""
+    if kinds[0] == "subscribe":
         topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
         if not topics:
             raise OptionError("subscribe must be the names of topics, separated by commas")
         return "subscribe", topics, (), ""
-    if given[0] == "subscribePattern":
+    if kinds[0] == "subscribePattern":
         if not text.strip():
             raise OptionError("subscribePattern is empty")
         try:
@@ -304,9 +310,9 @@ def _subscription(options: _Given) -> tuple[str, tuple[str, ...], tuple[TopicPar
         except re.error as error:
             raise OptionError(f"subscribePattern '{text}' is not a regular expression: {error}") from None
         return "subscribePattern", (), (), text
-    wanted = _json("assign", text, '{"topic":[0,1]}')
+    assignment = _json("assign", text, '{"topic":[0,1]}')
     partitions: list[TopicPartition] = []
-    for topic, numbers in wanted.items():
+    for topic, numbers in assignment.items():
         if not isinstance(numbers, list) or not all(_is_number(number) and number >= 0 for number in numbers):
             raise OptionError(f"assign must be like {{\"topic\":[0,1]}}, not '{text}'")
         partitions += [TopicPartition(topic, number) for number in numbers]
@@ -315,40 +321,44 @@ def _subscription(options: _Given) -> tuple[str, tuple[str, ...], tuple[TopicPar
     return "assign", tuple(sorted({tp.topic for tp in partitions})), tuple(sorted(set(partitions))), ""
 
 
-def _where(options: _Given, which: str, default: int) -> Where:
-    """`which` is starting or ending. The time for all comes before times by partition, and these before offsets."""
-    time_for_all = options.number(f"{which}Timestamp", least=0)
+def _position(options: _Options, side: str, default: int) -> Position:
+    """`which` is starting or ending. The timestamp for all partitions takes precedence over
+    timestamps by partition, and these over offsets."""
+    time_for_all = options.number(f"{side}Timestamp", minimum=0)
     if time_for_all is not None:
         return ByTime(time_for_all)
-    name = f"{which}OffsetsByTimestamp"
+    name = f"{side}OffsetsByTimestamp"
     text = options.get(name)
     if text is not None:
-        return ByTime(offsets_from_json(name, text, least=0))
-    name = f"{which}Offsets"
+        return ByTime(offsets_from_json(name, text, minimum=0))
+    name = f"{side}Offsets"
     text = options.get(name)
     if text is None:
         return default
     edge = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
-    return edge if edge is not None else ByOffset(offsets_from_json(name, text, least=EARLIEST))
+    return edge if edge is not None else ByOffset(offsets_from_json(name, text, minimum=EARLIEST))
 
 
-def _check_batch(starting: Where, ending: Where, options: _Given) -> None:
+def _check_batch(starting: Position, ending: Position, options: _Options) -> None:
     if starting == LATEST:
         raise OptionError("startingOffsets cannot be latest for a batch: nothing would be read")
     if ending == EARLIEST:
         raise OptionError("endingOffsets cannot be earliest for a batch: nothing would be read")
-    for where, edge, name in ((starting, LATEST, "startingOffsets"), (ending, EARLIEST, "endingOffsets")):
-        if isinstance(where, ByOffset):
-            for tp, offset in where.offsets.items():
+    for position, edge, name in ((starting, LATEST, "startingOffsets"), (ending, EARLIEST, "endingOffsets")):
+        if isinstance(position, ByOffset):
+            for tp, offset in position.offsets.items():
                 if offset == edge:
                     raise OptionError(f"{name} of {tp} cannot be {edge} for a batch: nothing would be read")
 
 
 def _check_partitions(
-    where: Where, name: str, kind: str, topics: tuple[str, ...], partitions: tuple[TopicPartition, ...]
+    position: Position, name: str, kind: str, topics: tuple[str, ...], partitions: tuple[TopicPartition, ...]
 ) -> None:
-    """What can be told before the topics are known: an offset for something that is not read is a mistake."""
-    named = where.offsets if isinstance(where, ByOffset) else where.times if isinstance(where, ByTime) else {}
+    """Checks before the topics are known: an offset for a partition that is not read is a
+    mistake."""
+    named = (
+        position.offsets if isinstance(position, ByOffset) else position.times if isinstance(position, ByTime) else {}
+    )
     if isinstance(named, int) or kind == "subscribePattern":
         return
     for tp in named:
@@ -356,30 +366,30 @@ def _check_partitions(
             raise OptionError(f"{name} has {tp}, which is not read")
 
 
-def offsets_from_json(name: str, text: str, least: int) -> dict[TopicPartition, int]:
+def offsets_from_json(name: str, text: str, minimum: int) -> dict[TopicPartition, int]:
     """From Spark's {"topic":{"0":23,"1":-1}}."""
     form = '{"topic":{"0":23,"1":45}}'
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for topic, by_partition in _json(name, text, form).items():
         if not isinstance(by_partition, dict):
             raise OptionError(f"{name} must be like {form}, not '{text}'")
         for partition, offset in by_partition.items():
             if not partition.isascii() or not partition.isdigit() or not _is_number(offset):
                 raise OptionError(f"{name} must be like {form}, not '{text}'")
-            if offset < least:
+            if offset < minimum:
                 raise OptionError(f"{name} of {topic}-{partition} cannot be {offset}")
-            found[TopicPartition(topic, int(partition))] = offset
-    return found
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets
 
 
 def _json(name: str, text: str, form: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise OptionError(f"{name} must be like {form}, not '{text}'")
-    return found
+    return value
 
 
 def _is_number(value: object) -> bool:

@@ -1,11 +1,9 @@
-"""What a task of the source does: read a range of offsets into Arrow batches with Spark's columns."""
+"""Reads the range of offsets of a source task into Arrow batches with Spark's columns."""
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
 import pyarrow as pa
@@ -15,13 +13,14 @@ from kavka.client.consumer.errors import OffsetOutOfRange
 from kavka.client.consumer.ranges import read_range
 from kavka.client.errors import KafkaTimeout
 from kavka.common.types import TopicPartition
+from kavka.pipeline.spark.clients import SharedClient
 from kavka.pipeline.spark.cluster import consumer_settings
 from kavka.pipeline.spark.errors import DataLoss, PipelineError
 from kavka.pipeline.spark.offsets import Range
 from kavka.pipeline.spark.options import SourceOptions
 from kavka.pipeline.spark.text import as_text
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -34,80 +33,94 @@ _COLUMNS = (
     pa.field("timestampType", pa.int32()),
 )
 
-# How long nothing may come before the partition's edges are looked at.
-_LOOK_AFTER = 5.0
+# The time without data after which the edges of the partition are checked.
+_CHECK_AFTER = 5.0
 
 
-def read(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """The records of a range. What is gone is an error that says what, or is left out with a warning."""
-    for batch in in_pieces(options, wanted, read_range, lambda batch: batch.column("offset")[-1].as_py() + 1):
+def _new_consumer(settings: dict[str, str]) -> Consumer:
+    return Consumer(
+        {
+            **settings,
+            "auto.offset.reset": "none",
+            "enable.auto.commit": "false",
+            "allow.auto.create.topics": "false",
+        }
+    )
+
+
+_consumer = SharedClient(_new_consumer, 1.0)
+
+
+def read(options: SourceOptions, offsets: Range) -> Iterator[pa.RecordBatch]:
+    """The records of a range. Missing records are an error, or are skipped with a warning."""
+    for batch in read_pieces(options, offsets, read_range, lambda batch: batch.column("offset")[-1].as_py() + 1):
         yield spark_batch(batch, options.include_headers, options.text_columns)
 
 
-def in_pieces(
+def read_pieces(
     options: SourceOptions,
-    wanted: Range,
+    offsets: Range,
     pieces: Callable[[Consumer, TopicPartition, int, int, float], Iterable[T]],
     end_of: Callable[[T], int],
 ) -> Iterator[T]:
-    """What `pieces` (of a consumer, a partition, from and to which offset, a timeout) gives for a range; `end_of` is
-    the offset behind one of them."""
-    consumer = _consumer(options.client)
+    """The pieces that `pieces` (of a consumer, a partition, start and end offset, a timeout)
+    returns for a range; `end_of` is the end offset of a piece."""
+    consumer = _consumer.get(consumer_settings(options.client))
     done = False
     try:
-        yield from _read(consumer, options, wanted, pieces, end_of)
+        yield from _read(consumer, options, offsets, pieces, end_of)
         done = True
     finally:
-        # Also one that was interrupted has a known state; after an error it may not.
+        # After an error the state of the consumer is unknown.
         if not done:
-            _forget(consumer)
+            _consumer.discard()
 
 
 def _read(
     consumer: Consumer,
     options: SourceOptions,
-    wanted: Range,
+    offsets: Range,
     pieces: Callable[[Consumer, TopicPartition, int, int, float], Iterable[T]],
     end_of: Callable[[T], int],
 ) -> Iterator[T]:
-    position = wanted.start
+    position = offsets.start
     waited = 0.0
-    while position < wanted.end:
-        patience = min(_LOOK_AFTER, options.poll_timeout)
+    while position < offsets.end:
+        timeout = min(_CHECK_AFTER, options.poll_timeout)
         try:
-            for piece in pieces(consumer, wanted.tp, position, wanted.end, patience):
+            for piece in pieces(consumer, offsets.tp, position, offsets.end, timeout):
                 position = end_of(piece)
                 waited = 0.0
                 yield piece
             return
         except OffsetOutOfRange:
-            position = _after_loss(consumer, options, wanted, position)
+            position = _after_loss(consumer, options, offsets, position)
         except KafkaTimeout:
-            waited += patience
-            position = _after_loss(consumer, options, wanted, position)
-            if waited >= options.poll_timeout and position < wanted.end:
+            waited += timeout
+            position = _after_loss(consumer, options, offsets, position)
+            if waited >= options.poll_timeout and position < offsets.end:
                 raise PipelineError(
-                    f"nothing came from {wanted.tp} at offset {position} within {options.poll_timeout:g} s "
+                    f"no data from {offsets.tp} at offset {position} within {options.poll_timeout:g} s "
                     "(kafkaConsumer.pollTimeoutMs)"
                 ) from None
 
 
-def _after_loss(consumer: Consumer, options: SourceOptions, wanted: Range, position: int) -> int:
-    """Where to go on. The same position if nothing is missing."""
-    tp = wanted.tp
+def _after_loss(consumer: Consumer, options: SourceOptions, offsets: Range, position: int) -> int:
+    """Where to continue: the same position if nothing is missing."""
+    tp = offsets.tp
     first = consumer.beginning_offsets([tp], options.poll_timeout)[tp]
     last = consumer.end_offsets([tp], options.poll_timeout)[tp]
-    if first <= position and wanted.end <= last:
+    if first <= position and offsets.end <= last:
         return position
     if position < first:
-        following = min(first, wanted.end)
-        gone = f"{tp}: offsets {position} to {following - 1} are gone, its first is {first} now"
+        following = min(first, offsets.end)
+        lost = f"{tp}: offsets {position} to {following - 1} no longer exist, the first is now {first}"
     else:
-        following = wanted.end
-        gone = f"{tp}: offsets {max(position, last)} to {wanted.end - 1} are gone, it ends at {last} now"
+        following = offsets.end
+        lost = f"{tp}: offsets {max(position, last)} to {offsets.end - 1} no longer exist, it now ends at {last}"
     if options.fail_on_data_loss:
-        raise DataLoss(f"{gone} (failOnDataLoss=false goes on without them)")
-    log.warning("%s; going on without them", gone)
+        raise DataLoss(f"{lost} (failOnDataLoss=false continues without them)")
+    logger.warning("%s; continuing without them", lost)
     return following
 
 
@@ -117,53 +130,16 @@ def schema(headers: bool, text: Collection[str] = ()) -> pa.Schema:
 
 
 def spark_batch(batch: pa.RecordBatch, headers: bool, text: Collection[str] = ()) -> pa.RecordBatch:
-    """From the consumer's columns to those of Spark's Kafka source. Keys and values are not copied, also where they are
-    to be text, unless that is no UTF-8."""
+    """Converts the consumer's columns to those of Spark's Kafka source. Keys and values are not
+    copied, even as strings, unless they have invalid UTF-8."""
     names = batch.schema.names
     columns = [batch.column(names.index(name)) for name in ("key", "value", "topic", "partition", "offset")]
-    columns[:2] = [as_text(one) if name in text else one for name, one in zip(("key", "value"), columns, strict=False)]
+    columns[:2] = [
+        as_text(column) if name in text else column for name, column in zip(("key", "value"), columns, strict=False)
+    ]
     columns[2] = columns[2].dictionary_decode()
     columns.append(batch.column(names.index("timestamp")).cast(pa.timestamp("us", "UTC")))
     columns.append(batch.column(names.index("timestamp_type")).cast(pa.int32()))
     if headers:
         columns.append(batch.column(names.index("headers")))
     return pa.RecordBatch.from_arrays(columns, schema=schema(headers, text))
-
-
-# --- one consumer for all tasks of this process
-
-_consumers: dict[tuple[int, tuple[tuple[str, str], ...]], Consumer] = {}
-
-
-def _consumer(client: Mapping[str, str]) -> Consumer:
-    """Spark's Python workers serve one task after the other: the next finds the connections open. A job that changes
-    its settings, or a second one in the same worker, takes the place of the first."""
-    settings = consumer_settings(client)
-    key = os.getpid(), tuple(sorted(settings.items()))
-    found = _consumers.get(key)
-    if found is None:
-        for old in list(_consumers.values()):
-            _forget(old)
-        found = _consumers[key] = Consumer(
-            {
-                **settings,
-                "auto.offset.reset": "none",
-                "enable.auto.commit": "false",
-                "allow.auto.create.topics": "false",
-            }
-        )
-    return found
-
-
-def _forget(consumer: Consumer) -> None:
-    for key, one in list(_consumers.items()):
-        if one is consumer:
-            del _consumers[key]
-            if key[0] == os.getpid():
-                one.close(1.0)
-
-
-@atexit.register
-def _close_all() -> None:
-    for consumer in list(_consumers.values()):
-        _forget(consumer)

@@ -1,4 +1,4 @@
-"""From Spark's columns to records: which columns there are, and what is sent of a batch of rows."""
+"""Converts Spark's columns to records: finds the columns, and sends batches of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in the rows the parts of a record are; -1 for what is not there. `topic_name` wins over the column."""
+    """The column numbers of the parts of a record; -1 if there is no such column. `topic_name`
+    takes precedence over the column."""
 
     topic_name: str | None
     value: int
@@ -37,22 +38,22 @@ class Layout:
 
 
 class Future(Protocol):
-    """The outcome of what was sent."""
+    """The outcome of a sent record or batch."""
 
     def done(self) -> bool: ...
 
     def get(self, timeout: float | None = None) -> Any:
-        """RecordMetadata of the first record; None where there is none."""
+        """The RecordMetadata of the first record; None if there is none."""
 
 
 Send = Callable[[Producer, pa.RecordBatch, Layout], Sequence[Future]]
-"""How rows are sent: what `send` is where they are records."""
+"""Sends rows. `send` is the function for rows that are records."""
 
 
-def layout(columns: Sequence[tuple[str, str]], topic: str | None, timestamp: str | None = None) -> Layout:
-    """`columns` are names and Spark's short names of types. Names count as Spark's do, without case. `timestamp` names
-    the column with the records' times in ms, where there is one."""
-    found: dict[str, int] = {}
+def find_layout(columns: Sequence[tuple[str, str]], topic: str | None, timestamp: str | None = None) -> Layout:
+    """`columns` are names and Spark's short names of types. Names ignore case, as in Spark.
+    `timestamp` names the column with the records' timestamps in ms, if there is one."""
+    parts: dict[str, int] = {}
     for index, (name, kind) in enumerate(columns):
         part = name.lower()
         if part not in TYPES:
@@ -60,58 +61,58 @@ def layout(columns: Sequence[tuple[str, str]], topic: str | None, timestamp: str
         # Nullability and the names of a header's fields do not matter.
         if kind not in TYPES[part] and not (part == "headers" and _is_headers(kind)):
             raise OptionError(f"column {name} must be {' or '.join(TYPES[part])}, not {kind}")
-        found[part] = index
-    if "value" not in found:
-        raise OptionError(f"there is no column value among {', '.join(name for name, _ in columns)}")
-    if topic is None and "topic" not in found:
-        raise OptionError("there is neither an option topic nor a column topic: where shall the rows go?")
+        parts[part] = index
+    if "value" not in parts:
+        raise OptionError(f"there is no column value in {', '.join(name for name, _ in columns)}")
+    if topic is None and "topic" not in parts:
+        raise OptionError("there is neither an option topic nor a column topic")
     if timestamp is not None:
         kinds = {name.lower(): (index, kind) for index, (name, kind) in enumerate(columns)}
         index, kind = kinds.get(timestamp.lower(), (-1, "missing"))
         if kind != "bigint":
-            raise OptionError(f"timestampColumn {timestamp} must be bigint, milliseconds, and is {kind}")
-        found["timestamp"] = index
-    return Layout(topic, **found)
+            raise OptionError(f"timestampColumn {timestamp} must be bigint, milliseconds, but is {kind}")
+        parts["timestamp"] = index
+    return Layout(topic, **parts)
 
 
 def _is_headers(kind: str) -> bool:
     return kind.startswith("array<struct<") and kind.endswith(">>") and kind[13:-2].split(",")[1:] == ["value:binary"]
 
 
-def size_of(rows: pa.RecordBatch, where: Layout) -> int:
-    """Bytes of keys and values."""
+def size_of(rows: pa.RecordBatch, layout: Layout) -> int:
+    """The bytes of keys and values."""
     total = 0
-    for index in (where.key, where.value):
+    for index in (layout.key, layout.value):
         if index >= 0:
             total += pc.sum(pc.binary_length(rows.column(index))).as_py() or 0
     return total
 
 
-def send(producer: Producer, rows: pa.RecordBatch, where: Layout) -> list[RecordFuture]:
-    """Send all rows; their outcomes are in the futures."""
-    values = rows.column(where.value)
+def send(producer: Producer, rows: pa.RecordBatch, layout: Layout) -> list[RecordFuture]:
+    """Send all rows; the futures have the outcomes."""
+    values = rows.column(layout.value)
     values = _bytes(values)
     send = producer.send
-    name = where.topic_name
-    if name is not None and where.partition < 0 and where.headers < 0 and where.timestamp < 0:
-        if where.key < 0:
+    name = layout.topic_name
+    if name is not None and layout.partition < 0 and layout.headers < 0 and layout.timestamp < 0:
+        if layout.key < 0:
             return [send(name, value) for value in values]
-        return [send(name, value, key) for value, key in zip(values, _bytes(rows.column(where.key)), strict=True)]
+        return [send(name, value, key) for value, key in zip(values, _bytes(rows.column(layout.key)), strict=True)]
     count = rows.num_rows
-    topics: Any = repeat(name, count) if name is not None else rows.column(where.topic).to_pylist()
-    keys: Any = _bytes(rows.column(where.key)) if where.key >= 0 else repeat(None, count)
-    partitions: Any = rows.column(where.partition).to_pylist() if where.partition >= 0 else repeat(None, count)
-    headers: Any = _headers(rows.column(where.headers)) if where.headers >= 0 else repeat(None, count)
-    stamps: Any = rows.column(where.timestamp).to_pylist() if where.timestamp >= 0 else repeat(None, count)
+    topics: Any = repeat(name, count) if name is not None else rows.column(layout.topic).to_pylist()
+    keys: Any = _bytes(rows.column(layout.key)) if layout.key >= 0 else repeat(None, count)
+    partitions: Any = rows.column(layout.partition).to_pylist() if layout.partition >= 0 else repeat(None, count)
+    headers: Any = _headers(rows.column(layout.headers)) if layout.headers >= 0 else repeat(None, count)
+    stamps: Any = rows.column(layout.timestamp).to_pylist() if layout.timestamp >= 0 else repeat(None, count)
     futures: list[RecordFuture] = []
-    for topic, value, key, partition, stamp, some in zip(
+    for topic, value, key, partition, stamp, row_headers in zip(
         topics, values, keys, partitions, stamps, headers, strict=True
     ):
         if topic is None:
-            raise PipelineError("a row has no topic: the column is null, and there is no option topic")
+            raise PipelineError("a row has no topic: the column is null, and the option topic is not set")
         if partition is not None and partition < 0:
             raise PipelineError(f"a row has the partition {partition}")
-        futures.append(send(topic, value, key, partition, stamp, some))
+        futures.append(send(topic, value, key, partition, stamp, row_headers))
     return futures
 
 
@@ -120,12 +121,12 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
         column = column.cast(pa.large_binary())
     elif pa.types.is_string(column.type):
         column = column.cast(pa.binary())
-    found: list[bytes | None] = column.to_pylist()
-    return found
+    values: list[bytes | None] = column.to_pylist()
+    return values
 
 
 def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
     return [
-        None if not some else [(name, value) for name, value in (tuple(one.values()) for one in some)]
-        for some in column.to_pylist()
+        None if not headers else [(name, value) for name, value in (tuple(header.values()) for header in headers)]
+        for headers in column.to_pylist()
     ]

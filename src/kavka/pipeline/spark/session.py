@@ -1,4 +1,4 @@
-"""The one place where a session of Spark is built: for Streams, Connect and mirroring."""
+"""Builds the Spark sessions of Streams, Connect and mirroring."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def build_session(
     log_level: str | None = None,
     error: type[Exception] = PipelineError,
 ) -> SparkSession:
-    """The session of this process with `config` (`spark.…`), made if there is none. Without a `master`, the one in
-    SPARK_MASTER, else all cores of this machine. `error` is what is raised where there is no pyspark."""
-    # Spark's Python workers are started with this; where it is not set, with whatever `python3` there is.
+    """The session of this process with `config` (`spark.…`), created if there is none. The default
+    `master` is SPARK_MASTER, else all cores of this machine. `error` is raised if pyspark is not
+    installed."""
+    # The interpreter of Spark's Python workers. The default is any `python3`.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     try:
@@ -43,7 +44,7 @@ def build_session(
 
 
 def running_session() -> SparkSession | None:
-    """The session that is active in this thread, if there is pyspark and one was made."""
+    """The active session of this thread, if pyspark is loaded and a session exists."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark.sql import SparkSession

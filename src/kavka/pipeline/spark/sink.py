@@ -1,4 +1,4 @@
-"""What `df.write.format("kavka")` and `df.writeStream.format("kavka")` stand for."""
+"""The Spark sink `kavka`: `df.write.format("kavka")` and `df.writeStream.format("kavka")`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from kavka.pipeline.spark.errors import PipelineError, one_clear_line
-from kavka.pipeline.spark.new_topics import before
+from kavka.pipeline.spark.errors import PipelineError, concise_errors
+from kavka.pipeline.spark.new_topics import creating_topics
 from kavka.pipeline.spark.options import SinkOptions
 from kavka.pipeline.spark.rows import Layout
 from kavka.pipeline.spark.two_phase import (
@@ -25,7 +25,7 @@ from kavka.pipeline.spark.two_phase import (
 from kavka.pipeline.spark.two_phase import write as write_transaction
 from kavka.pipeline.spark.writing import write
 
-# What Spark says about a task's query, among the properties of the job.
+# Properties of a Spark job that identify the query of a task.
 QUERY_ID = "sql.streaming.queryId"
 RUN_ID = "spark.jobGroup.id"
 BATCH_ID = "streaming.sql.batchId"
@@ -33,38 +33,41 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """From a task to the driver. Without transactions there is nothing to tell but how many rows there were."""
+    """The message from a task to the driver. Without transactions it has only the number of
+    rows."""
 
     rows: int
     report: Report | None = None
 
 
 def _reports(messages: list[WriterCommitMessage | None]) -> list[Report]:
-    return [one.report for one in messages if isinstance(one, Written) and one.report is not None]
+    return [message.report for message in messages if isinstance(message, Written) and message.report is not None]
 
 
 class KavkaWriter(DataSourceArrowWriter):
-    """A batch. Made once, in the driver, and sent to the tasks and to where it is committed.
+    """Writes a batch. Created once, in the driver, and sent to the tasks and to the process that
+    commits.
 
-    With `queryId`, `runId` and `batchId` it is one of many, and may be run again after a crash with the same rows:
-    exactly once holds for it as for a batch of a stream."""
+    With `queryId`, `runId` and `batchId` the batch belongs to a query, and may run again after a
+    crash with the same rows: exactly once holds for it as for a batch of a stream.
+    """
 
-    def __init__(self, options: SinkOptions, where: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
         self._options = options
-        self._where = where
+        self._layout = layout
         self._job = f"{options.id_prefix}{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with one_clear_line():
-            batches = before(self._options, self._where, iterator)
+        with concise_errors():
+            batches = creating_topics(self._options, self._layout, iterator)
             if not self._options.exactly_once:
-                return Written(write(self._options, self._where, batches))
+                return Written(write(self._options, self._layout, batches))
             context = _context()
             if self._options.batch_of is not None:
-                report = write_stream(self._options, self._where, batches, self._named(context))
+                report = write_stream(self._options, self._layout, batches, self._named(context))
                 return Written(report.entry.rows, report)
             attempt = Attempt(self._job, "", 0, context.partitionId(), context.attemptNumber())
-            entry = write_transaction(self._options, self._where, batches, attempt)
+            entry = write_transaction(self._options, self._layout, batches, attempt)
             return Written(entry.rows, Report(attempt, entry))
 
     def _named(self, context: TaskContext) -> Attempt:
@@ -74,45 +77,46 @@ class KavkaWriter(DataSourceArrowWriter):
         return Attempt(name, run, number, context.partitionId(), context.attemptNumber())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        with one_clear_line():
+        with concise_errors():
             if self._options.batch_of is not None:
                 commit_stream(self._options, self._options.batch_of[2], _reports(messages))
                 return
             commit_batch(self._options, _reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        with one_clear_line():
+        with concise_errors():
             abort_reports(self._options, _reports(messages))
 
 
 class KavkaStreamWriter(DataSourceStreamArrowWriter):
-    """A stream. Made anew for every batch and every commit, wherever those happen: it holds nothing but options."""
+    """Writes a stream. It has no state except options: Spark creates it for every batch and every
+    commit, in any process."""
 
-    def __init__(self, options: SinkOptions, where: Layout) -> None:
+    def __init__(self, options: SinkOptions, layout: Layout) -> None:
         self._options = options
-        self._where = where
+        self._layout = layout
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with one_clear_line():
-            batches = before(self._options, self._where, iterator)
+        with concise_errors():
+            batches = creating_topics(self._options, self._layout, iterator)
             if not self._options.exactly_once:
-                return Written(write(self._options, self._where, batches))
-            report = write_stream(self._options, self._where, batches, task_attempt(self._options))
+                return Written(write(self._options, self._layout, batches))
+            report = write_stream(self._options, self._layout, batches, task_attempt(self._options))
             return Written(report.entry.rows, report)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with one_clear_line():
+        with concise_errors():
             commit_stream(self._options, batchId, _reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with one_clear_line():
+        with concise_errors():
             abort_reports(self._options, _reports(messages))
 
 
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise PipelineError("the sink writes in tasks of Spark, and this is none")
+        raise PipelineError("the sink must run in a Spark task")
     return context
 
 
@@ -120,7 +124,7 @@ def task_attempt(options: SinkOptions) -> Attempt:
     context = _context()
     query, run, batch = (context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID))
     if not query or not run or not batch:
-        raise PipelineError("Spark does not say which query and batch this task is of: exactlyOnce=true needs to know")
+        raise PipelineError("Spark does not provide the query and batch of this task, which exactlyOnce=true requires")
     return Attempt(
         query=f"{options.id_prefix}{query}",
         run=run,

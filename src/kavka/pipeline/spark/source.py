@@ -39,7 +39,7 @@ from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.jobs import INITIAL
 from kavka.pipeline.spark.cluster import SourceCluster
-from kavka.pipeline.spark.errors import DataLoss, OptionError, one_clear_line
+from kavka.pipeline.spark.errors import DataLoss, OptionError, concise_errors
 from kavka.pipeline.spark.offsets import (
     DONE_BY_JOB,
     TOPIC_IDS,
@@ -58,7 +58,7 @@ from kavka.pipeline.spark.options import SinkOptions, SourceOptions, sink_option
 if TYPE_CHECKING:
     from kavka.pipeline.spark.rows import Layout
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _COMMIT_TIMEOUT = 5.0
 _PAUSE = 0.02
@@ -76,38 +76,38 @@ _HEADERS = StructField(
 
 
 def schema_of(include_headers: bool, text: Collection[str]) -> StructType:
-    """`text`: which of key and value are text."""
+    """`text`: which of key and value are strings."""
     sides = [StructField(name, StringType() if name in text else BinaryType()) for name in ("key", "value")]
     return StructType([*sides, *_FIELDS, _HEADERS] if include_headers else [*sides, *_FIELDS])
 
 
 class KavkaDataSource(DataSource):
-    """What `spark.read.format("kavka")` and its like stand for. Spark makes it anew wherever it needs it, and pickles
-    it: it holds nothing but the options."""
+    """`spark.read.format("kavka")` and its variants. Spark creates it where necessary and pickles
+    it: it has no state except the options."""
 
     @classmethod
     def name(cls) -> str:
         return "kavka"
 
     def schema(self) -> StructType:
-        with one_clear_line():
+        with concise_errors():
             headers = self.options.get("includeHeaders", "false").strip().lower() == "true"
             return schema_of(headers, text_columns(self.options.get("textColumns")))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        with one_clear_line():
+        with concise_errors():
             options = source_options(self.options, streaming=False)
             _check_schema(schema, options)
             return KavkaReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        with one_clear_line():
+        with concise_errors():
             options = source_options(self.options, streaming=True)
             _check_schema(schema, options)
             return KavkaStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        with one_clear_line():
+        with concise_errors():
             from kavka.pipeline.spark.sink import KavkaWriter
 
             if overwrite:
@@ -115,48 +115,49 @@ class KavkaDataSource(DataSource):
             return KavkaWriter(*self._sink(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        with one_clear_line():
+        with concise_errors():
             from kavka.pipeline.spark.sink import KavkaStreamWriter
 
             return KavkaStreamWriter(*self._sink(schema))
 
     def _sink(self, schema: StructType) -> tuple[SinkOptions, Layout]:
-        from kavka.pipeline.spark.rows import layout
+        from kavka.pipeline.spark.rows import find_layout
 
         options = sink_options(self.options)
-        columns = [(one.name, one.dataType.simpleString()) for one in schema.fields]
-        return options, layout(columns, options.topic, options.timestamp_column)
+        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        return options, find_layout(columns, options.topic, options.timestamp_column)
 
 
 def _check_schema(schema: StructType, options: SourceOptions) -> None:
     if schema != schema_of(options.include_headers, options.text_columns):
-        raise OptionError("the columns are given by the source: leave out .schema(…)")
+        raise OptionError("the source defines the columns: remove .schema(…)")
 
 
 class OffsetRange(InputPartition):
     """A range of offsets, for one task."""
 
-    def __init__(self, wanted: Range) -> None:
-        self.wanted = wanted
+    def __init__(self, offsets: Range) -> None:
+        self.offsets = offsets
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    with one_clear_line():
-        # Imported here: the driver's processes need no consumer.
+    with concise_errors():
+        # The driver's processes need no consumer.
         from kavka.pipeline.spark.reading import read
 
         if isinstance(partition, OffsetRange):
-            yield from read(options, partition.wanted)
+            yield from read(options, partition.offsets)
 
 
 class KavkaReader(DataSourceReader):
-    """A batch: from the starting to the ending offsets, as they are when Spark plans the read."""
+    """Reads a batch: from the starting to the ending offsets, as they are when Spark plans the
+    read."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        with one_clear_line():
+        with concise_errors():
             options = self._options
             cluster = SourceCluster(options)
             try:
@@ -169,21 +170,21 @@ class KavkaReader(DataSourceReader):
                 if end[tp] < start[tp]:
                     raise OptionError(f"endingOffsets of {tp} ({end[tp]}) is before startingOffsets ({start[tp]})")
             ranges = plan(start, end, options.min_partitions, options.max_records_per_partition)
-            return [OffsetRange(one) for one in ranges]
+            return [OffsetRange(offsets) for offsets in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
 
 class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. On the driver one object lives as long as the query runs, in a process of its own, and is called by one
-    thread; tasks get a copy for `read` alone."""
+    """Reads a stream. On the driver one object lives in a separate process while the query runs,
+    and one thread calls it; tasks get a copy for `read` alone."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._cluster: SourceCluster | None = None
         self._initial: dict[str, Any] | None = None
-        self._begun = False
+        self._is_started = False
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._committed: Offsets | None = None
@@ -202,7 +203,7 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return SourceCluster(self._options)
 
     def initialOffset(self) -> dict[str, Any]:
-        with one_clear_line():
+        with concise_errors():
             if self._initial is None:
                 partitions = self.cluster.partitions()
                 self._initial = self._with_ids(self.starting_offsets(partitions))
@@ -219,24 +220,25 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with one_clear_line():
+        with concise_errors():
             partitions = self.cluster.partitions(missing_is_empty=not self._options.fail_on_data_loss)
             self._target = self.cluster.latest(partitions)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with one_clear_line():
+        with concise_errors():
             batch = self._next_batch(start, limit)
-            # Spark asks only when everything before `start` is done, and as often as it triggers. Its `commit` comes
-            # later: when there is a next batch. Before the first nothing is done, and the group may say where to begin.
+            # Spark calls this at every trigger, after everything before `start` was processed. It
+            # calls `commit` later, at the next batch. Nothing is processed before the first batch,
+            # and the group may determine where to start.
             if start != self._initial:
-                self._tell_group(start)
-            # Exactly as it was given where nothing is new: anything else is a new batch to Spark.
+                self._commit_group(start)
+            # Return `start` itself if nothing is new: anything else is a new batch for Spark.
             if batch is None:
                 return start
             beginning, end = (None if offsets is None else self._with_ids(offsets) for offsets in batch)
             assert end is not None
-            if start == self._initial and not self._begun:
-                # The first batch, which Spark runs even if there is nothing in it.
+            if start == self._initial and not self._is_started:
+                # The first batch, which Spark runs even if it is empty.
                 return {**end, INITIAL: beginning or start}
             if beginning is not None:
                 return {**end, INITIAL: beginning}
@@ -246,28 +248,30 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else to_checkpoint(self._latest)
 
     def commit(self, end: dict[str, Any]) -> None:
-        with one_clear_line():
-            self._tell_group(end)
+        with concise_errors():
+            self._commit_group(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with one_clear_line():
-            self._begun = True
+        with concise_errors():
+            self._is_started = True
             if start == end:
                 return []
             options = self._options
-            begin, until = from_checkpoint(end.get(INITIAL, start)), from_checkpoint(end)
-            begin = self._with_new_partitions(begin, until)
-            for tp, offset in until.items():
+            begin, stop = from_checkpoint(end.get(INITIAL, start)), from_checkpoint(end)
+            begin = self._with_new_partitions(begin, stop)
+            for tp, offset in stop.items():
                 if offset < begin[tp]:
-                    self._lost(f"{tp} ended at {begin[tp]} and ends at {offset} now: it was deleted and made again")
-                    begin[tp] = self.begin_again(tp, offset)
+                    self._on_data_loss(
+                        f"{tp} ended at {begin[tp]} and now ends at {offset}: it was deleted and recreated"
+                    )
+                    begin[tp] = self.restart_offset(tp, offset)
             return [
-                OffsetRange(one)
-                for one in plan(begin, until, options.min_partitions, options.max_records_per_partition)
+                OffsetRange(offsets)
+                for offsets in plan(begin, stop, options.min_partitions, options.max_records_per_partition)
             ]
 
-    def begin_again(self, tp: TopicPartition, end: int) -> int:
-        """Where to go on in a partition that was made again and ends there now."""
+    def restart_offset(self, tp: TopicPartition, end: int) -> int:
+        """Where to continue in a partition that was recreated and now ends at `end`."""
         return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -281,100 +285,103 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- inside
 
     def _with_ids(self, offsets: Offsets) -> dict[str, Any]:
-        """Offsets for Spark's checkpoint, with which topics they are of."""
+        """Offsets for Spark's checkpoint, with the ids of their topics."""
         topics = {tp.topic for tp in offsets}
-        ids = {topic: found for topic, found in sorted(self.cluster.topic_ids.items()) if topic in topics}
+        ids = {topic: topic_id for topic, topic_id in sorted(self.cluster.topic_ids.items()) if topic in topics}
         return {**to_checkpoint(offsets), TOPIC_IDS: ids} if ids else to_checkpoint(offsets)
 
     def _next_batch(self, start: dict[str, Any], limit: ReadLimit) -> tuple[Offsets | None, Offsets] | None:
-        """Where the next batch begins, if that is not where the last one ended, and where it ends; None if there is to
-        be none yet."""
+        """The start of the next batch, if it is not the end of the last one, and its end; None if
+        there is no next batch yet."""
         options, begin = self._options, from_checkpoint(start)
         latest = self._latest = self._ends(begin)
-        again = self._recreated(start.get(TOPIC_IDS, {}), latest)
-        for topic in sorted(again):
-            self._lost_topic(topic)
+        recreated_topics = self._recreated(start.get(TOPIC_IDS, {}), latest)
+        for topic in sorted(recreated_topics):
+            self._on_recreated_topic(topic)
         if self._target is not None:
             latest = {tp: self._target[tp] for tp in latest if tp in self._target}
         elif latest == begin:
-            # Spark asks again at once. A stream that waits shall not keep a core busy with that.
+            # Spark calls again immediately. An idle stream must not keep a core busy.
             time.sleep(_PAUSE)
-        gone = sorted(set(begin) - set(latest))
-        if gone:
-            self._lost(f"partitions are gone: {', '.join(map(str, gone))}")
+        missing = sorted(set(begin) - set(latest))
+        if missing:
+            self._on_data_loss(f"partitions no longer exist: {', '.join(map(str, missing))}")
         full_begin = self._with_new_partitions(begin, latest)
-        if again:
-            # Nothing that is in the new topic was read yet.
-            full_begin |= self.cluster.earliest([tp for tp in latest if tp.topic in again])
-        beginning = full_begin if again else None
+        if recreated_topics:
+            # No record of the new topic was read yet.
+            full_begin |= self.cluster.earliest([tp for tp in latest if tp.topic in recreated_topics])
+        beginning = full_begin if recreated_topics else None
         if isinstance(limit, ReadAllAvailable):
             return beginning, latest
-        waiting = count(full_begin, latest)
-        if self._too_little(waiting):
+        available = count(full_begin, latest)
+        if self._is_below_minimum(available):
             return None
         self._last_batch = time.monotonic()
-        most = options.max_offsets
-        return beginning, latest if most is None else limited(full_begin, latest, most)
+        limit_ = options.max_offsets
+        return beginning, latest if limit_ is None else limited(full_begin, latest, limit_)
 
     def _recreated(self, before: TopicIds, partitions: Collection[TopicPartition]) -> set[str]:
-        """Topics that were created again since. Where only epochs tell it, the leaders have to confirm it."""
-        again = recreated(before, self.cluster.topic_ids)
-        doubtful = {topic for topic in again if not isinstance(before[topic], str)}
+        """Topics that were created again since. If only epochs indicate it, the leaders must
+        confirm it."""
+        candidates = recreated(before, self.cluster.topic_ids)
+        doubtful = {topic for topic in candidates if not isinstance(before[topic], str)}
         if not doubtful:
-            return again
+            return candidates
         epochs = self.cluster.leader_epochs([tp for tp in partitions if tp.topic in doubtful])
-        return again - doubtful | recreated(before, epochs)
+        return candidates - doubtful | recreated(before, epochs)
 
     def _ends(self, begin: Offsets) -> dict[TopicPartition, int]:
-        """Where partitions end now. An end that went back says that a topic was created again: then its id is new."""
+        """The current end offsets. An end that decreased indicates that a topic was recreated: then
+        its id is new."""
         missing = not self._options.fail_on_data_loss
         latest = self.cluster.ends(missing_is_empty=missing)
         if any(latest[tp] < offset for tp, offset in begin.items() if tp in latest):
-            self.cluster.look_again()
+            self.cluster.expire_partitions()
             latest = self.cluster.ends(missing_is_empty=missing)
         return latest
 
-    def _too_little(self, waiting: int) -> bool:
-        least = self._options.min_offsets
-        if least is None or self._target is not None or waiting >= least:
+    def _is_below_minimum(self, available: int) -> bool:
+        minimum = self._options.min_offsets
+        if minimum is None or self._target is not None or available >= minimum:
             return False
         return time.monotonic() - self._last_batch < self._options.max_delay
 
     def _with_new_partitions(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """A partition that was not there in the last batch is read from its beginning."""
+        """Reads partitions that are new since the last batch from their beginning."""
         new = [tp for tp in end if tp not in begin]
         if not new:
             return dict(begin)
         first = self.cluster.earliest(new)
         for tp, offset in sorted(first.items()):
             if offset > 0:
-                self._lost(f"{tp} is new and begins at offset {offset}: offsets 0 to {offset - 1} are gone")
+                self._on_data_loss(f"{tp} is new and starts at offset {offset}: offsets 0 to {offset - 1} are lost")
         return {**begin, **first}
 
-    def _tell_group(self, done: dict[str, Any]) -> None:
-        """Commit what is done to the group that the user wants to see it in. It is for others to look at: that it fails
-        is no reason to stop. Offsets of a topic that was created again since mean nothing in the new one."""
+    def _commit_group(self, done: dict[str, Any]) -> None:
+        """Commit the processed offsets to the group of `groupIdCommit`. They are for monitoring
+        only: a failure does not stop the query. Offsets of a topic that was recreated since are
+        invalid in the new one."""
         group = self._options.group_to_commit
         if group is None:
             return
-        again = recreated(done.get(TOPIC_IDS, {}), self.cluster.topic_ids)
-        offsets = {tp: offset for tp, offset in from_checkpoint(done).items() if tp.topic not in again}
+        recreated_topics = recreated(done.get(TOPIC_IDS, {}), self.cluster.topic_ids)
+        offsets = {tp: offset for tp, offset in from_checkpoint(done).items() if tp.topic not in recreated_topics}
         if offsets == self._committed or not offsets:
             return
         try:
-            told = {tp: OffsetAndMetadata(offset, DONE_BY_JOB) for tp, offset in offsets.items()}
-            self.cluster.admin.alter_consumer_group_offsets(group, told, timeout=_COMMIT_TIMEOUT)
+            commits = {tp: OffsetAndMetadata(offset, DONE_BY_JOB) for tp, offset in offsets.items()}
+            self.cluster.admin.alter_consumer_group_offsets(group, commits, timeout=_COMMIT_TIMEOUT)
             self._committed = offsets
         except KafkaError as error:
-            log.warning("The offsets were not committed to the group %s: %s", group, error)
+            logger.warning("Cannot commit the offsets to group %s: %s", group, error)
 
-    def _lost(self, what: str) -> None:
+    def _on_data_loss(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what} (failOnDataLoss=false goes on without them)")
-        log.warning("%s; going on without them", what)
+            raise DataLoss(f"{what} (failOnDataLoss=false continues without them)")
+        logger.warning("%s; continuing without them", what)
 
-    def _lost_topic(self, topic: str) -> None:
+    def _on_recreated_topic(self, topic: str) -> None:
         what = f"topic {topic} was deleted and created again since it was last read"
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what} (failOnDataLoss=false goes on at the beginning of the new one)")
-        log.warning("%s; going on at the beginning of the new one", what)
+            raise DataLoss(f"{what} (failOnDataLoss=false continues at the beginning of the new one)")
+        logger.warning("%s; continuing at the beginning of the new one", what)

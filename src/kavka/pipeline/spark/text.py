@@ -6,9 +6,9 @@ import pyarrow as pa
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Without a copy, unless something is no UTF-8: that becomes U+FFFD, as in Java."""
+    """Without a copy, unless there is invalid UTF-8: it becomes U+FFFD, as in Java."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        found = [None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()]
-        return pa.array(found, pa.string())
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in column.to_pylist()]
+        return pa.array(texts, pa.string())

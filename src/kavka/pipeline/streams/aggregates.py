@@ -66,7 +66,8 @@ def added(key: Any, one: Any, two: Any) -> Any:
 
 
 class AggregateStep(Step):
-    """A table that is made by `factory(store, send_old, …)`. With `holds` off, every change is told at once."""
+    """A table that is made by `factory(store, send_old, …)`. With `holds` off, every change is told
+    at once."""
 
     def __init__(self, store: str, factory: Callable[..., TableNode], *arguments: Any) -> None:
         super().__init__(store)
@@ -149,9 +150,9 @@ class TableAggregate(TableNode):
 
 
 class WindowAggregate(TableNode):
-    """Tumbling, hopping and unlimited windows. With `final`, a window is told once, when it closes: `_due` are the
-    windows that were not told yet, in the order of their starts, and they are told before anything is put, since
-    the store may forget them with that."""
+    """Tumbling, hopping and unlimited windows. With `final`, a window is told once, when it closes:
+    `_due` are the windows that were not told yet, in the order of their starts, and they are told
+    before anything is put, since the store may forget them with that."""
 
     _past_end = 0
     """How long after a window's end time must be for it to be over, without the grace."""
@@ -229,7 +230,8 @@ class WindowAggregate(TableNode):
 
 
 class SlidingAggregate(WindowAggregate):
-    """A window ends at every record, and one begins after it, as long as there is something in them."""
+    """A window ends at every record, and one begins after it, as long as there is something in
+    them."""
 
     _windows: SlidingWindows
     _past_end = 1
@@ -316,7 +318,8 @@ class SlidingAggregate(WindowAggregate):
         headers: Headers,
         fresh: bool = False,
     ) -> None:
-        """Add the record to the window. `fresh`: `held` is what another window had, this one was not there."""
+        """Add the record to the window. `fresh`: `held` is what another window had, this one was
+        not there."""
         window = TimeWindow(start, start + self._windows.time_difference)
         if window.end < self._closed:
             return
@@ -331,7 +334,8 @@ class SlidingAggregate(WindowAggregate):
 
 
 class SessionAggregate(TableNode):
-    """With `final`, a session is told once, when it closes: `_due` has end, start and key of those that may be left."""
+    """With `final`, a session is told once, when it closes: `_due` has end, start and key of those
+    that may be left."""
 
     def __init__(
         self,

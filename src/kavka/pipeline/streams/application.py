@@ -1,7 +1,8 @@
 """KafkaStreams: a topology, compiled to one query of Spark Structured Streaming and run.
 
-Under `state.dir`/`application.id` lie Spark's checkpoint (offsets, state) and `topology.json`, what the state was made
-by. A crash leaves both; the next start goes on from there. They belong to one running application.
+Under `state.dir`/`application.id` lie Spark's checkpoint (offsets, state) and `topology.json`, what
+the state was made by. A crash leaves both; the next start goes on from there. They belong to one
+running application.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ADMIN_TIMEOUT = 30.0
 _BEFORE_AGAIN = 1.0
@@ -75,7 +76,8 @@ STATES = (
 
 
 class StreamThreadExceptionResponse:
-    """What a handler of uncaught exceptions may say: go on from the last finished micro-batch, or end."""
+    """What a handler of uncaught exceptions may say: go on from the last finished micro-batch, or
+    end."""
 
     REPLACE_THREAD = "REPLACE_THREAD"
     SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
@@ -83,7 +85,8 @@ class StreamThreadExceptionResponse:
 
 
 class KafkaStreams:
-    """`config` has Kafka's names; `spark` is a session to run in, otherwise the running one is used, or one is made."""
+    """`config` has Kafka's names; `spark` is a session to run in, otherwise the running one is
+    used, or one is made."""
 
     State = State
 
@@ -101,7 +104,8 @@ class KafkaStreams:
         self._reader: StateReader | None = None
         self._swapping = threading.Lock()
         self._paused = False
-        # Whether the query was stopped by `pause`; the watcher, which starts the next one, takes it back.
+        # Whether the query was stopped by `pause`; the watcher, which starts the next one, takes it
+        # back.
         self._held = False
         self._error: StreamsException | None = None
         self._watcher: threading.Thread | None = None
@@ -132,7 +136,8 @@ class KafkaStreams:
         self._purge.start()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Stop; whether that was done within `timeout` seconds. What was not finished is done by the next start."""
+        """Stop; whether that was done within `timeout` seconds. What was not finished is done by
+        the next start."""
         if self._state == State.CREATED:
             self._to(State.NOT_RUNNING)
         query = self._query
@@ -147,8 +152,8 @@ class KafkaStreams:
         return self._state == State.NOT_RUNNING
 
     def clean_up(self) -> None:
-        """Forget the state: the next start begins where a tool has set the group `application.id` to (see
-        `kavka streams-application-reset`), otherwise where `auto.offset.reset` says."""
+        """Forget the state: the next start begins where a tool has set the group `application.id`
+        to (see `kavka streams-application-reset`), otherwise where `auto.offset.reset` says."""
         if self._state in (State.REBALANCING, State.RUNNING, State.PENDING_SHUTDOWN):
             raise StreamsException("Cannot clean up while running.")
         check_own_folder(self.folder)
@@ -163,7 +168,8 @@ class KafkaStreams:
         self._listener = listener
 
     def set_uncaught_exception_handler(self, handler: Callable[[BaseException], Any]) -> None:
-        """`handler(error)` gives REPLACE_THREAD to go on, after a second; anything else ends the application."""
+        """`handler(error)` gives REPLACE_THREAD to go on, after a second; anything else ends the
+        application."""
         self._only_before_start()
         self._handler = handler
 
@@ -186,7 +192,8 @@ class KafkaStreams:
         return self._topology.describe()
 
     def store(self, parameters: StoreQueryParameters) -> Any:
-        """A store to read from, as the last finished micro-batch left it. It can be asked again and again."""
+        """A store to read from, as the last finished micro-batch left it. It can be asked again and
+        again."""
         name = parameters.name
         check_type(self._topology, name, parameters.type)
         self._readable(parameters)
@@ -221,8 +228,8 @@ class KafkaStreams:
     def query_metadata_for_key(
         self, store: str, key: Any, key_serde_or_partitioner: Serde | Callable[..., int | None] | None = None
     ) -> KeyQueryMetadata:
-        """The partition whose task has a key, if the topic's writers choose partitions as Kafka's producer does, or as
-        `partitioner(topic, key, None, partitions)` says."""
+        """The partition whose task has a key, if the topic's writers choose partitions as Kafka's
+        producer does, or as `partitioner(topic, key, None, partitions)` says."""
         return self._metadata().for_key(store, key, key_serde_or_partitioner)
 
     def metadata_for_local_threads(self) -> list[ThreadMetadata]:
@@ -231,7 +238,8 @@ class KafkaStreams:
         return [ThreadMetadata(f"{self._settings.application_id}-StreamThread-1", self._state, running.tasks())]
 
     def metrics(self) -> dict[str, float]:
-        """Numbers by name: of the application, of its micro-batches, of the lag of partitions and of its state."""
+        """Numbers by name: of the application, of its micro-batches, of the lag of partitions and
+        of its state."""
         told: dict[str, float] = {"client-state": STATES.index(self._state)}
         told |= {"alive-stream-threads": int(self._state in (State.RUNNING, State.REBALANCING))}
         told |= {"failed-stream-threads": self._measures.failures}
@@ -269,8 +277,9 @@ class KafkaStreams:
         return True
 
     def process_all_available(self) -> None:
-        """Wait until everything that was in the topics when this was called is done, also what it became in the
-        application's own topics; for tests. Returns early if the application is closed meanwhile."""
+        """Wait until everything that was in the topics when this was called is done, also what it
+        became in the application's own topics; for tests. Returns early if the application is
+        closed meanwhile."""
         if self._query is None:
             raise StreamsException("it is not started")
         own = self._own_topics()
@@ -284,7 +293,8 @@ class KafkaStreams:
                     return
                 wanted = ends(admin, own, committed)
         if not has_users(self._topology):
-            # With timers there is always another batch to come. Otherwise this leaves a query that rests.
+            # With timers there is always another batch to come. Otherwise this leaves a query that
+            # rests.
             self._query.processAllAvailable()
 
     def _reached(self, wanted: Mapping[TopicPartition, int]) -> bool:
@@ -338,10 +348,10 @@ class KafkaStreams:
         self._measures.failures += 1
         response = None if self._handler is None else self._handler(told)
         if may_go_on and response == StreamThreadExceptionResponse.REPLACE_THREAD:
-            log.warning("%s starts again after: %s", self._settings.application_id, told)
+            logger.warning("%s starts again after: %s", self._settings.application_id, told)
             return False
         self._error = told
-        log.error("%s stops: %s", self._settings.application_id, told)
+        logger.error("%s stops: %s", self._settings.application_id, told)
         self._to(State.PENDING_ERROR)
         self._to(State.ERROR)
         return True
@@ -383,7 +393,8 @@ class KafkaStreams:
             return self._state != State.PENDING_SHUTDOWN
 
     def _ended(self) -> bool:
-        """Wait for the end of the query; with patterns for `metadata.max.age.ms` at most, to look for new topics."""
+        """Wait for the end of the query; with patterns for `metadata.max.age.ms` at most, to look
+        for new topics."""
         query = self._query
         assert query is not None
         while not self._measures.knows_beginning():
@@ -401,12 +412,13 @@ class KafkaStreams:
             with self._admin() as admin:
                 found = self._with_topics(admin)
         except KafkaError as error:
-            log.warning("the topics could not be listed: %s", error)
+            logger.warning("the topics could not be listed: %s", error)
             return False
         return bool(source_topics(found) - source_topics(self._planned_as[0]))
 
     def _start_again(self) -> None:
-        """With the topics that are there now. What the query had not finished, the next one does."""
+        """With the topics that are there now. What the query had not finished, the next one
+        does."""
         with self._swapping:
             if self._state not in (State.RUNNING, State.REBALANCING) or self._query is None:
                 return
@@ -494,8 +506,8 @@ class KafkaStreams:
 
 
 def _stop(query: StreamingQuery, timeout: float | None = None) -> None:
-    """Between two micro-batches, if one ends soon: one that is cut short is done again by the next start, and what it
-    had written already is written twice unless that is exactly once."""
+    """Between two micro-batches, if one ends soon: one that is cut short is done again by the next
+    start, and what it had written already is written twice unless that is exactly once."""
     limit = time.monotonic() + min(_BATCH_ENDS, _BATCH_ENDS if timeout is None else timeout)
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < limit:
         time.sleep(0.01)

@@ -1,4 +1,5 @@
-"""StreamsBuilder: where streams and tables begin. It names the nodes as Kafka does, by kind and number."""
+"""StreamsBuilder: where streams and tables begin. It names the nodes as Kafka does, by kind and
+number."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class StreamsBuilder:
         self._index = 0
 
     def stream(self, topics: str | re.Pattern[str] | Iterable[str], consumed: Consumed | None = None) -> KStream:
-        """A stream of one topic's records, of several topics', or of all topics whose whole name a pattern matches."""
+        """A stream of one topic's records, of several topics', or of all topics whose whole name a
+        pattern matches."""
         from kavka.pipeline.streams.kstream import KStream
 
         how = consumed or Consumed()
@@ -97,7 +99,8 @@ class StreamsBuilder:
     def add_global_store(
         self, builder: StoreBuilder, topic: str, consumed: Consumed | None, supplier: Callable[[], Any]
     ) -> StreamsBuilder:
-        """A store that every task has a copy of, kept by a processor of one's own (`Topology.add_global_store`)."""
+        """A store that every task has a copy of, kept by a processor of one's own
+        (`Topology.add_global_store`)."""
         how = consumed or Consumed()
         source = self.new_name("KSTREAM-SOURCE-", Named(how.name and f"{how.name}-source"))
         name = self.new_name("KTABLE-SOURCE-", Named(how.name))
@@ -119,7 +122,8 @@ class StreamsBuilder:
     # --- for the streams and tables that this builder made
 
     def new_name(self, prefix: str, named: Named | None = None) -> str:
-        """The user's name, or the next number. A name that is given takes a number all the same, as in Kafka."""
+        """The user's name, or the next number. A name that is given takes a number all the same, as
+        in Kafka."""
         name = f"{prefix}{self._index:010d}"
         self._index += 1
         return name if named is None or named.name is None else check_name(named.name)
@@ -157,8 +161,8 @@ class StreamsBuilder:
         partitioner: Callable[..., int | None] | None = None,
         follows: bool = False,
     ) -> str:
-        """Write to a topic of the application's own and read it again; the name of the source. `names` are those of the
-        sink and the source."""
+        """Write to a topic of the application's own and read it again; the name of the source.
+        `names` are those of the sink and the source."""
         sink, source = names
         self.topology.add_internal_topic(RepartitionTopic(topic, partitions, users, follows))
         above = (parent,) if isinstance(parent, str) else parent

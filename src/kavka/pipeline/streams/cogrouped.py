@@ -1,4 +1,5 @@
-"""Several grouped streams brought together to one table: `grouped.cogroup(aggregator).cogroup(other, aggregator)`."""
+"""Several grouped streams brought together to one table:
+`grouped.cogroup(aggregator).cogroup(other, aggregator)`."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ Pair = tuple[KGroupedStream, Aggregator]
 
 
 class CogroupStep(Step):
-    """The table that several aggregations make together, in one store. They tell every change with its old value; what
-    is held back is held back here, once for all."""
+    """The table that several aggregations make together, in one store. They tell every change with
+    its old value; what is held back is held back here, once for all."""
 
     def node(self) -> Node:
         return _Merge(self.store, self.send_old)

@@ -1,10 +1,12 @@
-"""Counting before the shuffle: what a task would count one by one goes to it as one number for each key.
+"""Counting before the shuffle: what a task would count one by one goes to it as one number for each
+key.
 
-`count()` of a stream that was grouped anew, with caching: a micro-batch changes each key once, whatever the order of
-its records was, so that the tasks that read may add up first. It is done where nobody can tell the difference but by
-the time it takes: the counting sub-topology reads nothing else, has no processors of the user's own, no handler is
-asked about errors in the steps before it, and the partition follows from the key alone. A combined record is (key, how
-many, the highest time, headers of the record of that time).
+`count()` of a stream that was grouped anew, with caching: a micro-batch changes each key once,
+whatever the order of its records was, so that the tasks that read may add up first. It is done
+where nobody can tell the difference but by the time it takes: the counting sub-topology reads
+nothing else, has no processors of the user's own, no handler is asked about errors in the steps
+before it, and the partition follows from the key alone. A combined record is (key, how many, the
+highest time, headers of the record of that time).
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ Combined = tuple[bytes, int, int, Headers]
 
 
 def combinable(topology: Topology, plan: Plan, settings: Settings, caching: bool) -> set[str]:
-    """Of the shuffled topics, by the names that the topology has for them, those whose records may be counted before
-    the shuffle."""
+    """Of the shuffled topics, by the names that the topology has for them, those whose records may
+    be counted before the shuffle."""
     if not caching or settings.timestamp_extractor is not None or settings.processing_handler is not None:
         return set()
     found = set()
@@ -61,7 +63,8 @@ def counted_alone(plan: Plan, combined: set[str]) -> bool:
 
 
 class Counts:
-    """Numbers of records by key, the highest time of each, and the headers of those that have some."""
+    """Numbers of records by key, the highest time of each, and the headers of those that have
+    some."""
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
@@ -118,7 +121,8 @@ _TABLES = 32
 def _summed(tables: list[pa.Table]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
-    # In the order in which keys were first seen: with one thread, a batch that is run again is the same.
+    # In the order in which keys were first seen: with one thread, a batch that is run again is the
+    # same.
     grouped = pa.TableGroupBy(pa.concat_tables(tables), "key", use_threads=False)
     return grouped.aggregate([("number", "sum"), ("time", "max")]).rename_columns(
         {"key": "key", "number_sum": "number", "time_max": "time"}

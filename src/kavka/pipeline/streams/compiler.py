@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _ATTEMPTS = 3
-# Records of a micro-batch, unless the settings say. Tasks hold them all, but those that are counted before the shuffle.
+# Records of a micro-batch, unless the settings say. Tasks hold them all, but those that are counted
+# before the shuffle.
 _KEPT, _COUNTED = 500_000, 4_000_000
 _starting = threading.Lock()
 
@@ -96,8 +97,9 @@ def compile_query(
     folder: Path,
     begin: Mapping[TopicPartition, int],
 ) -> StreamingQuery:
-    """Start it; `begin` is for an application that has no state yet. Spark gives a query the session's settings as they
-    are when it starts, and they are put back after: nothing of the caller's changes."""
+    """Start it; `begin` is for an application that has no state yet. Spark gives a query the
+    session's settings as they are when it starts, and they are put back after: nothing of the
+    caller's changes."""
     wanted = {
         "spark.sql.shuffle.partitions": str(plan.width),
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
@@ -147,8 +149,8 @@ def compile_query(
 
 
 def _start(writer: Any) -> StreamingQuery:
-    """Spark gives a Python process ten seconds to start, which a busy machine may not have: that alone is tried
-    again."""
+    """Spark gives a Python process ten seconds to start, which a busy machine may not have: that
+    alone is tried again."""
     for attempt in range(_ATTEMPTS):
         query: StreamingQuery = writer.start()
         while query.isActive and str(query.status["message"]).startswith("Initializing"):

@@ -1,7 +1,8 @@
 """TopologyTestDriver: a topology in this process, without a broker and without Spark, for tests.
 
-Every record goes all the way through before the next one. With a cache (the default, as in Kafka) what a table says of
-one key while one record is worked on is told once, in the end. Each sub-topology is one task, with the partition 0.
+Every record goes all the way through before the next one. With a cache (the default, as in Kafka)
+what a table says of one key while one record is worked on is told once, in the end. Each
+sub-topology is one task, with the partition 0.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class TopologyTestDriver:
         start_timestamp: int | None = None,
         auto_advance: Duration = 0,
     ) -> TestInputTopic:
-        """Records get the wall-clock time, or from `start_timestamp` on times `auto_advance` apart."""
+        """Records get the wall-clock time, or from `start_timestamp` on times `auto_advance`
+        apart."""
         serdes = key_serde or self._settings.key_serde, value_serde or self._settings.value_serde
         return TestInputTopic(self, topic, *serdes, start_timestamp, millis(auto_advance, "the advance"))
 
@@ -179,7 +181,8 @@ class TopologyTestDriver:
         return self._output.setdefault(topic, deque())
 
     def _reads(self, topic: str) -> bool:
-        """Whether the topology reads a topic. One that matches a pattern is read from the time it is heard of."""
+        """Whether the topology reads a topic. One that matches a pattern is read from the time it
+        is heard of."""
         if topic in self._topics:
             return True
         for node in self._patterns:

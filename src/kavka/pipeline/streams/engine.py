@@ -1,8 +1,8 @@
 """What runs a topology, record by record: the same for the test driver and in Spark's tasks.
 
-A Task is one sub-topology over one partition of its topics, as in Kafka Streams: it has its own stores and its own
-stream time. One thread uses it. What it sends goes to a collector; what it remembers is in its stores and in `meta()`,
-and whoever runs it keeps both together (`stores.py`).
+A Task is one sub-topology over one partition of its topics, as in Kafka Streams: it has its own
+stores and its own stream time. One thread uses it. What it sends goes to a collector; what it
+remembers is in its stores and in `meta()`, and whoever runs it keeps both together (`stores.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kavka.pipeline.streams.stores import Store
 from kavka.pipeline.streams.topology import ProcessorNode, SinkNode, SourceNode, Subtopology, Topology
 from kavka.pipeline.streams.windows import Duration, millis
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -80,7 +80,8 @@ class Collector(Protocol):
 
 
 class Node:
-    """A processor at work in a task. `observed` is the highest time it saw; it survives with the task."""
+    """A processor at work in a task. `observed` is the highest time it saw; it survives with the
+    task."""
 
     observed = -1
 
@@ -141,7 +142,8 @@ def made_by(supplier: Any, method: str, what: str) -> Any:
 
 
 class ProcessorContext:
-    """What a user's processor may ask of its task. Of its node it needs the name and `store_names`."""
+    """What a user's processor may ask of its task. Of its node it needs the name and
+    `store_names`."""
 
     def __init__(self, node: Any, task: Task) -> None:
         self._node, self._task = node, task
@@ -226,8 +228,8 @@ class ErrorContext(NamedTuple):
 
 
 class Guard:
-    """Stands for a node where there is a processing exception handler, which is asked about what the node itself cannot
-    do with a record."""
+    """Stands for a node where there is a processing exception handler, which is asked about what
+    the node itself cannot do with a record."""
 
     def __init__(self, node: Node, task: Task) -> None:
         self.name = node.name
@@ -269,7 +271,7 @@ class Source:
         if self._extract is not None:
             timestamp = self._extract(Record(*found, timestamp, headers), latest)
         if timestamp < 0:
-            log.warning("%s-%d offset %d has no time and is left out", at.topic, at.partition, at.offset)
+            logger.warning("%s-%d offset %d has no time and is left out", at.topic, at.partition, at.offset)
             return None
         return (*found, timestamp)
 
@@ -308,7 +310,8 @@ class Sink:
 
 
 class Task:
-    """One sub-topology for one partition. `caching`: changes of tables are held back until `flush`."""
+    """One sub-topology for one partition. `caching`: changes of tables are held back until
+    `flush`."""
 
     def __init__(
         self,
@@ -471,7 +474,8 @@ class Task:
         return made
 
     def punctuate(self, kind: str, time: int) -> bool:
-        """Call what is due; whether there was something. What was missed is made up for by one call."""
+        """Call what is due; whether there was something. What was missed is made up for by one
+        call."""
         called = False
         for name, one in list(self._punctuations):
             if one.kind == kind and not one.cancelled and one.next <= time:

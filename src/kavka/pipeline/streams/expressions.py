@@ -1,8 +1,8 @@
 """Expressions of keys and values: `col("value").lower().split(" ")`. No I/O.
 
-One stands for a function of a key and a value wherever a stream takes one, and can be called as one. Where a whole
-sub-topology is made of them, Spark works it out by itself (`native.py`), so that each means the same in Python and in
-Spark: SQL's, in which nothing can be said of None.
+One stands for a function of a key and a value wherever a stream takes one, and can be called as
+one. Where a whole sub-topology is made of them, Spark works it out by itself (`native.py`), so that
+each means the same in Python and in Spark: SQL's, in which nothing can be said of None.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _or(one: Any, two: Any) -> Any:
 
 @dataclass(frozen=True)
 class Operation:
-    """`takes` and `gives` are kinds of values, "" for any. With `of_none` the function is also asked about None;
-    otherwise None gives None."""
+    """`takes` and `gives` are kinds of values, "" for any. With `of_none` the function is also
+    asked about None; otherwise None gives None."""
 
     takes: tuple[str, ...]
     gives: str
@@ -60,7 +60,8 @@ OPERATIONS: dict[str, Operation] = {
 
 
 class Expression:
-    """Immutable. `name` is an operation's, or "key", "value", "constant" (which has its value in `inputs`)."""
+    """Immutable. `name` is an operation's, or "key", "value", "constant" (which has its value in
+    `inputs`)."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -1,9 +1,10 @@
 """Joins of tables by a foreign key, as Kafka does them.
 
-The left table's tasks tell the right table's which key needs which foreign key (a subscription, by a topic of the
-application's own), and those answer with the right table's value: at once, and whenever it changes (a response, by
-another topic). A response bears the hash of the left value that was asked for; one that is out of date is dropped where
-it arrives. Subscriptions and responses have Kafka's layout but for the hash, which is BLAKE2.
+The left table's tasks tell the right table's which key needs which foreign key (a subscription, by
+a topic of the application's own), and those answer with the right table's value: at once, and
+whenever it changes (a response, by another topic). A response bears the hash of the left value that
+was asked for; one that is out of date is dropped where it arrives. Subscriptions and responses have
+Kafka's layout but for the hash, which is BLAKE2.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from kavka.pipeline.streams.stores import ValueAndTimestamp
 from kavka.pipeline.streams.tables import Step
 from kavka.pipeline.streams.versioned import SubscriptionStore
 
-# What the right side does with a subscription: forget it; forget it and answer None; answer, None if there is nothing;
-# answer if there is something.
+# What the right side does with a subscription: forget it; forget it and answer None; answer, None
+# if there is nothing; answer if there is something.
 _FORGET, _FORGET_AND_TELL, _TELL, _TELL_IF_THERE = 0, 1, 2, 3
 
 _NO_HASH = 0x80
@@ -108,7 +109,8 @@ class ByKey:
 
 
 class ForeignJoin:
-    """What the steps of one join share. `keys`, `values`: serdes of the foreign key and of the left value."""
+    """What the steps of one join share. `keys`, `values`: serdes of the foreign key and of the left
+    value."""
 
     def __init__(
         self,

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 AGGREGATE, REDUCE = "KSTREAM-AGGREGATE-", "KSTREAM-REDUCE-"
 TABLE_AGGREGATE, TABLE_REDUCE = "KTABLE-AGGREGATE-", "KTABLE-REDUCE-"
 
-# The store, the step that fills it, the serde of the table's keys, and how long after a window's end it may change.
+# The store, the step that fills it, the serde of the table's keys, and how long after a window's
+# end it may change.
 Kept = tuple[StoreBuilder, AggregateStep, Serde | None, int | None]
 
 
 def either(named: Any, materialized: Any) -> tuple[Named | None, Materialized | None]:
-    """Kafka's `count(Named)` beside `count(Materialized)`: what was given by place may be either."""
+    """Kafka's `count(Named)` beside `count(Materialized)`: what was given by place may be
+    either."""
     if isinstance(materialized, Named):
         return materialized, named if isinstance(named, Materialized) else None
     return named, materialized
@@ -89,7 +91,8 @@ def in_windows(
 
 
 def in_sessions(windows: SessionWindows, final: bool, name: str, kept: Materialized, *functions: Any) -> Kept:
-    """An aggregate for each key in a session; `functions` are the initializer, the aggregator and the merger."""
+    """An aggregate for each key in a session; `functions` are the initializer, the aggregator and
+    the merger."""
     # A session that ends at the last moment that is not too late must be found when it closes.
     least = windows.inactivity_gap + windows.grace + final
     if kept.retention is not None and kept.retention < least:
@@ -190,8 +193,8 @@ class KGroupedStream(_Aggregations):
         raise TopologyException(f"a stream cannot be windowed by {windows!r}")
 
     def cogroup(self, aggregator: Callable[[Any, Any, Any], Any]) -> CogroupedKStream:
-        """Together with other streams, to one aggregate: `aggregator(key, value, aggregate)` says what this stream's
-        values do to it."""
+        """Together with other streams, to one aggregate: `aggregator(key, value, aggregate)` says
+        what this stream's values do to it."""
         from kavka.pipeline.streams.cogrouped import cogrouped
 
         return cogrouped(self, aggregator)

@@ -17,10 +17,11 @@ _WAITING = struct.Struct(">qq")
 
 
 class StreamTableJoin(Node):
-    """A record, and what the table has for its key; of a versioned table, what it had at the record's time. `mapper`
-    gives the table's key, for global tables. With a `grace`, records wait that long in `buffer`, a store with time and
-    number in its keys. They are pickled there: the step before may have made them of any objects, which no serde need
-    fit. `state_folder.py` has what makes that safe."""
+    """A record, and what the table has for its key; of a versioned table, what it had at the
+    record's time. `mapper` gives the table's key, for global tables. With a `grace`, records wait
+    that long in `buffer`, a store with time and number in its keys. They are pickled there: the
+    step before may have made them of any objects, which no serde need fit. `state_folder.py` has
+    what makes that safe."""
 
     def __init__(
         self,
@@ -88,9 +89,10 @@ class WindowPut(Node):
 
 
 class StreamJoin(Node):
-    """One side of a join of two streams. `pending` is a store of records that have found nothing yet and are told alone
-    when their window has closed; both sides share it. Its keys are time, side and the record's key, in bytes; its
-    values are lists of value, in bytes, and headers. Earlier versions kept (key, [(value, headers)]), not in bytes."""
+    """One side of a join of two streams. `pending` is a store of records that have found nothing
+    yet and are told alone when their window has closed; both sides share it. Its keys are time,
+    side and the record's key, in bytes; its values are lists of value, in bytes, and headers.
+    Earlier versions kept (key, [(value, headers)]), not in bytes."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""`topology.json`, beside the checkpoint: what the state there was made by. It is written once, before the first batch;
-whatever starts later must fit it.
+"""`topology.json`, beside the checkpoint: what the state there was made by. It is written once,
+before the first batch; whatever starts later must fit it.
 
-`layout` names the stores of each stateful sub-topology in the order that their state is numbered by (`Plan.layout`).
-Earlier versions did not write it: they numbered stores in the order in which the topology connects them."""
+`layout` names the stores of each stateful sub-topology in the order that their state is numbered by
+(`Plan.layout`). Earlier versions did not write it: they numbered stores in the order in which the
+topology connects them."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def kept(folder: Path) -> dict[str, Any] | None:
 def keep(
     folder: Path, now: dict[str, Any], before: dict[str, Any] | None, in_users_order: Collection[int] = ()
 ) -> None:
-    """`in_users_order` are the sub-topologies whose order of stores an earlier version did not write down."""
+    """`in_users_order` are the sub-topologies whose order of stores an earlier version did not
+    write down."""
     if before is not None:
         if before["digest"] != now["digest"]:
             raise StreamsException(
@@ -67,7 +69,8 @@ def keep(
 
 
 def layout_of(before: Mapping[str, Any] | None) -> dict[int, tuple[str, ...]] | None:
-    """The order of the stores in the state; None where there is no state, or where an earlier version wrote it."""
+    """The order of the stores in the state; None where there is no state, or where an earlier
+    version wrote it."""
     layout = (before or {}).get("layout")
     return None if layout is None else {int(sub): tuple(stores) for sub, stores in layout.items()}
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class KStream:
-    """Immutable: each step gives a new stream. `rekeyed` says that keys may have changed since the topic was read, so
-    that records of one key lie in many partitions."""
+    """Immutable: each step gives a new stream. `rekeyed` says that keys may have changed since the
+    topic was read, so that records of one key lie in many partitions."""
 
     def __init__(
         self,
@@ -172,8 +172,9 @@ class KStream:
     # --- joins
 
     def join(self, other: Any, *arguments: Any, **options: Any) -> KStream:
-        """With a stream: `join(stream, joiner, JoinWindows, StreamJoined)`; a table: `join(table, joiner, Joined)`; a
-        global table: `join(table, key_mapper, joiner, Named)`. A joiner takes two values, or the key and two."""
+        """With a stream: `join(stream, joiner, JoinWindows, StreamJoined)`; a table: `join(table,
+        joiner, Joined)`; a global table: `join(table, key_mapper, joiner, Named)`. A joiner takes
+        two values, or the key and two."""
         return self._join(other, False, False, *arguments, **options)
 
     def left_join(self, other: Any, *arguments: Any, **options: Any) -> KStream:
@@ -331,7 +332,8 @@ class _Printer:
 
 
 class BranchedKStream:
-    """`stream.split().branch(predicate, Branched).….default_branch()`: a dict of streams by name."""
+    """`stream.split().branch(predicate, Branched).….default_branch()`: a dict of streams by
+    name."""
 
     def __init__(self, stream: KStream, name: str) -> None:
         self._stream, self._name = stream, name

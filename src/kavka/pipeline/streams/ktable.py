@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class KTable:
-    """Immutable: each step gives a new table. `grace` is that of the windows its keys are in, if they are."""
+    """Immutable: each step gives a new table. `grace` is that of the windows its keys are in, if
+    they are."""
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class KTable:
         materialized: Materialized | None = None,
         named: Named | None = None,
     ) -> KTable:
-        """`supplier()` makes a transformer: an object with `transform(read_only_key, value)`, which is called with None
-        for a key that is deleted, too, and `init(context)` and `close()` if it likes. `stores` are the names of those
-        that it uses; what the supplier's own `stores()` gives is added and connected."""
+        """`supplier()` makes a transformer: an object with `transform(read_only_key, value)`, which
+        is called with None for a key that is deleted, too, and `init(context)` and `close()` if it
+        likes. `stores` are the names of those that it uses; what the supplier's own `stores()`
+        gives is added and connected."""
         store, serdes = self._store(materialized, "", None)
         name = self.builder.new_name("KTABLE-TRANSFORMVALUES-", named)
         step = TransformStep(self.step, supplier, name, store)
@@ -116,8 +118,9 @@ class KTable:
 
     def join(self, other: KTable, *arguments: Any, **options: Any) -> KTable:
         """By the same key: `join(table, joiner, Materialized, Named)`; by a foreign key:
-        `join(table, foreign_key_extractor, joiner, TableJoined, Materialized)`, where `foreign_key_extractor` gives the
-        key of the other table for a value, or for a key and a value."""
+        `join(table, foreign_key_extractor, joiner, TableJoined, Materialized)`, where
+        `foreign_key_extractor` gives the key of the other table for a value, or for a key and a
+        value."""
         if _is_foreign(arguments, options):
             return self._join_foreign(other, False, *arguments, **options)
         return self._join(other, False, False, *arguments, **options)
@@ -220,7 +223,8 @@ class KTable:
         both = (match, changes)
         builder.repartition(both, answering, self.key_serde, answered, back, None, True, replied, follows=True)
         builder.add_processor(resolve, join.resolve, (back[1],), self.step.getter_stores())
-        # The tables need not be co-partitioned, but each topic between them must be with the table whose tasks read it.
+        # The tables need not be co-partitioned, but each topic between them must be with the table
+        # whose tasks read it.
         topology.copartition(ends[1], other.name)
         topology.copartition(back[1], self.name)
 
@@ -252,7 +256,8 @@ class KTable:
     def _store(
         self, materialized: Materialized | None, prefix: str, value_serde: Serde | None
     ) -> tuple[str | None, tuple[Serde | None, Serde | None]]:
-        """The name of the store, if the user names one, and the serdes. Kafka counts a name that is not used."""
+        """The name of the store, if the user names one, and the serdes. Kafka counts a name that is
+        not used."""
         if materialized is None:
             return None, (self.key_serde, value_serde)
         if materialized.store_name is None and prefix:

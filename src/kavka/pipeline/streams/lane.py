@@ -1,9 +1,9 @@
-"""The records of a whole Arrow batch through the steps between a source and a count before the shuffle at once, each
-step for all records before the next.
+"""The records of a whole Arrow batch through the steps between a source and a count before the
+shuffle at once, each step for all records before the next.
 
-Keys and values are lists, or columns of Arrow where a step is known to it (`texts.py`): a column becomes a list for a
-step that is not. What cannot be done so (records with headers or without time, text that is no UTF-8) goes the way of
-all records, one by one; all ways give the same.
+Keys and values are lists, or columns of Arrow where a step is known to it (`texts.py`): a column
+becomes a list for a step that is not. What cannot be done so (records with headers or without time,
+text that is no UTF-8) goes the way of all records, one by one; all ways give the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Lane:
         self._by_text = sink._key is _TEXT and sink._value is _TEXT
 
     def run(self, batch: pa.RecordBatch, counts: Counts) -> bool:
-        """Take all records of a batch; False if that has to be done one by one, and nothing was done."""
+        """Take all records of a batch; False if that has to be done one by one, and nothing was
+        done."""
         stamps, headers = batch.column("timestamp").cast(pa.int64()), batch.column("headers")
         if stamps.null_count or (headers.null_count < len(headers) and pc.sum(pc.list_value_length(headers)).as_py()):
             return False
@@ -90,8 +91,8 @@ def _all_text(values: Values) -> bool:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the garbage collector: lists by the thousand, which a moment later are gone by themselves, would have it
-    look at all of them again and again."""
+    """Without the garbage collector: lists by the thousand, which a moment later are gone by
+    themselves, would have it look at all of them again and again."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -119,8 +120,8 @@ def _read(serde: Serde, column: pa.Array) -> Values | None:
 
 
 def lane_of(task: Task, topic: str, sinks: Mapping[str, str]) -> tuple[Lane, str] | None:
-    """The lane that a topic's records may take, and the topic at its end: one of `sinks`, which are sinks' names with
-    theirs."""
+    """The lane that a topic's records may take, and the topic at its end: one of `sinks`, which are
+    sinks' names with theirs."""
     source = task.sources[topic]
     if source._extract is not None:
         return None

@@ -1,8 +1,9 @@
 """What an application can be asked about itself while it runs: `KafkaStreams.metrics()`.
 
-Totals count from where it was when it was started, by what the checkpoint says is done. Rates and latencies are those
-of the micro-batches that Spark remembers: a hundred, or `spark.sql.streaming.numRecentProgressUpdates`. Kafka's names
-stand for what they mean in Kafka; where nothing is known of something, its name is left out.
+Totals count from where it was when it was started, by what the checkpoint says is done. Rates and
+latencies are those of the micro-batches that Spark remembers: a hundred, or
+`spark.sql.streaming.numRecentProgressUpdates`. Kafka's names stand for what they mean in Kafka;
+where nothing is known of something, its name is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _COMMITS = ("walCommit", "commitOffsets")
 
 
 class Measures:
-    """Of one KafkaStreams. `begin` is called before its first query; `knows_beginning` until it says so."""
+    """Of one KafkaStreams. `begin` is called before its first query; `knows_beginning` until it
+    says so."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
@@ -38,7 +40,8 @@ class Measures:
         self._began = None if batch is None else done(self._checkpoint)
 
     def knows_beginning(self) -> bool:
-        """An application without state begins where its first batch says. Spark forgets that after a hundred others."""
+        """An application without state begins where its first batch says. Spark forgets that after
+        a hundred others."""
         if self._began is None:
             self._began = _initial(self._checkpoint)
         return self._began is not None

@@ -1,4 +1,5 @@
-"""Where an application's stores and tasks are: Kafka's answers, for an application that one driver runs."""
+"""Where an application's stores and tasks are: Kafka's answers, for an application that one driver
+runs."""
 
 from __future__ import annotations
 

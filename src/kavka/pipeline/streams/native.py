@@ -1,6 +1,8 @@
-"""Sub-topologies that Spark works out by itself: from topics through steps that are all expressions to one topic.
+"""Sub-topologies that Spark works out by itself: from topics through steps that are all expressions
+to one topic.
 
-What must be able to call a handler of the user's for a record, or a timestamp extractor, stays in Python.
+What must be able to call a handler of the user's for a record, or a timestamp extractor, stays in
+Python.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ _FILTER, _KEY, _VALUE, _VALUES = "filter", "key", "value", "values"
 
 
 class Chain(NamedTuple):
-    """What is done to records one after the other, and the topic they go to. `kinds` are those of the source's keys and
-    values: text, or "" for bytes that nobody looks at."""
+    """What is done to records one after the other, and the topic they go to. `kinds` are those of
+    the source's keys and values: text, or "" for bytes that nobody looks at."""
 
     kinds: tuple[str, str]
     steps: tuple[tuple[str, Expression], ...]
@@ -32,7 +34,8 @@ class Chain(NamedTuple):
 
 
 def native_chains(topology: Topology, plan: Plan, settings: Settings) -> dict[int, Chain]:
-    """By sub-topology. Each is read by a source of its own, so a checkpoint fits the same ones alone."""
+    """By sub-topology. Each is read by a source of its own, so a checkpoint fits the same ones
+    alone."""
     found = {sub.id: chain_of(topology, sub, settings) for sub in plan.stateless}
     return {number: chain for number, chain in found.items() if chain is not None}
 
@@ -147,8 +150,8 @@ def _read(name: str) -> Column:
 
 
 def _pattern(text: str) -> str:
-    """A regular expression of Java's that matches this text alone: after a backslash, what is neither letter nor digit
-    means itself."""
+    """A regular expression of Java's that matches this text alone: after a backslash, what is
+    neither letter nor digit means itself."""
     return "".join(f"\\{one}" if one.isascii() and not one.isalnum() else one for one in text)
 
 

@@ -34,7 +34,8 @@ class _WithoutKey:
 
 
 def with_key(function: Callable[..., Any], values: int = 1) -> Callable[..., Any]:
-    """A function of `values` values, or of the key and `values` values, as one that is given the key too."""
+    """A function of `values` values, or of the key and `values` values, as one that is given the
+    key too."""
     if not callable(function):
         raise TopologyException(f"{function!r} is no function")
     if isinstance(function, Expression) and values == 1:
@@ -123,8 +124,8 @@ class Peek(Node):
 
 
 class Branch(Node):
-    """Each record to the child of the first predicate that it meets; the last child, if there is one more, gets the
-    rest."""
+    """Each record to the child of the first predicate that it meets; the last child, if there is
+    one more, gets the rest."""
 
     def __init__(self, predicates: Sequence[Callable[[Any, Any], Any]], names: Sequence[str]) -> None:
         self._predicates, self._names = tuple(predicates), tuple(names)

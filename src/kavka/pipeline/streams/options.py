@@ -1,4 +1,5 @@
-"""What a user says about a step of a stream beside what it does: names, serdes, stores. Immutable. No I/O."""
+"""What a user says about a step of a stream beside what it does: names, serdes, stores. Immutable.
+No I/O."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ class Produced:
         value_serde: Serde | None = None,
         partitioner: Callable[..., int | None] | None = None,
     ) -> Produced:
-        """`partitioner(topic, key, value, partitions)` gives a partition, or None for the default."""
+        """`partitioner(topic, key, value, partitions)` gives a partition, or None for the
+        default."""
         return Produced(key_serde, value_serde, partitioner)
 
     @staticmethod
@@ -213,8 +215,8 @@ class Materialized:
 
 @dataclass(frozen=True)
 class TableJoined:
-    """Of joins by a foreign key: their name, and who chooses the partitions of the two sides' topics:
-    `partitioner(topic, key, None, partitions)`."""
+    """Of joins by a foreign key: their name, and who chooses the partitions of the two sides'
+    topics: `partitioner(topic, key, None, partitions)`."""
 
     partitioner: Callable[..., int | None] | None = None
     other_partitioner: Callable[..., int | None] | None = None

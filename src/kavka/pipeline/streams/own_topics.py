@@ -11,7 +11,8 @@ from kavka.common.errors import ErrorCode
 from kavka.pipeline.streams.errors import StreamsException
 
 _TIMEOUT = 30.0
-# As Kafka Streams makes repartition topics: what is in them is not gone before it is read, however old it is.
+# As Kafka Streams makes repartition topics: what is in them is not gone before it is read, however
+# old it is.
 _SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": str(50 * 1024 * 1024)}
 
 

@@ -1,7 +1,7 @@
 """Numbers, text, bytes, lists, tuples and dictionaries as bytes, read without running any code.
 
-The bytes are pickled, as earlier versions wrote them; reading refuses every class and function but bytearray, without
-which a pickle is data alone.
+The bytes are pickled, as earlier versions wrote them; reading refuses every class and function but
+bytearray, without which a pickle is data alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """What of a topology runs where in Spark. No I/O.
 
-One query does all of it, with at most one stateful step. Sub-topologies are as in Kafka. One that remembers nothing
-runs where its records are read. One that does is cut into tasks by partition, as in Kafka, and each task is a group of
-Spark's stateful step: Spark keeps its state and brings it its records. What a stateless sub-topology would write to a
-repartition topic goes to the tasks by that shuffle, without a topic. Real topics remain for `repartition`, which the
-user asked for, and for what a stateful sub-topology regroups: Spark does not chain stateful steps.
+One query does all of it, with at most one stateful step. Sub-topologies are as in Kafka. One that
+remembers nothing runs where its records are read. One that does is cut into tasks by partition, as
+in Kafka, and each task is a group of Spark's stateful step: Spark keeps its state and brings it its
+records. What a stateless sub-topology would write to a repartition topic goes to the tasks by that
+shuffle, without a topic. Real topics remain for `repartition`, which the user asked for, and for
+what a stateful sub-topology regroups: Spark does not chain stateful steps.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ class Plan:
     width: int
     """How many partitions the shuffle has."""
     layout: Mapping[int, tuple[str, ...]]
-    """By stateful sub-topology: the stores of its tasks, global stores included. The state of a task has the index of a
-    store in this list in place of its name, so the list belongs to the state: `topology.json` has it."""
+    """By stateful sub-topology: the stores of its tasks, global stores included. The state of a
+    task has the index of a store in this list in place of its name, so the list belongs to the
+    state: `topology.json` has it."""
     summed: bool = False
     """Whether Spark itself adds up what the tasks would count (`summing.py`)."""
 
@@ -73,7 +75,8 @@ class Plan:
         return {"state": told, "digest": digest, "width": self.width, "patterns": patterns, "layout": layout}
 
     def in_users_order(self) -> list[int]:
-        """Stateful sub-topologies whose order of stores is the user's: the digest does not tell it."""
+        """Stateful sub-topologies whose order of stores is the user's: the digest does not tell
+        it."""
         return [
             sub.id for sub in self.stateful if any(is_users(node) and len(node.stores) > 1 for node in sub.processors)
         ]
@@ -91,7 +94,8 @@ def has_users(topology: Topology) -> bool:
 
 
 def stateless_ids(topology: Topology) -> set[int]:
-    """Sub-topologies that remember nothing: no stores, none of every task's, no processors of the user's own."""
+    """Sub-topologies that remember nothing: no stores, none of every task's, no processors of the
+    user's own."""
     if topology.global_stores:
         return set()
     return {sub.id for sub in topology.subtopologies() if not sub.stores and not any(map(is_users, sub.processors))}
@@ -116,7 +120,8 @@ def source_topics(topology: Topology) -> set[str]:
 
 
 def internal_partitions(topology: Topology, known: Mapping[str, int]) -> dict[str, int]:
-    """How many partitions repartition topics have: what the user said, or as many as the topics have that feed them."""
+    """How many partitions repartition topics have: what the user said, or as many as the topics
+    have that feed them."""
     found = dict(known)
     subs = topology.subtopologies()
     waiting = dict(topology.internal_topics)
@@ -153,13 +158,15 @@ def _may_follow(topology: Topology, topic: str) -> bool:
 
 
 def _follow(topology: Topology, topics: set[str], found: dict[str, int], leading: set[str] | None = None) -> None:
-    """Give repartition topics as many partitions as the largest of the `leading` topics has, or of all."""
+    """Give repartition topics as many partitions as the largest of the `leading` topics has, or of
+    all."""
     count = max((found[topic] for topic in leading or topics), default=1)
     found.update({topic: count for topic in topics if _may_follow(topology, topic)})
 
 
 def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: int | None = None) -> Plan:
-    """`known` are the partitions of the user's topics; `width` is given when there is state already."""
+    """`known` are the partitions of the user's topics; `width` is given when there is state
+    already."""
     subs = topology.subtopologies()
     if not any(not sub.global_ for sub in subs):
         raise TopologyException("Topology has no stream threads and no global threads: nothing is read")
@@ -200,8 +207,8 @@ def make_plan(topology: Topology, known: Mapping[str, int], cores: int, width: i
 
 
 def check_copartitioned(topology: Topology, partitions: Mapping[str, int]) -> None:
-    """Topics whose records are joined or grouped together must have the same number of partitions, as in Kafka: records
-    of one key would be in different tasks otherwise."""
+    """Topics whose records are joined or grouped together must have the same number of partitions,
+    as in Kafka: records of one key would be in different tasks otherwise."""
     for group in topology.copartitioned_topics():
         counts = {topic: partitions[topic] for topic in sorted(group)}
         if len(set(counts.values())) > 1:
@@ -213,7 +220,8 @@ def check_copartitioned(topology: Topology, partitions: Mapping[str, int]) -> No
 
 
 def balanced_keys(count: int, width: int) -> list[int]:
-    """Numbers that Spark's hash spreads evenly over `width` partitions: few groups left to chance would not be."""
+    """Numbers that Spark's hash spreads evenly over `width` partitions: few groups left to chance
+    would not be."""
     found: list[int] = []
     waiting: dict[int, list[int]] = {slot: [] for slot in range(width)}
     number = 0

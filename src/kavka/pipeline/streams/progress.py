@@ -11,13 +11,14 @@ from kavka.client.admin.types import OffsetSpec
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.offsets import from_checkpoint
 
-# Of a file of offsets: the version, and what the batch ran with. Then a line for each source, "-" where it had none.
+# Of a file of offsets: the version, and what the batch ran with. Then a line for each source, "-"
+# where it had none.
 _HEAD = 2
 
 
 def done(checkpoint: Path) -> dict[TopicPartition, int]:
-    """Up to where everything is read, worked on and written. `commits/N` is made when batch N is, and `offsets/N` says
-    where it ends; Spark keeps many of both, and puts each into place whole."""
+    """Up to where everything is read, worked on and written. `commits/N` is made when batch N is,
+    and `offsets/N` says where it ends; Spark keeps many of both, and puts each into place whole."""
     batch = last_batch(checkpoint)
     if batch is None:
         return {}
@@ -50,7 +51,8 @@ def has_begun(checkpoint: Path) -> bool:
 
 
 def ends(admin: Admin, topics: Collection[str], committed: bool) -> dict[TopicPartition, int]:
-    """Where the partitions of these topics end; with `committed`, where the first open transaction begins."""
+    """Where the partitions of these topics end; with `committed`, where the first open transaction
+    begins."""
     if not topics:
         return {}
     described = admin.describe_topics(sorted(topics))

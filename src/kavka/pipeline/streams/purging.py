@@ -1,8 +1,8 @@
-"""What an application has read of its own topics is deleted there: nobody else reads them, and they keep all else for
-ever.
+"""What an application has read of its own topics is deleted there: nobody else reads them, and they
+keep all else for ever.
 
-Never more than what the checkpoint says is done: whatever dies when, the next start goes on at or after that. What
-cannot be deleted now, is with what comes after it.
+Never more than what the checkpoint says is done: whatever dies when, the next start goes on at or
+after that. What cannot be deleted now, is with what comes after it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.streams.progress import done
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _TIMEOUT = 30.0
 _SHORTEST = 0.1
 
 
 class Purge:
-    """A thread that deletes every `interval` seconds what is done of `topics`, until it is stopped."""
+    """A thread that deletes every `interval` seconds what is done of `topics`, until it is
+    stopped."""
 
     def __init__(self, admin: Callable[[], Admin], topics: Collection[str], checkpoint: Path, interval: float) -> None:
         self._admin = admin
@@ -62,4 +63,4 @@ class Purge:
                 admin.delete_records(wanted, timeout=_TIMEOUT)
             self._deleted |= wanted
         except (KafkaError, PipelineError, OSError, ValueError) as error:
-            log.warning("what was read of the application's own topics was not deleted: %s", error)
+            logger.warning("what was read of the application's own topics was not deleted: %s", error)

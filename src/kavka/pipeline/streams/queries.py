@@ -1,8 +1,8 @@
 """Interactive queries: what a running application's stores hold, read from Spark's state.
 
-A query sees the state as the last finished micro-batch left it. Spark's state reader finds it in the checkpoint: a key
-or a range of keys is looked for there, in all of the store's tasks at once. What was read of a whole store is kept and
-used until the next micro-batch is done.
+A query sees the state as the last finished micro-batch left it. Spark's state reader finds it in
+the checkpoint: a key or a range of keys is looked for there, in all of the store's tasks at once.
+What was read of a whole store is kept and used until the next micro-batch is done.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class StoreQueryParameters:
         return replace(self, stale=True)
 
 
-# Bounds of an entry's key, in bytes: from the first on, up to the second, which belongs to it; None is no bound.
+# Bounds of an entry's key, in bytes: from the first on, up to the second, which belongs to it; None
+# is no bound.
 Bounds = tuple[bytes | None, bytes | None]
 ALL: Bounds = (None, None)
 
@@ -175,7 +176,8 @@ Reading = Callable[[Bounds], Store]
 
 
 class _ReadOnly:
-    """`read` gives a store with what is between bounds. `empty` is one without entries, for its serdes."""
+    """`read` gives a store with what is between bounds. `empty` is one without entries, for its
+    serdes."""
 
     def __init__(self, name: str, empty: Store, read: Reading, count: Callable[[], int], stamped: bool) -> None:
         self.name = name
@@ -234,7 +236,8 @@ class ReadOnlyWindowStore(_ReadOnly):
     """Times are those of windows' starts, in ms."""
 
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of all between."""
+        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of all
+        between."""
         found = self._of(key).fetch(key, time_from, time_to)
         return self._value(found) if time_to is None else self._values(found)
 

@@ -1,7 +1,7 @@
 """The source of a query's stateful step: records are routed to their tasks where they are read.
 
-The same as `format("kavka")` and then `routing_step`, in one Python process: what goes on to Spark are the packed rows
-for the tasks, not the records, which would go to the JVM and back.
+The same as `format("kavka")` and then `routing_step`, in one Python process: what goes on to Spark
+are the packed rows for the tasks, not the records, which would go to the JVM and back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, InputPartition
 
-from kavka.pipeline.spark.errors import one_clear_line
+from kavka.pipeline.spark.errors import concise_errors
 from kavka.pipeline.spark.options import SourceOptions, source_options
 from kavka.pipeline.spark.sink import BATCH_ID
 from kavka.pipeline.spark.source import KavkaDataSource, KavkaStreamReader
@@ -36,7 +36,8 @@ class RoutedReader(KavkaStreamReader):
 
 
 def routed_source(job: Job) -> type[DataSource]:
-    """A data source of this job's own: its name is that of the run, and Spark takes the job along with it."""
+    """A data source of this job's own: its name is that of the run, and Spark takes the job along
+    with it."""
 
     class Routed(KavkaDataSource):
         @classmethod
@@ -47,7 +48,7 @@ def routed_source(job: Job) -> type[DataSource]:
             return ROWS if job.plan.summed else PACKED
 
         def streamReader(self, schema: Any) -> RoutedReader:
-            with one_clear_line():
+            with concise_errors():
                 return RoutedReader(source_options(self.options, streaming=True), job)
 
     return Routed

@@ -33,8 +33,8 @@ class Serde:
         return None if data is None else self._read(data)
 
     def resolved(self, default: Serde, other: Serde) -> Serde:
-        """The serde to use, where the application's default is this one; `other` is that of keys where this is of
-        values, and of values where this is of keys."""
+        """The serde to use, where the application's default is this one; `other` is that of keys
+        where this is of values, and of values where this is of keys."""
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -75,7 +75,8 @@ def _raw(value: Any) -> bytes:
 
 
 class _Number:
-    """Reads and writes a number. It holds its format alone, since serdes are pickled with a topology."""
+    """Reads and writes a number. It holds its format alone, since serdes are pickled with a
+    topology."""
 
     def __init__(self, name: str, form: str) -> None:
         self._name, self._form, self._size = name, form, struct.calcsize(form)
@@ -221,8 +222,8 @@ def serde_of(setting: Any, name: str) -> Serde:
 
 
 class WindowedSerdes:
-    """Windowed keys as Kafka writes them to topics: the key, then the start (time windows), or end and start
-    (session windows)."""
+    """Windowed keys as Kafka writes them to topics: the key, then the start (time windows), or end
+    and start (session windows)."""
 
     @staticmethod
     def time_windowed_serde_from(inner: Serde, window_size: int) -> Serde:
@@ -248,8 +249,9 @@ class WindowedSerdes:
 
 
 class Change:
-    """What a table says when a key changes: its new value, and its old one where somebody downstream needs it. It is
-    not the `latest` where a versioned table got a value that is older than the one it has."""
+    """What a table says when a key changes: its new value, and its old one where somebody
+    downstream needs it. It is not the `latest` where a versioned table got a value that is older
+    than the one it has."""
 
     __slots__ = ("latest", "new", "old")
 
@@ -263,8 +265,8 @@ class Change:
 
 
 def change_serde(inner: Serde) -> Serde:
-    """Changes on their way through a repartition topic: the value and one byte, 1 for the new one, 0 for the old;
-    with both, 2, the length of the new one, and both."""
+    """Changes on their way through a repartition topic: the value and one byte, 1 for the new one,
+    0 for the old; with both, 2, the length of the new one, and both."""
 
     def write(change: Change) -> bytes:
         new, old = inner.serialize(change.new), inner.serialize(change.old)

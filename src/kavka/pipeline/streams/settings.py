@@ -1,4 +1,5 @@
-"""What a streams application is configured with. Kafka's names; a name that nobody knows goes to the clients."""
+"""What a streams application is configured with. Kafka's names; a name that nobody knows goes to
+the clients."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from kavka.pipeline.streams.errors import StreamsException
 from kavka.pipeline.streams.options import EARLIEST, LATEST
 from kavka.pipeline.streams.serdes import Serde, Serdes, serde_of
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CONTINUE, FAIL = "CONTINUE", "FAIL"
 AT_LEAST_ONCE, EXACTLY_ONCE_V2 = "at_least_once", "exactly_once_v2"
@@ -44,7 +45,7 @@ def _log_and_fail(where: Any, what: Any, error: Exception) -> str:
 
 
 def _log_and_continue(where: Any, what: Any, error: Exception) -> str:
-    log.warning("%s is left out: %s", where, error)
+    logger.warning("%s is left out: %s", where, error)
     return CONTINUE
 
 
@@ -126,7 +127,7 @@ def settings_of(config: Mapping[str, Any], need_servers: bool = True) -> Setting
         raise StreamsException(f"processing.guarantee is {AT_LEAST_ONCE} or {EXACTLY_ONCE_V2}, not {guarantee}")
     cache = "statestore.cache.max.bytes" if "statestore.cache.max.bytes" in given else "cache.max.bytes.buffering"
     for name in sorted(WITHOUT_EFFECT & set(given)):
-        log.warning("%s has no effect here", name)
+        logger.warning("%s has no effect here", name)
     return Settings(
         application_id=str(given["application.id"]),
         bootstrap_servers=str(given.get("bootstrap.servers", "")),

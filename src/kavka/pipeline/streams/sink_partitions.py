@@ -1,8 +1,8 @@
 """How many partitions the topics have that sinks write to: what a partitioner has to know.
 
-A function may choose the topic of each record, so the number is looked up where the record is, with the first record of
-a topic, and again after `metadata.max.age.ms`. As with Kafka's producer, a topic that is missing is created where the
-brokers do that.
+A function may choose the topic of each record, so the number is looked up where the record is, with
+the first record of a topic, and again after `metadata.max.age.ms`. As with Kafka's producer, a
+topic that is missing is created where the brokers do that.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def source_frame(
     most: int | None,
     form: str = "kavka",
 ) -> DataFrame:
-    """A stream of these topics (with their partitions), so many records at a time. What has no state yet starts at
-    `begin`, and where that says nothing, where the topics' policies say."""
+    """A stream of these topics (with their partitions), so many records at a time. What has no
+    state yet starts at `begin`, and where that says nothing, where the topics' policies say."""
     options: dict[str, Any] = {
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "subscribe": ",".join(sorted(topics)),
@@ -62,8 +62,9 @@ def _starting(topics: Mapping[str, int], policies: Mapping[str, str], begin: Map
 
 
 def set_by_others(admin: Admin, topology: Topology, settings: Settings) -> dict[TopicPartition, int]:
-    """Where the application's group was set to in the topics that it reads, by a tool that resets it or by Kafka
-    Streams. What a job of ours has committed there is of a state that was forgotten, and does not count."""
+    """Where the application's group was set to in the topics that it reads, by a tool that resets
+    it or by Kafka Streams. What a job of ours has committed there is of a state that was forgotten,
+    and does not count."""
     subs = [sub for sub in topology.subtopologies() if not sub.global_]
     topics = {topic for sub in subs for source in sub.sources for topic in source.topics}
     topics -= set(topology.internal_topics)
@@ -78,15 +79,16 @@ def set_by_others(admin: Admin, topology: Topology, settings: Settings) -> dict[
     read = {tp.topic for tp in found}
     first = admin.list_offsets(dict.fromkeys(found, OffsetSpec.earliest()), timeout=_TIMEOUT)
     last = ends(admin, read, committed=False)
-    # Who reads what is committed alone does not see further than where the first open transaction begins.
+    # Who reads what is committed alone does not see further than where the first open transaction
+    # begins.
     seen = ends(admin, read, committed=True) if settings.reads_committed else last
     # As for a consumer, what is not there is as good as not set.
     return {tp: min(at, seen[tp]) for tp, at in found.items() if first[tp].offset <= at <= last[tp]}
 
 
 def policies_of(topology: Topology, settings: Settings) -> dict[str, str]:
-    """Where reading begins, by topic, when there is no state yet. The application's own topics hold nothing then but
-    what was left when the state was forgotten, and that would count twice."""
+    """Where reading begins, by topic, when there is no state yet. The application's own topics hold
+    nothing then but what was left when the state was forgotten, and that would count twice."""
     found = {}
     for node in topology.nodes.values():
         if not isinstance(node, SourceNode):

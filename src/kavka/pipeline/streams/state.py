@@ -1,8 +1,9 @@
 """Writing many entries to Spark's map state at once.
 
-PySpark's `updateValue` sends one entry and waits for the answer, which takes a tenth of a millisecond or more. The
-other side reads one request after the other from a socket and answers each: so many are sent before the first answer is
-read. Only so many that the answers fit into the socket's buffers, or both sides would wait for each other.
+PySpark's `updateValue` sends one entry and waits for the answer, which takes a tenth of a
+millisecond or more. The other side reads one request after the other from a socket and answers
+each: so many are sent before the first answer is read. Only so many that the answers fit into the
+socket's buffers, or both sides would wait for each other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _HEAD = struct.Struct(">ii")
 
 
 def put_all(state: Any, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-    """Update the values of a map state with one binary column each as key and value; None takes an entry away."""
+    """Update the values of a map state with one binary column each as key and value; None takes an
+    entry away."""
     import pyspark.sql.streaming.proto.StateMessage_pb2 as messages
 
     client = state._mapStateClient

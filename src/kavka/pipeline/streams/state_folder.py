@@ -1,8 +1,9 @@
 """The folder of an application's state: nobody else may write there.
 
-State may hold pickled objects of the user's (`suppress`, joins with a grace period), which run code when they are read.
-So a folder that another user has made or may write to is refused. In a folder that all users may write to, such as
-/tmp, that holds for every level below it: there anybody can create the next one, or a symbolic link.
+State may hold pickled objects of the user's (`suppress`, joins with a grace period), which run code
+when they are read. So a folder that another user has made or may write to is refused. In a folder
+that all users may write to, such as /tmp, that holds for every level below it: there anybody can
+create the next one, or a symbolic link.
 """
 
 from __future__ import annotations

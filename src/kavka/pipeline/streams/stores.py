@@ -1,9 +1,10 @@
 """State stores: what a task remembers between records.
 
-A store holds bytes, as Kafka's do, so that a value that is changed after it was put does not change in the store. Every
-change is also noted in `changes` (key and value as they would be in Kafka's changelog topic, None for what is gone);
-whoever runs the task takes them and keeps them, and gives them back with `restore` when the task is made anew. Nothing
-else of a store survives. One thread at a time uses a store.
+A store holds bytes, as Kafka's do, so that a value that is changed after it was put does not change
+in the store. Every change is also noted in `changes` (key and value as they would be in Kafka's
+changelog topic, None for what is gone); whoever runs the task takes them and keeps them, and gives
+them back with `restore` when the task is made anew. Nothing else of a store survives. One thread at
+a time uses a store.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class ValueAndTimestamp(NamedTuple):
 
 @dataclass(frozen=True)
 class StoreBuilder:
-    """What a store will be. `key_serde` and `value_serde` of None stand for the application's defaults."""
+    """What a store will be. `key_serde` and `value_serde` of None stand for the application's
+    defaults."""
 
     kind: str
     name: str
@@ -69,7 +71,8 @@ class StoreBuilder:
 
 
 class Stores:
-    """Kafka's factory of stores. They are all kept the same way: persistent and in-memory ones do not differ."""
+    """Kafka's factory of stores. They are all kept the same way: persistent and in-memory ones do
+    not differ."""
 
     @staticmethod
     def persistent_key_value_store(name: str) -> StoreBuilder:
@@ -102,8 +105,8 @@ class Stores:
     def persistent_versioned_key_value_store(
         name: str, history_retention: Duration, segment_interval: Duration | None = None
     ) -> StoreBuilder:
-        """Values with the times from which they hold; those of up to `history_retention` ago can be had. Kept version
-        by version: `segment_interval` has no meaning here."""
+        """Values with the times from which they hold; those of up to `history_retention` ago can be
+        had. Kept version by version: `segment_interval` has no meaning here."""
         kept = millis(history_retention, "the history retention")
         if kept < 0:
             raise TopologyException("historyRetention cannot be negative")
@@ -211,7 +214,8 @@ class KeyValueStore(Store):
         return found
 
     def range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
-        """Both ends belong to it; None is no bound. In the order of the keys' bytes, as in Kafka."""
+        """Both ends belong to it; None is no bound. In the order of the keys' bytes, as in
+        Kafka."""
         return self._between(first, last, False)
 
     def reverse_range(self, first: Any, last: Any) -> Iterator[tuple[Any, Any]]:
@@ -241,8 +245,8 @@ class KeyValueStore(Store):
 
 
 class WindowStore(Store):
-    """Values by key and start of a window, kept until stream time is `retention` past the start. With duplicates, each
-    put is an entry of its own, and None takes nothing away."""
+    """Values by key and start of a window, kept until stream time is `retention` past the start.
+    With duplicates, each put is an entry of its own, and None takes nothing away."""
 
     def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
         super().__init__(builder, key_serde, value_serde)
@@ -281,7 +285,8 @@ class WindowStore(Store):
             self._place(data, at, new)
 
     def fetch(self, key: Any, time_from: int, time_to: int | None = None) -> Any:
-        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of all between."""
+        """The value of the window that starts at `time_from`; with `time_to`, (start, value) of all
+        between."""
         data = self._need_key(key)
         if time_to is None:
             if time_from <= self.observed - self.builder.retention:
@@ -421,7 +426,8 @@ class SessionStore(Store):
 
 
 class BufferStore(KeyValueStore):
-    """Entries in the order of a time that begins their key (8 bytes): what `suppress` and outer joins hold back."""
+    """Entries in the order of a time that begins their key (8 bytes): what `suppress` and outer
+    joins hold back."""
 
     def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
         super().__init__(builder, Serdes.ByteArray(), Serdes.ByteArray())

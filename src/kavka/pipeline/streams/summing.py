@@ -1,13 +1,15 @@
 """Counts that Spark itself adds up.
 
-Where tasks would hear of nothing but numbers (`combining.py`), and nobody after a count asks what it was before, there
-is nothing for a task to do but to add: Spark's own aggregation does that, and no Python process has to be started for
-the tasks, nor to tell Spark when the query starts what their state looks like. What then goes on are updates, which
-Spark lets no sink in Python take as a stream: each micro-batch is written as a batch (`compiler.py`).
+Where tasks would hear of nothing but numbers (`combining.py`), and nobody after a count asks what
+it was before, there is nothing for a task to do but to add: Spark's own aggregation does that, and
+no Python process has to be started for the tasks, nor to tell Spark when the query starts what
+their state looks like. What then goes on are updates, which Spark lets no sink in Python take as a
+stream: each micro-batch is written as a batch (`compiler.py`).
 
-A row to be added up is (task, key, number, time, last): `last` is the micro-batch, its highest time for the key (eight
-bytes each, the most significant first) and headers of the record of that time, marshalled. Of several the greatest is
-the latest. Spark's state has the sum of the numbers, the greatest time and the greatest `last` of each task and key.
+A row to be added up is (task, key, number, time, last): `last` is the micro-batch, its highest time
+for the key (eight bytes each, the most significant first) and headers of the record of that time,
+marshalled. Of several the greatest is the latest. Spark's state has the sum of the numbers, the
+greatest time and the greatest `last` of each task and key.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _ROWS_ARROW = pa.schema(
     ]
 )
 _LATEST = struct.Struct(">qq")
-# A form that does not depend on who else has hold of an object: rows that are made again are the same.
+# A form that does not depend on who else has hold of an object: rows that are made again are the
+# same.
 _MARSHAL_VERSION = 2
 _NO_HEADERS = marshal.dumps((), _MARSHAL_VERSION)
 
@@ -50,7 +53,8 @@ def summable(topology: Topology, plan: Plan, settings: Settings) -> bool:
 
 
 def _tells_alone(topology: Topology, sub: Subtopology) -> bool:
-    """Whether a sub-topology that counts has no other store and passes on nothing but what the counts are now."""
+    """Whether a sub-topology that counts has no other store and passes on nothing but what the
+    counts are now."""
     (counter,) = topology.children(sub.sources[0].name)
     assert isinstance(counter, ProcessorNode)
     made: Any = counter.supplier()
@@ -72,7 +76,8 @@ def rows_of(counted: list[Combined], home: Callable[[bytes], int], batch: int) -
 def added_up(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    # The columns of Spark's state are called like the functions, and its reader cannot tell two of one name apart.
+    # The columns of Spark's state are called like the functions, and its reader cannot tell two of
+    # one name apart.
     added = rows.groupBy("task", "key").agg(f.sum("number"), -f.min(-f.col("time")), f.max("last"))
     return added.toDF(*_ROWS_ARROW.names)
 

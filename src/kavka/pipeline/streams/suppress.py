@@ -34,7 +34,8 @@ class SuppressStep(Step):
         return self.send_old
 
     def getter(self, task: Task) -> Getter:
-        """What was told last of a key: what it was before it was held back, if it is; otherwise what the table says."""
+        """What was told last of a key: what it was before it was held back, if it is; otherwise
+        what the table says."""
         parent = self.parent.getter(task)
         buffer = next(one for one in task.nodes if isinstance(one, Suppress) and one.step is self)
 
@@ -55,9 +56,9 @@ class SuppressStep(Step):
 
 
 class Suppress(Node):
-    """The buffer is a store, ordered by time; each key has at most one entry, at the time it was first held back. Keys
-    and values are pickled there: they may be any objects, which no serde need fit. `state_folder.py` has what makes
-    that safe."""
+    """The buffer is a store, ordered by time; each key has at most one entry, at the time it was
+    first held back. Keys and values are pickled there: they may be any objects, which no serde need
+    fit. `state_folder.py` has what makes that safe."""
 
     def __init__(self, step: SuppressStep) -> None:
         self.step = step

@@ -1,7 +1,8 @@
 """The steps of tables: what each is while a topology is built (a Step), and at work (a Node).
 
-A step knows whether somebody downstream needs old values (`send_old`) and where its table's values can be had: in its
-own store, or worked out from its parent's. Both may change until the topology is built, never after.
+A step knows whether somebody downstream needs old values (`send_old`) and where its table's values
+can be had: in its own store, or worked out from its parent's. Both may change until the topology is
+built, never after.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ Getter = Callable[..., ValueAndTimestamp | None]
 
 
 class Step:
-    """A table. `store` is the name of its own store, if it has one; with `history` it is a versioned one."""
+    """A table. `store` is the name of its own store, if it has one; with `history` it is a
+    versioned one."""
 
     history = False
 
@@ -35,7 +37,8 @@ class Step:
         raise NotImplementedError
 
     def enable_old(self, force: bool = True) -> bool:
-        """Old values are to be told; with `force` off only if no store has to be made for that. Whether they are."""
+        """Old values are to be told; with `force` off only if no store has to be made for that.
+        Whether they are."""
         self.send_old = True
         return True
 
@@ -50,8 +53,8 @@ class Step:
 
 
 class TableNode(Node):
-    """Tells changes on: at once, or at the end of a micro-batch the last of each key. Where it `holds` nothing back,
-    somebody after it does."""
+    """Tells changes on: at once, or at the end of a micro-batch the last of each key. Where it
+    `holds` nothing back, somebody after it does."""
 
     holds = True
 
@@ -82,8 +85,8 @@ class TableNode(Node):
             self.forward(key, change, timestamp, headers)
 
     def kept_before(self, key: Any) -> Any:
-        """What the store has of a key, if somebody is to hear of it; of what is held back, the end of a key is told
-        only if there was one."""
+        """What the store has of a key, if somebody is to hear of it; of what is held back, the end
+        of a key is told only if there was one."""
         assert self.store is not None
         held = self.store.get(key) if self._send_old or self._held is not None else None
         return None if held is None else held[0]
@@ -107,7 +110,8 @@ class TableNode(Node):
 
 
 class SourceStep(Step):
-    """A table that is a topic's. It has a store as soon as somebody needs its values: `materialize` makes it."""
+    """A table that is a topic's. It has a store as soon as somebody needs its values: `materialize`
+    makes it."""
 
     def __init__(self, store: str | None, materialize: Callable[[], str], history: bool = False) -> None:
         super().__init__(store)
@@ -157,7 +161,8 @@ class GlobalSource(Node):
 
 
 class FollowingStep(Step):
-    """A table that follows from one other, key by key. Without a store of its own, values are had from that one's."""
+    """A table that follows from one other, key by key. Without a store of its own, values are had
+    from that one's."""
 
     def __init__(self, parent: Step, store: str | None) -> None:
         super().__init__(store)
@@ -198,7 +203,8 @@ class DerivedStep(FollowingStep):
 
 
 class FilterStep(DerivedStep):
-    """Where old values can be had for nothing, what is left out and was before is not told at all."""
+    """Where old values can be had for nothing, what is left out and was before is not told at
+    all."""
 
     def __init__(self, parent: Step, function: Callable[[Any, Any], Any], store: str | None) -> None:
         super().__init__(parent, function, store)
@@ -275,7 +281,8 @@ class Regroup(Node):
 
 
 class JoinStep(Step):
-    """Where the two sides of a join of tables meet. `left`, `right`: whether a side may be missing on the other."""
+    """Where the two sides of a join of tables meet. `left`, `right`: whether a side may be missing
+    on the other."""
 
     def __init__(
         self, this: Step, other: Step, joiner: Callable[..., Any], keep_left: bool, keep_right: bool, store: str | None

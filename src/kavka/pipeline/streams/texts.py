@@ -1,11 +1,13 @@
-"""Functions of text that Arrow works out for a whole column: `lambda line: line.lower().split(" ")`.
+"""Functions of text that Arrow works out for a whole column: `lambda line: line.lower().split("
+")`.
 
-A function is understood if its code does nothing but call methods of its value with constants: it is called once with
-a Traced in place of a text, which notes what it is asked for. Code that could do anything else (a name from outside, a
-loop, an assignment to an attribute) is not called. Expressions of the same operations are understood, too.
+A function is understood if its code does nothing but call methods of its value with constants: it
+is called once with a Traced in place of a text, which notes what it is asked for. Code that could
+do anything else (a name from outside, a loop, an assignment to an attribute) is not called.
+Expressions of the same operations are understood, too.
 
-It is for plain ASCII alone, in which Arrow and Python agree on what a lower case letter and white space are: see
-`plain`. Every operation makes plain text of plain text.
+It is for plain ASCII alone, in which Arrow and Python agree on what a lower case letter and white
+space are: see `plain`. Every operation makes plain text of plain text.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Operation = Callable[[pa.Array], pa.Array]
 
 
 class TextFunction(NamedTuple):
-    """`splits`: the last operation makes lists, of which none has an empty text if `drops_empty`."""
+    """`splits`: the last operation makes lists, of which none has an empty text if
+    `drops_empty`."""
 
     operations: tuple[Operation, ...]
     splits: bool = False
@@ -47,8 +50,8 @@ class TextFunction(NamedTuple):
 
 
 def plain(column: pa.Array) -> pa.Array | None:
-    """A column of bytes as text; None if one is missing or is not plain: ASCII without the four separators (28 to 31)
-    that are white space to Python and to nobody else."""
+    """A column of bytes as text; None if one is missing or is not plain: ASCII without the four
+    separators (28 to 31) that are white space to Python and to nobody else."""
     wide = pa.types.is_large_binary(column.type)
     if column.null_count or len(column) == 0 or not (wide or pa.types.is_binary(column.type)):
         return None
@@ -64,8 +67,8 @@ def plain(column: pa.Array) -> pa.Array | None:
 
 
 def understood(function: Any) -> TextFunction | None:
-    """What a function of a value, or of a key and a value, does to the value; None if that cannot be told, or if it
-    is more than what is known here."""
+    """What a function of a value, or of a key and a value, does to the value; None if that cannot
+    be told, or if it is more than what is known here."""
     if isinstance(function, Listed):
         function = function.expression
     if isinstance(function, Expression):
@@ -141,7 +144,8 @@ class Pieces:
 
 
 class Traced:
-    """In place of a text. What it has no method for is not known here; the error ends the function."""
+    """In place of a text. What it has no method for is not known here; the error ends the
+    function."""
 
     __slots__ = ("operations",)
 

@@ -57,8 +57,8 @@ Node = SourceNode | ProcessorNode | SinkNode
 
 @dataclass(frozen=True)
 class RepartitionTopic:
-    """A topic of the application's own. `users` if the user asked for it by `repartition`; otherwise it is there only
-    because a key changed, and a shuffle does as well."""
+    """A topic of the application's own. `users` if the user asked for it by `repartition`;
+    otherwise it is there only because a key changed, and a shuffle does as well."""
 
     name: str
     partitions: int | None = None
@@ -69,7 +69,8 @@ class RepartitionTopic:
 
 @dataclass(frozen=True)
 class Subtopology:
-    """Nodes that belong together: what one task runs. `global_` for a store that every task has a copy of."""
+    """Nodes that belong together: what one task runs. `global_` for a store that every task has a
+    copy of."""
 
     id: int
     nodes: tuple[Node, ...]
@@ -133,15 +134,15 @@ class Topology:
         value_serde: Serde | None = None,
         timestamp_extractor: Callable[..., int] | None = None,
     ) -> Topology:
-        """A store that every task has a copy of. The processor of `supplier` keeps it by what is in the topic; all
-        other processors may read it, without being connected with it."""
+        """A store that every task has a copy of. The processor of `supplier` keeps it by what is in
+        the topic; all other processors may read it, without being connected with it."""
         source = SourceNode(source_name, (topic,), key_serde, value_serde, timestamp_extractor, "earliest")
         self.add_global_nodes(builder, source, ProcessorNode(processor_name, supplier, (source_name,), (), True))
         return self
 
     def add_processor(self, name: str, supplier: Callable[[], Any], *parents: str) -> Topology:
-        """`supplier()` makes a processor: an object with `process(record)`, and `init(context)` and `close()` if it
-        likes. What its own `stores()` gives is added and connected."""
+        """`supplier()` makes a processor: an object with `process(record)`, and `init(context)` and
+        `close()` if it likes. What its own `stores()` gives is added and connected."""
         if not parents:
             raise TopologyException(f"Processor {name} must have at least one parent")
         self._add(ProcessorNode(name, supplier, self._known(parents, name), (), True))
@@ -237,11 +238,13 @@ class Topology:
         self._internal[topic.name] = topic
 
     def copartition(self, *nodes: str) -> None:
-        """Records of one key must meet: the topics that feed these nodes must have the same number of partitions."""
+        """Records of one key must meet: the topics that feed these nodes must have the same number
+        of partitions."""
         self._copartitioned.append(nodes)
 
     def copartitioned_topics(self) -> list[set[str]]:
-        """Groups of topics that must have the same number of partitions. No topic is in two of them."""
+        """Groups of topics that must have the same number of partitions. No topic is in two of
+        them."""
         groups: list[set[str]] = []
         for nodes in self._copartitioned:
             group = {topic for source in self._sources_of(nodes) for topic in source.topics}
@@ -283,8 +286,8 @@ class Topology:
         return [one for one in self._nodes.values() if isinstance(one, SourceNode) and one.pattern is not None]
 
     def with_topics(self, there: Iterable[str]) -> Topology:
-        """The same, with the patterns' topics among those that are there. A topic that two patterns match belongs to
-        the first."""
+        """The same, with the patterns' topics among those that are there. A topic that two patterns
+        match belongs to the first."""
         left = sorted(there)
         made = copy.copy(self)
         made._nodes = dict(self._nodes)
@@ -345,7 +348,8 @@ class Topology:
 
 
 class TopologyDescription:
-    """`str()` is what Kafka's TopologyDescription prints; `picture()` is the same as a graph for Mermaid."""
+    """`str()` is what Kafka's TopologyDescription prints; `picture()` is the same as a graph for
+    Mermaid."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology

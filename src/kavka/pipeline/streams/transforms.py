@@ -1,8 +1,9 @@
-"""`KTable.transform_values`: values of a table made by an object of the user's, which may have stores and punctuators.
+"""`KTable.transform_values`: values of a table made by an object of the user's, which may have
+stores and punctuators.
 
-Wherever values of the table are looked up and it has no store of its own, they are worked out from its parent's by an
-object that the supplier makes for that purpose, as in Kafka: transformers that remember something are to be
-materialized if others look their values up.
+Wherever values of the table are looked up and it has no store of its own, they are worked out from
+its parent's by an object that the supplier makes for that purpose, as in Kafka: transformers that
+remember something are to be materialized if others look their values up.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _UNKNOWN_TIME = -1
 
 
 class TransformContext(ProcessorContext):
-    """What a transformer may ask of its task: nothing is forwarded, what `transform` gives is what goes on."""
+    """What a transformer may ask of its task: nothing is forwarded, what `transform` gives is what
+    goes on."""
 
     _timestamp: int = _UNKNOWN_TIME
     _headers: Headers = ()

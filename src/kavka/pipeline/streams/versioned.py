@@ -1,4 +1,5 @@
-"""Stores of tables with a history, and of the subscriptions of foreign-key joins. As `stores.py` says."""
+"""Stores of tables with a history, and of the subscriptions of foreign-key joins. As `stores.py`
+says."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from kavka.pipeline.streams.stores import STAMP, Store, StoreBuilder, ValueAndTi
 
 
 class SubscriptionStore(Store):
-    """Who of the left side of a foreign-key join has asked for which foreign key. Keys are the length of the foreign
-    key, it, and the left key."""
+    """Who of the left side of a foreign-key join has asked for which foreign key. Keys are the
+    length of the foreign key, it, and the left key."""
 
     def __init__(self, builder: StoreBuilder, key_serde: Serde, value_serde: Serde) -> None:
         super().__init__(builder, key_serde, value_serde)
@@ -52,9 +53,9 @@ class VersionedRecord(NamedTuple):
 
 
 class VersionedStore(Store):
-    """Values by key and the time from which they hold. A put that is older than `retention` before the latest is not
-    taken; what was replaced that long ago is forgotten. Entries are the key and the time (8 bytes); the value is one
-    byte, 1, and the value, or 0 for what was deleted."""
+    """Values by key and the time from which they hold. A put that is older than `retention` before
+    the latest is not taken; what was replaced that long ago is forgotten. Entries are the key and
+    the time (8 bytes); the value is one byte, 1, and the value, or 0 for what was deleted."""
 
     NOT_PUT = -(2**63)
     LATEST = -1
@@ -74,7 +75,8 @@ class VersionedStore(Store):
                 yield key + STAMP.pack(timestamp), b"\0" if value is None else b"\1" + value
 
     def put(self, key: Any, value: Any, timestamp: int) -> int:
-        """The time at which the next version begins; LATEST if there is none, NOT_PUT if it came too late."""
+        """The time at which the next version begins; LATEST if there is none, NOT_PUT if it came
+        too late."""
         data, new = self._need_key(key), self._value_bytes(value)
         if timestamp < self.observed - self.builder.retention:
             return self.NOT_PUT

@@ -1,4 +1,5 @@
-"""Windows over time, as Kafka Streams has them. Times and durations are milliseconds; a timedelta does too. No I/O."""
+"""Windows over time, as Kafka Streams has them. Times and durations are milliseconds; a timedelta
+does too. No I/O."""
 
 from __future__ import annotations
 
@@ -148,7 +149,8 @@ class SessionWindows:
 
 @dataclass(frozen=True)
 class JoinWindows:
-    """How far apart two records may be to be joined: the other one `before` earlier to `after` later."""
+    """How far apart two records may be to be joined: the other one `before` earlier to `after`
+    later."""
 
     before_ms: int
     after_ms: int
@@ -182,7 +184,8 @@ class JoinWindows:
 
 @dataclass(frozen=True)
 class EmitStrategy:
-    """When a windowed aggregation tells its results: with every update, or once, when the window closes."""
+    """When a windowed aggregation tells its results: with every update, or once, when the window
+    closes."""
 
     final: bool
 
@@ -197,7 +200,8 @@ class EmitStrategy:
 
 @dataclass(frozen=True)
 class BufferConfig:
-    """How much `suppress` may hold back, and what happens when it is more: `emit` early, or `fail`."""
+    """How much `suppress` may hold back, and what happens when it is more: `emit` early, or
+    `fail`."""
 
     max_records_: int | None = None
     max_bytes_: int | None = None

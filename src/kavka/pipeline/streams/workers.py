@@ -1,10 +1,11 @@
 """What Spark's Python workers run: the stateless steps, the tasks, and what goes between them.
 
-Between the steps records travel packed: one row holds many, marshalled, since a row costs far more than a record.
-A row to a task is (origin topic, origin partition, first offset, records), each record (topic, partition, offset, key,
-value, timestamp, headers) with the name of the topic that the task's source reads. A row of results is a list of
-(topic, key, value, timestamp, headers, partition). A record to no task but a topic, in a row to a task, has the origin
-topic None. What was counted on the way (`combining.py`) has the topic that is counted as its origin.
+Between the steps records travel packed: one row holds many, marshalled, since a row costs far more
+than a record. A row to a task is (origin topic, origin partition, first offset, records), each
+record (topic, partition, offset, key, value, timestamp, headers) with the name of the topic that
+the task's source reads. A row of results is a list of (topic, key, value, timestamp, headers,
+partition). A record to no task but a topic, in a row to a task, has the origin topic None. What was
+counted on the way (`combining.py`) has the topic that is counted as its origin.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def now_ms() -> int:
 
 
 class Job:
-    """All that a worker needs to know; pickled with the query. `partitions` are those of the application's own
-    topics."""
+    """All that a worker needs to know; pickled with the query. `partitions` are those of the
+    application's own topics."""
 
     def __init__(
         self, topology: Topology, settings: Settings, plan: Plan, partitions: Mapping[str, int], run: str, caching: bool
@@ -168,7 +169,8 @@ def stateless_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
 
 
 def routing_step(job: Job, number: int = 0) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """From the source's rows of the micro-batch of that number to rows for tasks, or for Spark to add up."""
+    """From the source's rows of the micro-batch of that number to rows for tasks, or for Spark to
+    add up."""
     plan = job.plan
     by_sub: dict[int, list[int]] = {}
     for slot in plan.tasks:
@@ -265,7 +267,8 @@ def _home(tasks: list[int], key: bytes) -> int:
 
 
 def _lanes(job: Job, tasks: Mapping[str, Task]) -> dict[str, tuple[Lane, str]]:
-    """For topics whose records are counted and nothing else: the lane to take, and what it leads to."""
+    """For topics whose records are counted and nothing else: the lane to take, and what it leads
+    to."""
     sinks = {
         sink.name: job.full_name(sink.topic)
         for sub in job.plan.feeding
@@ -277,14 +280,16 @@ def _lanes(job: Job, tasks: Mapping[str, Task]) -> dict[str, tuple[Lane, str]]:
 
 
 def _in_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """So small that what the steps make of a piece is still in the processor's cache when the next step looks at it."""
+    """So small that what the steps make of a piece is still in the processor's cache when the next
+    step looks at it."""
     for batch in batches:
         for start in range(0, batch.num_rows, _PIECE):
             yield batch.slice(start, _PIECE)
 
 
 def _of_one_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Topic, partition and rows. A batch is of one partition, unless Spark has put tasks together."""
+    """Topic, partition and rows. A batch is of one partition, unless Spark has put tasks
+    together."""
     if not batch.num_rows:
         return
     topics, partitions = batch.column("topic"), batch.column("partition")
@@ -315,7 +320,8 @@ def unpacking_step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def telling_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """From what Spark has added up to the sink's rows: what the tasks do after they have counted."""
+    """From what Spark has added up to the sink's rows: what the tasks do after they have
+    counted."""
     slots = {slot.key: slot for slot in job.plan.tasks}
     subs = {sub.id: sub for sub in job.plan.stateful}
 
@@ -345,8 +351,9 @@ def telling_step(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
 # --- tasks
 
-# The tasks that this process has run, with the token that was kept with their state when they were last left. A task
-# whose state bears the same token is as it was left; any other is made from the state.
+# The tasks that this process has run, with the token that was kept with their state when they were
+# last left. A task whose state bears the same token is as it was left; any other is made from the
+# state.
 _left: dict[tuple[str, int], tuple[bytes, _Running]] = {}
 
 
@@ -382,7 +389,8 @@ class _Running:
         self.task.start(meta)
 
     def run(self, packs: list[Any]) -> None:
-        """Global tables first, then records in the order of their times, each partition's in its own order."""
+        """Global tables first, then records in the order of their times, each partition's in its
+        own order."""
         queues: dict[tuple[str, int], list[Any]] = {}
         counted: dict[str, list[Any]] = {}
         for topic, partition, _, records in sorted(packs, key=lambda pack: pack[2]):
@@ -420,9 +428,9 @@ def _in_time(queues: list[list[Any]]) -> Iterator[Any]:
 
 
 class TaskProcessor(StatefulProcessor):
-    """Spark's stateful step. Its state, for each task: `meta`, a token, the timer that is set and what the task
-    remembers beside its stores; `stores`, all entries of all stores, by the store's index in `Plan.layout` (two
-    bytes) and key."""
+    """Spark's stateful step. Its state, for each task: `meta`, a token, the timer that is set and
+    what the task remembers beside its stores; `stores`, all entries of all stores, by the store's
+    index in `Plan.layout` (two bytes) and key."""
 
     def __init__(self, job: Job, timers: bool) -> None:
         self._job, self._timers = job, timers

@@ -1,4 +1,4 @@
-"""A cluster in memory, as far as a fetcher sees one: requests lie in `sent` until a test answers them."""
+"""An in-memory cluster for fetcher tests: requests stay in `sent` until the test responds."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class FakeConnection:
             raise self.unsupported
         return self.version if max_version is None else min(self.version, max_version)
 
-    def send_to(self, request: FetchRequest, version: int, answer: Any, timeout: float) -> int:
+    def send_to(self, request: FetchRequest, version: int, handler: Any, timeout: float) -> int:
         if self.broken is not None:
             raise self.broken
-        self.sent.append((request, answer))
+        self.sent.append((request, handler))
         return 0
 
 
@@ -41,10 +41,10 @@ class FakeCluster:
     def __init__(self, partitions: int = 1, version: int = 17, nodes: int = 2) -> None:
         self.closed = False
         self.nodes = {n: Node(n, "host", 9000 + n) for n in range(1, nodes + 1)}
-        made = tuple(PartitionMetadata("t", p, 1, 5, (1, 2), (1, 2), ()) for p in range(partitions))
-        self.topics = {"t": TopicMetadata("t", TOPIC_ID, False, made, tuple(range(partitions)))}
+        created = tuple(PartitionMetadata("t", p, 1, 5, (1, 2), (1, 2), ()) for p in range(partitions))
+        self.topics = {"t": TopicMetadata("t", TOPIC_ID, False, created, tuple(range(partitions)))}
         self.connections = {n: FakeConnection(n, version) for n in self.nodes}
-        self.updates_wanted = 0
+        self.updates_requested = 0
         self.listeners: list[Callable[[Any], None]] = []
 
     def on_connected(self, callback: Any) -> None:
@@ -54,7 +54,7 @@ class FakeCluster:
         self.listeners.append(listener)
 
     def request_update(self) -> int:
-        self.updates_wanted += 1
+        self.updates_requested += 1
         return 0
 
     def ready_connection(self, node: int, channel: str) -> FakeConnection | None:
@@ -75,22 +75,22 @@ class FakeCluster:
         for listener in self.listeners:
             listener(self)
 
-    def waiting(self, node: int = 1) -> list[FetchRequest]:
-        return [request for request, answer in self.connections[node].sent if not answer.done()]
+    def pending(self, node: int = 1) -> list[FetchRequest]:
+        return [request for request, handler in self.connections[node].sent if not handler.done()]
 
-    def asked(self, node: int = 1) -> dict[TP, int]:
-        """Partitions and offsets in the request that waits; it must be one."""
-        (request,) = self.waiting(node)
+    def fetched(self, node: int = 1) -> dict[TP, int]:
+        """Partitions and offsets of the only pending request."""
+        (request,) = self.pending(node)
         return {TP("t", p.partition): p.fetch_offset for topic in request.topics for p in topic.partitions}
 
-    def answer(self, *partitions: PartitionData, node: int = 1, **fields: Any) -> None:
-        ((_, answer),) = [one for one in self.connections[node].sent if not one[1].done()]
+    def respond(self, *partitions: PartitionData, node: int = 1, **fields: Any) -> None:
+        ((_, handler),) = [entry for entry in self.connections[node].sent if not entry[1].done()]
         topics = [FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=list(partitions))]
-        answer.set_result(FetchResponse(responses=topics, **{"session_id": 3, **fields}))
+        handler.set_result(FetchResponse(responses=topics, **{"session_id": 3, **fields}))
 
     def fail(self, error: Exception, node: int = 1) -> None:
-        ((_, answer),) = [one for one in self.connections[node].sent if not one[1].done()]
-        answer.set_exception(error)
+        ((_, handler),) = [entry for entry in self.connections[node].sent if not entry[1].done()]
+        handler.set_exception(error)
 
 
 def records(offset: int, *values: bytes, epoch: int = 5) -> memoryview:
@@ -101,6 +101,6 @@ def records(offset: int, *values: bytes, epoch: int = 5) -> memoryview:
 
 
 def data(partition: int, offset: int, *values: bytes, **fields: Any) -> PartitionData:
-    found = records(offset, *values) if values else None
+    batch = records(offset, *values) if values else None
     settings = {"high_watermark": 100, "last_stable_offset": 90, "log_start_offset": 0} | fields
-    return PartitionData(partition_index=partition, records=found, **settings)
+    return PartitionData(partition_index=partition, records=batch, **settings)

@@ -1,4 +1,5 @@
-"""Assignors: every partition to one reader of its topic, shares even, as few moves as that takes."""
+"""Assignors assign every partition to one subscriber, balanced and with as few moves as
+possible."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ALL = (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssig
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9), min_size=1)
 names = st.sampled_from([f"m{i}" for i in range(8)])
 groups = st.dictionaries(names, st.frozensets(st.sampled_from(TOPICS), min_size=1), min_size=1)
-alike = st.builds(
+equal_groups = st.builds(
     lambda members, topics: dict.fromkeys(members, topics),
     st.sets(names, min_size=1),
     st.frozensets(st.sampled_from(TOPICS), min_size=1),
@@ -42,43 +43,43 @@ def members_of(group: Mapping[str, frozenset[str]]) -> dict[str, Subscription]:
 
 
 def owners(assignment: Mapping[str, Any]) -> dict[TP, str]:
-    found = [(tp, member) for member, tps in assignment.items() for tp in tps]
-    assert len({tp for tp, _ in found}) == len(found), "a partition has two owners"
-    return dict(found)
+    pairs = [(tp, member) for member, tps in assignment.items() for tp in tps]
+    assert len({tp for tp, _ in pairs}) == len(pairs), "a partition has two owners"
+    return dict(pairs)
 
 
-def readable(partitions: Mapping[str, int], group: Mapping[str, frozenset[str]]) -> set[TP]:
-    wanted = {topic for topics in group.values() for topic in topics}
-    return {TP(topic, p) for topic, count in partitions.items() if topic in wanted for p in range(count)}
+def subscribed_partitions(partitions: Mapping[str, int], group: Mapping[str, frozenset[str]]) -> set[TP]:
+    subscribed = {topic for topics in group.values() for topic in topics}
+    return {TP(topic, p) for topic, count in partitions.items() if topic in subscribed for p in range(count)}
 
 
 @pytest.mark.parametrize("kind", ALL)
 @given(partitions=counts, group=groups)
 @settings(max_examples=60)
-def test_every_partition_goes_to_one_member_that_reads_its_topic(kind, partitions, group):
-    found = kind().assign(partitions, members_of(group))
-    assert found.keys() == group.keys()
-    assert owners(found).keys() == readable(partitions, group)
-    assert all(tp.topic in group[member] for tp, member in owners(found).items())
+def test_every_partition_is_assigned_to_one_subscriber(kind, partitions, group):
+    assignment = kind().assign(partitions, members_of(group))
+    assert assignment.keys() == group.keys()
+    assert owners(assignment).keys() == subscribed_partitions(partitions, group)
+    assert all(tp.topic in group[member] for tp, member in owners(assignment).items())
 
 
-def test_range_gives_neighbours_and_the_first_members_one_more():
+def test_range_assigns_ranges_and_one_more_to_the_first_members():
     members = members_of({"m2": frozenset("a"), "m1": frozenset("a"), "m3": frozenset("a")})
-    found = RangeAssignor().assign({"a": 8}, members)
-    assert [[tp.partition for tp in found[m]] for m in ("m1", "m2", "m3")] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assignment = RangeAssignor().assign({"a": 8}, members)
+    assert [[tp.partition for tp in assignment[m]] for m in ("m1", "m2", "m3")] == [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
-def test_range_gives_the_same_partitions_of_two_topics_to_the_same_member():
-    found = RangeAssignor().assign({"a": 3, "b": 3}, members_of(dict.fromkeys(("x", "y", "z"), frozenset("ab"))))
-    assert all(sorted(tp.partition for tp in tps) == [i, i] for i, tps in enumerate(found[m] for m in "xyz"))
+def test_range_assigns_equal_partitions_of_two_topics_to_the_same_member():
+    assignment = RangeAssignor().assign({"a": 3, "b": 3}, members_of(dict.fromkeys(("x", "y", "z"), frozenset("ab"))))
+    assert all(sorted(tp.partition for tp in tps) == [i, i] for i, tps in enumerate(assignment[m] for m in "xyz"))
 
 
-def test_round_robin_deals_in_turn_over_all_topics():
-    found = RoundRobinAssignor().assign({"a": 3, "b": 3}, members_of(dict.fromkeys(("x", "y"), frozenset("ab"))))
-    assert found == {"x": [TP("a", 0), TP("a", 2), TP("b", 1)], "y": [TP("a", 1), TP("b", 0), TP("b", 2)]}
+def test_round_robin_assigns_in_turn_over_all_topics():
+    assignment = RoundRobinAssignor().assign({"a": 3, "b": 3}, members_of(dict.fromkeys(("x", "y"), frozenset("ab"))))
+    assert assignment == {"x": [TP("a", 0), TP("a", 2), TP("b", 1)], "y": [TP("a", 1), TP("b", 0), TP("b", 2)]}
 
 
-def test_static_members_come_first_in_the_order_of_their_names():
+def test_static_members_are_first_by_instance_id():
     members = {"z": Subscription(frozenset("a"), instance_id="1"), "b": Subscription(frozenset("a"))}
     members["a"] = Subscription(frozenset("a"), instance_id="2")
     assert assignors.members_in_order(members) == ["z", "a", "b"]
@@ -87,52 +88,52 @@ def test_static_members_come_first_in_the_order_of_their_names():
 # --- sticky
 
 
-def again(assignment: Mapping[str, Any], group: Mapping[str, frozenset[str]], generation: int = 5):
+def rejoining(assignment: Mapping[str, Any], group: Mapping[str, frozenset[str]], generation: int = 5):
     return {
         member: Subscription(topics, owned=tuple(assignment.get(member, ())), generation=generation)
         for member, topics in group.items()
     }
 
 
-def loads(found: Mapping[str, Any]) -> list[int]:
-    return sorted(len(tps) for tps in found.values())
+def loads(assignment: Mapping[str, Any]) -> list[int]:
+    return sorted(len(tps) for tps in assignment.values())
 
 
-@given(partitions=counts, group=alike)
-def test_sticky_shares_differ_by_one_at_most(partitions, group):
-    found = loads(StickyAssignor().assign(partitions, members_of(group)))
-    assert found[-1] - found[0] <= 1
+@given(partitions=counts, group=equal_groups)
+def test_sticky_assignments_differ_by_at_most_one(partitions, group):
+    sizes = loads(StickyAssignor().assign(partitions, members_of(group)))
+    assert sizes[-1] - sizes[0] <= 1
 
 
 @given(partitions=counts, group=groups)
-def test_nothing_moves_when_nothing_changed(partitions, group):
+def test_unchanged_group_keeps_its_assignment(partitions, group):
     first = StickyAssignor().assign(partitions, members_of(group))
-    assert StickyAssignor().assign(partitions, again(first, group)) == first
+    assert StickyAssignor().assign(partitions, rejoining(first, group)) == first
 
 
-@given(partitions=counts, group=alike, newcomer=st.sampled_from(("n1", "n2")))
-def test_a_new_member_gets_its_share_and_nobody_else_gets_anything_new(partitions, group, newcomer):
+@given(partitions=counts, group=equal_groups, newcomer=st.sampled_from(("n1", "n2")))
+def test_new_member_gets_a_share_without_other_moves(partitions, group, newcomer):
     first = StickyAssignor().assign(partitions, members_of(group))
     larger = {**group, newcomer: next(iter(group.values()))}
-    second = StickyAssignor().assign(partitions, again(first, larger))
+    second = StickyAssignor().assign(partitions, rejoining(first, larger))
     for member in group:
         assert set(second[member]) <= set(first[member])
     assert loads(second)[-1] - loads(second)[0] <= 1
 
 
-@given(partitions=counts, group=alike, data=st.data())
-def test_who_stays_keeps_everything_when_others_leave(partitions, group, data):
+@given(partitions=counts, group=equal_groups, data=st.data())
+def test_remaining_members_keep_their_partitions(partitions, group, data):
     first = StickyAssignor().assign(partitions, members_of(group))
     stay = data.draw(st.sets(st.sampled_from(sorted(group)), min_size=1))
-    second = StickyAssignor().assign(partitions, again(first, {m: group[m] for m in stay}))
+    second = StickyAssignor().assign(partitions, rejoining(first, {m: group[m] for m in stay}))
     assert all(set(first[m]) <= set(second[m]) for m in stay)
 
 
 @given(partitions=counts, group=groups, before=groups)
-def test_no_chain_of_moves_would_make_shares_more_even(partitions, group, before):
+def test_no_chain_of_moves_improves_the_balance(partitions, group, before):
     first = StickyAssignor().assign(partitions, members_of(before))
-    found = StickyAssignor().assign(partitions, again(first, group))
-    owner = owners(found)
+    assignment = StickyAssignor().assign(partitions, rejoining(first, group))
+    owner = owners(assignment)
     for taker in group:
         reached, queue = {taker}, [taker]
         while queue:
@@ -141,21 +142,21 @@ def test_no_chain_of_moves_would_make_shares_more_even(partitions, group, before
                 if tp.topic in group[member] and other not in reached:
                     reached.add(other)
                     queue.append(other)
-        assert all(len(found[other]) < len(found[taker]) + 2 for other in reached)
+        assert all(len(assignment[other]) < len(assignment[taker]) + 2 for other in reached)
 
 
-def test_a_claim_of_an_older_generation_loses_and_equal_ones_cancel_out():
+def test_newer_generation_wins_a_claim_and_equal_ones_cancel_out():
     members = {
         "old": Subscription(frozenset("a"), owned=(TP("a", 0), TP("a", 1)), generation=3),
         "new": Subscription(frozenset("a"), owned=(TP("a", 0),), generation=4),
     }
-    found = StickyAssignor().assign({"a": 2}, members)
-    assert found == {"old": [TP("a", 1)], "new": [TP("a", 0)]}
+    assignment = StickyAssignor().assign({"a": 2}, members)
+    assert assignment == {"old": [TP("a", 1)], "new": [TP("a", 0)]}
     twice = {m: Subscription(frozenset("a"), owned=(TP("a", 0),), generation=4) for m in ("x", "y")}
     assert loads(StickyAssignor().assign({"a": 4}, twice)) == [2, 2]
 
 
-def test_sticky_tells_in_its_user_data_what_it_had():
+def test_sticky_user_data_has_the_layout_of_kafka():
     assignor = StickyAssignor()
     assert assignor.user_data(frozenset("a")) is None
     assignor.on_assignment(Assignment((TP("a", 1), TP("b", 0), TP("a", 0))), 7)
@@ -167,34 +168,34 @@ def test_sticky_tells_in_its_user_data_what_it_had():
 
 
 @given(st.binary(max_size=40))
-def test_user_data_that_is_none_counts_as_nothing(data):
-    had, generation = read_user_data(data)
-    assert isinstance(had, tuple) and isinstance(generation, int)
+def test_invalid_user_data_is_ignored(data):
+    owned, generation = read_user_data(data)
+    assert isinstance(owned, tuple) and isinstance(generation, int)
 
 
-def test_user_data_cut_anywhere_is_not_believed_beyond_its_end():
+def test_truncated_user_data_is_ignored():
     whole = write_user_data((TP("topic", 1), TP("topic", 2)), 3)
     for end in range(len(whole)):
         read_user_data(whole[:end])
 
 
-@given(partitions=counts, group=alike, newcomer=st.sampled_from(("n1", "n2")))
-def test_cooperative_takes_away_first_and_gives_in_the_second_round(partitions, group, newcomer):
+@given(partitions=counts, group=equal_groups, newcomer=st.sampled_from(("n1", "n2")))
+def test_cooperative_sticky_moves_partitions_in_two_rounds(partitions, group, newcomer):
     assignor = CooperativeStickyAssignor()
     first = assignor.assign(partitions, members_of(group))
     larger = {**group, newcomer: next(iter(group.values()))}
-    members = again(first, larger)
+    members = rejoining(first, larger)
     second = assignor.assign(partitions, members)
     whole = {m: Assignment(tuple(tps)) for m, tps in second.items()}
     assert assignors.check_cooperative(members, whole) is None
-    third = assignor.assign(partitions, again(second, larger, 6))
-    assert owners(third).keys() == readable(partitions, larger)
+    third = assignor.assign(partitions, rejoining(second, larger, 6))
+    assert owners(third).keys() == subscribed_partitions(partitions, larger)
     assert loads(third)[-1] - loads(third)[0] <= 1
     moved = Counter(third[newcomer])
     assert all(tp in third[m] for m in group for tp in first[m] if tp not in moved)
 
 
-def test_a_cooperative_assignment_that_gives_what_another_has_is_told():
+def test_cooperative_check_finds_a_partition_with_another_owner():
     members = {"x": Subscription(frozenset("a"), owned=(TP("a", 0),)), "y": Subscription(frozenset("a"))}
     wrong = {"x": Assignment(), "y": Assignment((TP("a", 0),))}
     assert "a-0" in str(assignors.check_cooperative(members, wrong))
@@ -221,28 +222,28 @@ class Own:
         (f"{__name__}.Own", ["own"]),
     ],
 )
-def test_the_setting_takes_names_classes_and_objects(value, expected):
+def test_strategy_accepts_names_classes_and_objects(value, expected):
     assert [assignor.name for assignor in assignors.load(value, {})] == expected
 
 
 @pytest.mark.parametrize("value", ["rnage", (), ("range", "range"), (object(),), "no.such.Thing"])
-def test_what_is_no_assignor_is_refused_with_the_name_of_the_setting(value):
+def test_invalid_assignor_is_a_config_error(value):
     with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy"):
         assignors.load(value, {})
 
 
-def test_members_that_an_assignor_leaves_out_get_nothing():
-    found = assignors.as_assignments({"x": [("a", 1)], "z": Assignment((TP("a", 2),), b"note")}, ("x", "y", "z"))
-    assert found == {"x": Assignment((TP("a", 1),)), "y": Assignment(), "z": Assignment((TP("a", 2),), b"note")}
+def test_members_without_an_assignment_get_an_empty_one():
+    assignment = assignors.as_assignments({"x": [("a", 1)], "z": Assignment((TP("a", 2),), b"note")}, ("x", "y", "z"))
+    assert assignment == {"x": Assignment((TP("a", 1),)), "y": Assignment(), "z": Assignment((TP("a", 2),), b"note")}
 
 
 @pytest.mark.parametrize("group", [None, "g"])
 @pytest.mark.parametrize("wrong", ["unfair", "", [], "range,unfair", [object()], "range,range"])
-def test_a_wrong_strategy_is_told_when_the_consumer_is_made_with_and_without_a_group(wrong: Any, group: Any) -> None:
+def test_invalid_strategy_is_rejected_by_the_constructor_with_and_without_a_group(wrong: Any, group: Any) -> None:
     with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy: "):
         Consumer(bootstrap_servers="localhost:1", group_id=group, partition_assignment_strategy=wrong)
 
 
-def test_what_assignors_there_are_is_told_with_a_wrong_one() -> None:
-    with pytest.raises(ConfigError, match=r"known are .*cooperative-sticky, range, roundrobin, sticky"):
+def test_error_for_an_unknown_assignor_lists_the_supported_ones() -> None:
+    with pytest.raises(ConfigError, match=r"supported are .*cooperative-sticky, range, roundrobin, sticky"):
         Consumer(bootstrap_servers="localhost:1", partition_assignment_strategy="unfair")

@@ -20,7 +20,7 @@ from kavka.records.record import Record
 
 
 class Frame(bytearray):
-    """Memory of which it can be told whether somebody still has it."""
+    """Memory that a test can watch with a weak reference."""
 
 
 class Setup:
@@ -48,16 +48,16 @@ class Setup:
         self.frames.append(weakref.ref(data))
         if damage:
             data[-1] ^= 1
-        found = Fetched("t", partition, memoryview(data), offset, True, None, state, state.version)
-        state.fetched_bytes += found.size
-        self.buffer.append(found)
-        return found
+        fetched = Fetched("t", partition, memoryview(data), offset, True, None, state, state.version)
+        state.fetched_bytes += fetched.size
+        self.buffer.append(fetched)
+        return fetched
 
     def values(self, limit: int = 100) -> list[Any]:
         return [record.value for record in Records(*self.buffer.take(limit))]
 
 
-def test_records_come_in_the_order_they_were_fetched_up_to_the_limit() -> None:
+def test_records_are_taken_in_fetch_order_up_to_the_limit() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a", b"b", b"c")
     setup.fetch(1, 5, b"d")
@@ -69,14 +69,14 @@ def test_records_come_in_the_order_they_were_fetched_up_to_the_limit() -> None:
     assert not setup.buffer
 
 
-def test_what_to_commit_after_a_poll_comes_with_it() -> None:
+def test_records_carry_the_offsets_to_commit() -> None:
     setup = Setup()
     setup.fetch(0, 4, b"a", b"b")
     records = Records(*setup.buffer.take(1))
     assert records.next_offsets == {TP("t", 0): (5, "", 3)}
 
 
-def test_what_was_fetched_before_a_seek_is_not_returned() -> None:
+def test_seek_discards_fetched_records() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"old")
     setup.state(0).seek(7)
@@ -85,7 +85,7 @@ def test_what_was_fetched_before_a_seek_is_not_returned() -> None:
     assert setup.state(0).position == 8
 
 
-def test_a_seek_in_the_middle_of_a_fetch_drops_its_rest() -> None:
+def test_seek_discards_the_rest_of_a_response() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a", b"b")
     assert setup.values(1) == [b"a"]
@@ -94,7 +94,7 @@ def test_a_seek_in_the_middle_of_a_fetch_drops_its_rest() -> None:
     assert setup.state(0).position == 0
 
 
-def test_a_paused_partition_waits_and_goes_on_in_order() -> None:
+def test_paused_partition_resumes_in_order() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a", b"b")
     setup.fetch(1, 0, b"x")
@@ -108,7 +108,7 @@ def test_a_paused_partition_waits_and_goes_on_in_order() -> None:
     assert setup.values() == [b"b", b"c"]
 
 
-def test_a_partition_that_is_to_be_given_up_returns_nothing_more() -> None:
+def test_held_partition_returns_no_records() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a")
     setup.state(0).held = True
@@ -116,19 +116,19 @@ def test_a_partition_that_is_to_be_given_up_returns_nothing_more() -> None:
     assert setup.state(0).position == 0
 
 
-def test_bytes_are_counted_and_room_is_told_once() -> None:
+def test_taking_data_updates_sizes_and_calls_on_room_once() -> None:
     setup = Setup()
     size = setup.fetch(0, 0, b"a", b"b").size
     assert setup.state(0).buffered == size
-    setup.buffer.hungry = True
+    setup.buffer.needs_room = True
     setup.values(1)
     assert (setup.state(0).buffered, setup.room) == (size, 0)
     setup.values()
-    assert (setup.state(0).buffered, setup.room, setup.buffer.hungry) == (0, 1, False)
+    assert (setup.state(0).buffered, setup.room, setup.buffer.needs_room) == (0, 1, False)
     assert (setup.buffer.records, setup.buffer.bytes) == (2, size)
 
 
-def test_what_cannot_be_read_is_raised_when_all_before_it_was_returned() -> None:
+def test_invalid_batch_is_raised_after_all_records_before_it() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a")
     setup.fetch(1, 0, b"evil", damage=True)
@@ -140,21 +140,21 @@ def test_what_cannot_be_read_is_raised_when_all_before_it_was_returned() -> None
     assert setup.values() == []
 
 
-def refuse_odd(topic: str, data: Any, headers: Any) -> int:
+def reject_odd(topic: str, data: Any, headers: Any) -> int:
     number = int(data)
     if number % 2:
         raise ValueError(f"{number} is odd")
     return number
 
 
-def test_deserializers_make_keys_and_values() -> None:
-    setup = Setup(value=refuse_odd)
+def test_deserializers_convert_values() -> None:
+    setup = Setup(value=reject_odd)
     setup.fetch(0, 0, b"0", b"2")
     assert setup.values() == [0, 2]
 
 
-def test_a_record_that_cannot_be_deserialised_is_raised_in_its_turn_until_somebody_seeks() -> None:
-    setup = Setup(value=refuse_odd)
+def test_record_that_cannot_be_deserialized_is_raised_until_a_seek() -> None:
+    setup = Setup(value=reject_odd)
     setup.fetch(0, 0, b"0", b"2", b"3", b"4")
     assert setup.values() == [0, 2]
     assert setup.state(0).position == 2
@@ -168,8 +168,8 @@ def test_a_record_that_cannot_be_deserialised_is_raised_in_its_turn_until_somebo
     assert setup.values() == [4]
 
 
-def test_columns_begin_again_at_a_record_that_cannot_be_deserialised() -> None:
-    setup = Setup(value=refuse_odd)
+def test_columns_continue_at_a_record_that_cannot_be_deserialized() -> None:
+    setup = Setup(value=reject_odd)
     setup.fetch(0, 0, b"0", b"1", b"2")
     assert setup.values() == [0]
     columns = setup.buffer.take_columns(100)
@@ -177,7 +177,7 @@ def test_columns_begin_again_at_a_record_that_cannot_be_deserialised() -> None:
     assert setup.state(0).position == 3
 
 
-def test_columns_take_all_partitions_and_stop_at_what_cannot_be_read() -> None:
+def test_columns_contain_all_partitions_up_to_an_invalid_batch() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a", b"b")
     setup.fetch(1, 0, b"c")
@@ -188,7 +188,7 @@ def test_columns_take_all_partitions_and_stop_at_what_cannot_be_read() -> None:
         setup.buffer.take_columns(1 << 40)
 
 
-def test_columns_keep_to_a_limit() -> None:
+def test_columns_respect_the_limit() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a", b"b", b"c")
     first = setup.buffer.take_columns(2)
@@ -197,7 +197,7 @@ def test_columns_keep_to_a_limit() -> None:
     assert (first.rows, second.rows, setup.buffer.take_columns(2)) == (2, 1, None)
 
 
-# --- what an iteration has not given out
+# --- records that an iteration has not yielded
 
 
 def unread(*values: bytes) -> Unread:
@@ -209,7 +209,7 @@ def unread(*values: bytes) -> Unread:
     return rest
 
 
-def test_an_iteration_that_is_left_goes_on_where_it_was() -> None:
+def test_interrupted_iteration_continues() -> None:
     rest = unread(b"a", b"b")
     for record in rest:
         assert record.value == b"a"
@@ -219,7 +219,7 @@ def test_an_iteration_that_is_left_goes_on_where_it_was() -> None:
     assert not rest and rest.first() == {}
 
 
-def test_the_rest_of_an_iteration_can_be_polled() -> None:
+def test_rest_of_an_iteration_can_be_polled() -> None:
     rest = unread(b"a", b"b")
     next(iter(rest))
     records = rest.take(2)
@@ -228,7 +228,7 @@ def test_the_rest_of_an_iteration_can_be_polled() -> None:
     assert rest.first() == {TP("t", 1): 1}
 
 
-def test_partitions_can_be_dropped_from_the_rest() -> None:
+def test_partitions_can_be_removed_from_an_iteration() -> None:
     rest = unread(b"a", b"b")
     rest.drop([TP("t", 0)])
     assert rest.first() == {TP("t", 1): 0}
@@ -236,7 +236,7 @@ def test_partitions_can_be_dropped_from_the_rest() -> None:
     assert not rest
 
 
-def test_records_know_partitions_and_topics() -> None:
+def test_records_are_grouped_by_partition_and_topic() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a", b"b")
     setup.fetch(1, 0, b"c")
@@ -249,12 +249,12 @@ def test_records_know_partitions_and_topics() -> None:
     assert repr(records) == "Records(t-0: 2, t-1: 1)"
 
 
-def test_what_the_loop_appends_meanwhile_does_not_disturb_who_takes_columns() -> None:
+def test_concurrent_append_does_not_disturb_taking_columns() -> None:
     setup = Setup()
     real = setup.fetch(0, 0, b"a")
 
     class Appending:
-        """Asked for its size, as a thread that is interrupted there by the loop's."""
+        """Appends to the queue while its size is read, like a concurrent loop."""
 
         source, version, end = real.source, real.version, real.end
 
@@ -264,11 +264,11 @@ def test_what_the_loop_appends_meanwhile_does_not_disturb_who_takes_columns() ->
             return int(real.batch_end)
 
     setup.buffer._queue.appendleft(Appending())  # type: ignore[arg-type]
-    assert setup.buffer._waiting() == 2 * (real.end - real.batch_end)
+    assert setup.buffer._available_bytes() == 2 * (real.end - real.batch_end)
     assert len(setup.buffer._queue) == 3
 
 
-def test_what_was_fetched_of_partitions_that_went_away_while_they_were_held_is_let_go() -> None:
+def test_parked_data_of_revoked_partitions_is_released() -> None:
     setup = Setup()
     for _ in range(100):
         setup.fetch(0, 0, b"a")
@@ -278,9 +278,9 @@ def test_what_was_fetched_of_partitions_that_went_away_while_they_were_held_is_l
     assert sum(frame() is not None for frame in setup.frames) < 50
 
 
-def test_what_waits_of_a_paused_partition_survives_others_that_go_away() -> None:
+def test_parked_data_of_a_paused_partition_survives_revocations() -> None:
     setup = Setup()
-    setup.fetch(1, 0, b"kept")
+    setup.fetch(1, 0, b"parked")
     setup.state(1).paused = True
     assert setup.values() == []
     for _ in range(100):
@@ -290,4 +290,4 @@ def test_what_waits_of_a_paused_partition_survives_others_that_go_away() -> None
         drop(setup.states.pop(0))
     setup.state(1).paused = False
     setup.buffer.resume()
-    assert setup.values() == [b"kept"]
+    assert setup.values() == [b"parked"]

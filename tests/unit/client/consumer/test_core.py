@@ -1,4 +1,4 @@
-"""What a consumer does for the calls of a program, without a broker."""
+"""Calls of the application to a consumer without a broker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from kavka.client.consumer.classic import ClassicMember, State
+from kavka.client.consumer.classic import ClassicMember
 from kavka.client.consumer.consumer import Consumer
 from kavka.client.consumer.core import ConsumerCore
+from kavka.client.consumer.member_states import MemberState
 from kavka.client.consumer_config import consumer_config
 from kavka.client.errors import IllegalState
 from kavka.common.errors import ErrorCode, KafkaError
@@ -23,7 +24,7 @@ from kavka.protocol.messages.heartbeat import HeartbeatResponse
 
 @asynccontextmanager
 async def consumer(**settings: Any) -> AsyncIterator[ConsumerCore]:
-    """Of a cluster that cannot be reached."""
+    """A consumer of a cluster that cannot be reached."""
 
     async def call(function: Any, *args: Any) -> Any:
         return function(*args)
@@ -37,11 +38,11 @@ async def consumer(**settings: Any) -> AsyncIterator[ConsumerCore]:
         await core.close(0.01)
 
 
-def test_the_position_of_a_partition_that_is_taken_away_meanwhile_is_not_waited_for() -> None:
+def test_waiting_for_a_position_ends_when_the_partition_is_unassigned() -> None:
     async def work() -> None:
         async with consumer() as core:
             await core.assign([TP("t", 0)])
-            waiting = asyncio.create_task(core.position(TP("t", 0), time.monotonic() + 5))
+            waiting = asyncio.create_task(core.queries.position(TP("t", 0), time.monotonic() + 5))
             await asyncio.sleep(0.01)
             await core.assign([TP("t", 1)])
             await core.positions.stop()
@@ -51,33 +52,33 @@ def test_the_position_of_a_partition_that_is_taken_away_meanwhile_is_not_waited_
     asyncio.run(work())
 
 
-def test_every_partition_that_cannot_be_fetched_is_reported_once_by_one_poll_each() -> None:
+def test_each_partition_error_is_raised_by_one_poll() -> None:
     async def work() -> None:
         async with consumer() as core:
             await core.assign([TP("t", 0), TP("t", 1)])
             for partition in (0, 1, 0):
                 state = core.subscriptions.partitions[TP("t", partition)]
                 error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"partition {partition}")
-                core._on_problem(state, state.version, error)
+                core._on_fetch_error(state, state.version, error)
             for partition in (0, 1):
-                assert core.attention
+                assert core.has_poll_work
                 with pytest.raises(KafkaError, match=f"partition {partition}"):
-                    await core.attend(time.monotonic())
-            await core.attend(time.monotonic())
+                    await core.run_poll_work(time.monotonic())
+            await core.run_poll_work(time.monotonic())
 
     asyncio.run(work())
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("end", ["close", "unsubscribe"])
-def test_what_a_poll_has_begun_to_give_up_is_given_up_once(protocol: str, end: str) -> None:
+def test_partitions_are_revoked_once_if_the_consumer_closes_during_a_rebalance(protocol: str, end: str) -> None:
     async def work() -> None:
         async with consumer(group_id="g", group_protocol=protocol) as core:
-            heard: list[Collection[TP]] = []
+            notified: list[Collection[TP]] = []
 
             class Listener:
                 def on_partitions_revoked(self, partitions: Collection[TP]) -> None:
-                    heard.append(partitions)
+                    notified.append(partitions)
 
                 on_partitions_lost = on_partitions_revoked
 
@@ -93,21 +94,21 @@ def test_what_a_poll_has_begun_to_give_up_is_given_up_once(protocol: str, end: s
 
             core.commit_positions = commit  # type: ignore[method-assign]
             give_up = partial(core.member._give_up, [TP("t", 0)], "revoked")
-            given_up = asyncio.create_task(core.errand(give_up))
+            revocation = asyncio.create_task(core.run_in_poll(give_up))
             await asyncio.sleep(0)
-            await core._do_errands(0)
+            await core.poll_tasks.run(0)
             await committing.wait()
             ending = asyncio.create_task(core.close(30) if end == "close" else core.unsubscribe())
             await asyncio.sleep(0.05)
             committed.set()
-            await asyncio.gather(given_up, ending, return_exceptions=True)
-            assert heard == [{TP("t", 0)}]
+            await asyncio.gather(revocation, ending, return_exceptions=True)
+            assert notified == [{TP("t", 0)}]
             assert not core.subscriptions.partitions
 
     asyncio.run(work())
 
 
-def test_a_listener_may_unsubscribe() -> None:
+def test_listener_may_unsubscribe() -> None:
     async def work() -> None:
         async with consumer(group_id="g") as core:
 
@@ -120,57 +121,57 @@ def test_a_listener_may_unsubscribe() -> None:
 
             core.call_user = call
             core.subscribe(["t"], Listener())
-            core.attention = False
-            asyncio.get_running_loop().create_task(core.errand(lambda: core.tell("assigned", [TP("t", 0)])))
+            core.has_poll_work = False
+            asyncio.get_running_loop().create_task(
+                core.run_in_poll(lambda: core.notify_listener("assigned", [TP("t", 0)]))
+            )
             await asyncio.sleep(0)
             async with asyncio.timeout(20):
-                await core._do_errands(time.monotonic() + 60)
-            assert not core.subscriptions.by_group
+                await core.poll_tasks.run(time.monotonic() + 60)
+            assert not core.subscriptions.uses_group
 
     asyncio.run(work())
 
 
 @pytest.mark.parametrize(
-    ("code", "kept"),
+    ("code", "keeps_id"),
     [
         (ErrorCode.FENCED_INSTANCE_ID, True),
         (ErrorCode.ILLEGAL_GENERATION, True),
         (ErrorCode.UNKNOWN_MEMBER_ID, False),
     ],
 )
-@pytest.mark.parametrize("heard_by", ["heartbeat", "commit"])
-def test_a_static_member_that_another_has_replaced_does_not_throw_that_one_out(
-    code: ErrorCode, kept: bool, heard_by: str
-) -> None:
+@pytest.mark.parametrize("source", ["heartbeat", "commit"])
+def test_replaced_static_member_keeps_its_id(code: ErrorCode, keeps_id: bool, source: str) -> None:
     async def work() -> None:
         async with consumer(group_id="g", group_instance_id="i") as core:
             core.subscribe(["t"], None)
             member = core.member
             assert isinstance(member, ClassicMember)
-            member.generation, member.member_id, member.state = 3, "m", State.STABLE
+            member.generation, member.member_id, member.state = 3, "m", MemberState.STABLE
 
-            async def answer(*request: Any, **more: Any) -> HeartbeatResponse:
+            async def respond(*request: Any, **more: Any) -> HeartbeatResponse:
                 return HeartbeatResponse(error_code=code)
 
-            core.coordinator.send = answer  # type: ignore[method-assign]
-            if heard_by == "heartbeat":
+            core.coordinator.send = respond  # type: ignore[method-assign]
+            if source == "heartbeat":
                 await member._heartbeat()
             else:
-                member.refused(member.identity(), code)
-            # With its id it is told so again; without one it would be taken for the instance that comes back.
-            assert (member.generation, member.member_id) == (-1, "m" if kept else "")
+                member.identity_rejected(member.identity(), code)
+            # With its id it is fenced again; without an id it would replace the new instance.
+            assert (member.generation, member.member_id) == (-1, "m" if keeps_id else "")
 
     asyncio.run(work())
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["in a poll", "between two polls"])
-def test_when_a_poll_has_told_the_listener_of_partitions_they_are_gone(between: bool) -> None:
-    told: list[Collection[TP]] = []
+def test_partitions_are_removed_when_the_listener_returns(between: bool) -> None:
+    revoked: list[Collection[TP]] = []
 
     def on_revoked(partitions: Collection[TP]) -> None:
         time.sleep(0.1)
-        told.append(partitions)
-        # A poll in a listener does not wait for the listener.
+        revoked.append(partitions)
+        # A nested poll does not wait for the listener.
         reader.poll(0.0)
 
     with Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.commit": between}) as reader:
@@ -183,23 +184,25 @@ def test_when_a_poll_has_told_the_listener_of_partitions_they_are_gone(between: 
 
         core.commit_positions = commit  # type: ignore[method-assign]
 
-        def begin() -> None:
+        def start_revocation() -> None:
             core.subscriptions.set_partitions([TP("t", 0)])
             assert core.member is not None
-            asyncio.get_running_loop().create_task(core.errand(partial(core.member._give_up, [TP("t", 0)], "revoked")))
+            asyncio.get_running_loop().create_task(
+                core.run_in_poll(partial(core.member._give_up, [TP("t", 0)], "revoked"))
+            )
 
-        reader._on_loop(begin)
+        reader._call_on_loop(start_revocation)
         deadline = time.monotonic() + 60
-        while between and not core._telling and time.monotonic() < deadline:
-            if not core._errand:
+        while between and not core.poll_tasks.is_in_listener and time.monotonic() < deadline:
+            if not core.poll_tasks.is_running:
                 reader.poll(0.0)
             else:
                 reader._io.call_soon(committed.set)
                 time.sleep(0.001)
-        while not told and time.monotonic() < deadline:
+        while not revoked and time.monotonic() < deadline:
             reader.poll(0.0)
-        # What is assigned between two polls does not change.
+        # The assignment does not change between two polls.
         reader.pause(reader.assignment())
-        assert told == [{TP("t", 0)}]
+        assert revoked == [{TP("t", 0)}]
         assert reader.assignment() == set()
         reader.close(0.1)

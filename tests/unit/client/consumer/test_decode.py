@@ -1,4 +1,4 @@
-"""From the bytes of a fetch to records and to columns, in both forms."""
+"""Decoding fetched bytes to records and columns, in the compiled and the plain form."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def fetched(hot: Any, data: bytes, offset: int = 0, **settings: Any) -> Any:
     return hot.Fetched("t", 0, memoryview(bytearray(data)), offset, **settings)
 
 
-def take(one: Any, limit: int = 1000) -> list[Any]:
+def take(source: Any, limit: int = 1000) -> list[Any]:
     out: list[Any] = []
-    one.take(out, limit)
+    source.take(out, limit)
     return out
 
 
-def columns(hot: Any, one: Any, limit: int = 1 << 40) -> Any:
+def columns(hot: Any, source: Any, limit: int = 1 << 40) -> Any:
     from kavka.client.consumer.arrow import record_batch
 
     out = hot.Columns()
-    one.take_columns(out, limit)
+    source.take_columns(out, limit)
     return record_batch(out)
 
 
@@ -86,54 +86,54 @@ def build(batches: Any, magic: int = 2) -> tuple[bytes, list[Record]]:
     return data, expected
 
 
-def as_record(found: Any) -> Record:
-    return Record(found.offset, found.timestamp, found.key, found.value, found.headers)
+def as_record(record: Any) -> Record:
+    return Record(record.offset, record.timestamp, record.key, record.value, record.headers)
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
 @given(batches=many_batches, limit=st.integers(1, 7))
 @settings(max_examples=60, deadline=None)
-def test_all_that_was_written_is_read_in_any_portions(form: str, batches: Any, limit: int) -> None:
+def test_records_round_trip_for_any_limit(form: str, batches: Any, limit: int) -> None:
     data, expected = build(batches)
-    one = fetched(loaded(form), data, 5)
-    found: list[Any] = []
-    while more := take(one, limit):
+    source = fetched(loaded(form), data, 5)
+    decoded: list[Any] = []
+    while more := take(source, limit):
         assert len(more) <= limit
-        found += more
-    assert one.exhausted
-    assert [as_record(r) for r in found] == expected
-    assert [(r.serialized_key_size, r.serialized_value_size) for r in found] == [
+        decoded += more
+    assert source.exhausted
+    assert [as_record(r) for r in decoded] == expected
+    assert [(r.serialized_key_size, r.serialized_value_size) for r in decoded] == [
         (-1 if r.key is None else len(r.key), -1 if r.value is None else len(r.value)) for r in expected
     ]
-    assert one.next_offset == expected[-1].offset + 1
+    assert source.next_offset == expected[-1].offset + 1
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
 @pytest.mark.parametrize("magic", [0, 1])
 @given(batches=many_batches)
 @settings(max_examples=25, deadline=None)
-def test_old_formats_are_read_too(form: str, magic: int, batches: Any) -> None:
+def test_old_formats_are_decoded(form: str, magic: int, batches: Any) -> None:
     data, expected = build(batches, magic)
-    one = fetched(loaded(form), data, 5)
-    found = take(one, 2) + take(one, 10_000)
-    assert [as_record(r) for r in found] == expected
-    assert {r.timestamp_type for r in found} == {-1 if magic == 0 else 0}
+    source = fetched(loaded(form), data, 5)
+    decoded = take(source, 2) + take(source, 10_000)
+    assert [as_record(r) for r in decoded] == expected
+    assert {r.timestamp_type for r in decoded} == {-1 if magic == 0 else 0}
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
 @given(batches=many_batches, limit=st.integers(1, 9), magic=st.sampled_from([2, 2, 2, 1, 0]))
 @settings(max_examples=60, deadline=None)
-def test_columns_have_what_records_have(form: str, batches: Any, limit: int, magic: int) -> None:
+def test_columns_equal_records(form: str, batches: Any, limit: int, magic: int) -> None:
     hot = loaded(form)
     data, expected = build(batches, magic)
-    one = fetched(hot, data, 5)
+    source = fetched(hot, data, 5)
     rows: list[dict[str, Any]] = []
     times: list[int] = []
-    while not one.exhausted:
-        found = columns(hot, one, limit)
-        found.validate(full=True)
-        times += found["timestamp"].cast("int64").to_pylist()
-        rows += found.drop_columns("timestamp").to_pylist()
+    while not source.exhausted:
+        decoded = columns(hot, source, limit)
+        decoded.validate(full=True)
+        times += decoded["timestamp"].cast("int64").to_pylist()
+        rows += decoded.drop_columns("timestamp").to_pylist()
     assert [(r["offset"], r["key"], r["value"]) for r in rows] == [(r.offset, r.key, r.value) for r in expected]
     assert times == [r.timestamp for r in expected]
     assert {(r["topic"], r["partition"]) for r in rows} == {("t", 0)}
@@ -147,63 +147,63 @@ def test_one_set_of_columns_takes_several_partitions(hot: ModuleType) -> None:
 
     out = hot.Columns()
     for partition, topic in enumerate(("a", "b", "a")):
-        one = hot.Fetched(topic, partition, memoryview(batch(0, b"x", None)), 0)
-        assert one.take_columns(out, 100) == 2
-    found = record_batch(out)
-    found.validate(full=True)
-    assert found["topic"].to_pylist() == ["a", "a", "b", "b", "a", "a"]
-    assert found["partition"].to_pylist() == [0, 0, 1, 1, 2, 2]
-    assert found["value"].to_pylist() == [b"x", None] * 3
-    assert found["key"].null_count == 6
+        source = hot.Fetched(topic, partition, memoryview(batch(0, b"x", None)), 0)
+        assert source.take_columns(out, 100) == 2
+    decoded = record_batch(out)
+    decoded.validate(full=True)
+    assert decoded["topic"].to_pylist() == ["a", "a", "b", "b", "a", "a"]
+    assert decoded["partition"].to_pylist() == [0, 0, 1, 1, 2, 2]
+    assert decoded["value"].to_pylist() == [b"x", None] * 3
+    assert decoded["key"].null_count == 6
 
 
-def test_records_before_the_offset_asked_for_are_left_out(hot: ModuleType) -> None:
+def test_records_before_the_fetch_offset_are_skipped(hot: ModuleType) -> None:
     data = batch(0, b"0", b"1", b"2") + batch(3, b"3", b"4", b"5")
     assert [r.value for r in take(fetched(hot, data, 4))] == [b"4", b"5"]
-    one = fetched(hot, data, 4)
-    assert [r.value for r in take(one, 1)] == [b"4"]
-    assert one.next_offset == 5
+    source = fetched(hot, data, 4)
+    assert [r.value for r in take(source, 1)] == [b"4"]
+    assert source.next_offset == 5
     assert columns(hot, fetched(hot, data, 1))["value"].to_pylist() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_a_batch_that_is_cut_off_waits_for_the_next_fetch(hot: ModuleType) -> None:
+def test_truncated_batch_is_left_for_the_next_fetch(hot: ModuleType) -> None:
     data = batch(0, b"a") + batch(1, b"b")
     for cut in range(len(data) - 1, len(batch(0, b"a")), -7):
-        one = fetched(hot, data[:cut])
-        assert [r.value for r in take(one)] == [b"a"]
-        assert (one.next_offset, one.exhausted) == (1, True)
+        source = fetched(hot, data[:cut])
+        assert [r.value for r in take(source)] == [b"a"]
+        assert (source.next_offset, source.exhausted) == (1, True)
         assert hot.end_of_batches(memoryview(data[:cut])) == (1, -1, len(batch(0, b"a")))
 
 
-def test_offsets_that_compaction_took_away_are_passed_over(hot: ModuleType) -> None:
+def test_compacted_offsets_are_skipped(hot: ModuleType) -> None:
     builder = BatchBuilder(base_offset=10)
     for offset in (10, 13, 19):
         builder.append(Record(offset=offset, timestamp=TIME, value=b"%d" % offset))
-    one = fetched(hot, bytes(builder.build()), 12)
-    assert [r.offset for r in take(one)] == [13, 19]
-    assert one.next_offset == 20
+    source = fetched(hot, bytes(builder.build()), 12)
+    assert [r.offset for r in take(source)] == [13, 19]
+    assert source.next_offset == 20
 
 
-def test_the_position_after_a_batch_is_its_last_offset_even_if_that_record_is_gone(hot: ModuleType) -> None:
+def test_position_after_a_batch_follows_its_last_offset(hot: ModuleType) -> None:
     data = bytearray(batch(0, b"a", b"b"))
     data[23:27] = (9).to_bytes(4, "big")
     rewrite_crc(data)
-    one = fetched(hot, bytes(data))
-    assert len(take(one)) == 2
-    assert one.next_offset == 10
+    source = fetched(hot, bytes(data))
+    assert len(take(source)) == 2
+    assert source.next_offset == 10
     assert hot.end_of_batches(memoryview(data)) == (10, -1, len(data))
 
 
-def test_the_time_of_the_append_is_that_of_all_records(hot: ModuleType) -> None:
+def test_log_append_time_applies_to_all_records(hot: ModuleType) -> None:
     data = batch(0, b"a", b"b", timestamp_type=LOG_APPEND_TIME, append_time=77)
     assert [(r.timestamp, r.timestamp_type) for r in take(fetched(hot, data))] == [(77, 1), (77, 1)]
     assert columns(hot, fetched(hot, data))["timestamp_type"].to_pylist() == [1, 1]
 
 
-def test_the_leader_epoch_comes_with_the_records(hot: ModuleType) -> None:
-    one = fetched(hot, batch(0, b"a", leader_epoch=7))
-    assert take(one)[0].leader_epoch == 7
-    assert one.epoch == 7
+def test_records_have_the_leader_epoch(hot: ModuleType) -> None:
+    source = fetched(hot, batch(0, b"a", leader_epoch=7))
+    assert take(source)[0].leader_epoch == 7
+    assert source.epoch == 7
     assert hot.end_of_batches(memoryview(batch(0, b"a", leader_epoch=7)))[1] == 7
 
 
@@ -221,7 +221,7 @@ def marker(offset: int, producer: int, commit: bool) -> bytes:
 
 LOG = (
     transaction(0, 1, b"lost", b"lost too")
-    + transaction(2, 2, b"kept")
+    + transaction(2, 2, b"committed")
     + marker(3, 1, False)
     + transaction(4, 1, b"second try")
     + marker(5, 2, True)
@@ -230,39 +230,39 @@ LOG = (
 )
 
 
-def test_read_committed_leaves_out_what_was_aborted_until_its_marker(hot: ModuleType) -> None:
-    one = fetched(hot, LOG, aborted=[(0, 1)])
-    assert [r.value for r in take(one)] == [b"kept", b"second try", b"plain"]
-    assert one.next_offset == 8
+def test_read_committed_skips_aborted_records(hot: ModuleType) -> None:
+    source = fetched(hot, LOG, aborted=[(0, 1)])
+    assert [r.value for r in take(source)] == [b"committed", b"second try", b"plain"]
+    assert source.next_offset == 8
     assert columns(hot, fetched(hot, LOG, aborted=[(0, 1)]))["offset"].to_pylist() == [2, 4, 7]
 
 
-def test_read_uncommitted_has_everything_but_markers(hot: ModuleType) -> None:
+def test_read_uncommitted_skips_only_markers(hot: ModuleType) -> None:
     assert [r.offset for r in take(fetched(hot, LOG))] == [0, 1, 2, 4, 7]
 
 
-def test_the_position_moves_over_markers_and_aborted_records_at_the_end(hot: ModuleType) -> None:
-    one = fetched(hot, transaction(0, 1, b"x") + marker(1, 1, False), aborted=[(0, 1)])
-    assert take(one) == []
-    assert (one.next_offset, one.exhausted) == (2, True)
+def test_position_moves_past_trailing_markers_and_aborted_records(hot: ModuleType) -> None:
+    source = fetched(hot, transaction(0, 1, b"x") + marker(1, 1, False), aborted=[(0, 1)])
+    assert take(source) == []
+    assert (source.next_offset, source.exhausted) == (2, True)
 
 
-# --- what cannot be read
+# --- invalid data
 
 
-def test_a_wrong_checksum_is_told_where_it_is_and_again_when_asked_again(hot: ModuleType) -> None:
+def test_wrong_checksum_is_raised_on_every_call(hot: ModuleType) -> None:
     data = bytearray(batch(0, b"good") + batch(1, b"evil"))
     data[-1] ^= 1
-    one = fetched(hot, bytes(data))
-    assert [r.value for r in take(one)] == [b"good"]
+    source = fetched(hot, bytes(data))
+    assert [r.value for r in take(source)] == [b"good"]
     for _ in range(2):
         with pytest.raises(KafkaError, match=r"t-0 at offset 1: .*checksum.*seek past") as caught:
-            take(one)
+            take(source)
         assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
-    assert one.next_offset == 1
+    assert source.next_offset == 1
 
 
-def test_checksums_are_not_looked_at_when_that_is_not_wanted(hot: ModuleType) -> None:
+def test_checksums_are_not_verified_if_disabled(hot: ModuleType) -> None:
     data = bytearray(batch(0, b"good"))
     data[17] ^= 255
     assert len(take(fetched(hot, bytes(data), check_crcs=False))) == 1
@@ -271,7 +271,7 @@ def test_checksums_are_not_looked_at_when_that_is_not_wanted(hot: ModuleType) ->
 @pytest.mark.parametrize("form", forms.FORMS)
 @given(position=st.integers(61, 140), value=st.integers(0, 255))
 @settings(max_examples=200, deadline=None)
-def test_bytes_that_lie_are_an_error_or_other_records_but_never_worse(form: str, position: int, value: int) -> None:
+def test_wrong_byte_yields_an_error_or_other_records(form: str, position: int, value: int) -> None:
     hot = loaded(form)
     data = bytearray(batch(0, b"a" * 30, b"b" * 30, b"c" * 10))
     position = min(position, len(data) - 1)
@@ -284,15 +284,15 @@ def test_bytes_that_lie_are_an_error_or_other_records_but_never_worse(form: str,
         except KafkaError as error:
             assert error.code == ErrorCode.CORRUPT_MESSAGE
             outcomes.append(-1)
-    # Headers are only looked at when they are asked for.
+    # Headers are decoded on access only.
     assert outcomes[0] in (outcomes[1], -1) or outcomes[1] == -1
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
 @given(position=st.integers(61, 140), value=st.integers(0, 255))
 @settings(max_examples=200, deadline=None)
-def test_what_the_broker_would_refuse_is_refused(form: str, position: int, value: int) -> None:
-    """Both forms agree with the reader of the records layer on any single byte that is wrong."""
+def test_data_that_the_broker_rejects_is_rejected(form: str, position: int, value: int) -> None:
+    """Both forms agree with the records layer on any single wrong byte."""
     data = bytearray(batch(0, b"a" * 30, b"b" * 30, b"c" * 10))
     data[min(position, len(data) - 1)] = value
     try:
@@ -301,27 +301,27 @@ def test_what_the_broker_would_refuse_is_refused(form: str, position: int, value
         expected = None
     try:
         out: list[Any] = []
-        one = fetched(loaded(form), bytes(data), check_crcs=False)
-        one.take(out, 100)
-        found: list[Record] | None = [as_record(r) for r in out]
+        source = fetched(loaded(form), bytes(data), check_crcs=False)
+        source.take(out, 100)
+        decoded: list[Record] | None = [as_record(r) for r in out]
     except KafkaError:
-        found = None
+        decoded = None
     if expected is None:
-        # A lying offset may put a record before those that were asked for.
-        assert found is None or len(found) < 3
+        # A wrong offset may place a record before the fetch offset.
+        assert decoded is None or len(decoded) < 3
     else:
-        assert found == [r for r in expected if r.offset >= 0]
+        assert decoded == [r for r in expected if r.offset >= 0]
 
 
 @pytest.mark.parametrize("cut", [1, 8, 20, 59])
-def test_a_batch_shorter_than_a_header_is_an_error(hot: ModuleType, cut: int) -> None:
+def test_batch_shorter_than_its_header_is_an_error(hot: ModuleType, cut: int) -> None:
     data = bytearray(batch(0, b"a"))
     data[8:12] = (61 - 12 - cut).to_bytes(4, "big", signed=True)
     with pytest.raises(KafkaError, match="a batch of"):
         take(fetched(hot, bytes(data)))
 
 
-def test_a_count_that_lies_is_an_error(hot: ModuleType) -> None:
+def test_wrong_record_count_is_an_error(hot: ModuleType) -> None:
     for count in (3, 1, 1_000_000_000, -1):
         data = bytearray(batch(0, b"a", b"b"))
         data[57:61] = count.to_bytes(4, "big", signed=True)
@@ -329,38 +329,38 @@ def test_a_count_that_lies_is_an_error(hot: ModuleType) -> None:
             take(fetched(hot, bytes(data), check_crcs=False))
 
 
-def test_nothing_is_taken_of_a_batch_that_lies_further_on(hot: ModuleType) -> None:
+def test_no_record_of_an_invalid_batch_is_taken(hot: ModuleType) -> None:
     builder = BatchBuilder(base_offset=1)
     for value in (b"a", b"b"):
         builder.append(Record(timestamp=TIME, value=value, headers=(("h", b"1"),)))
     bad = bytearray(builder.build())
     # The length of the last value.
     bad[bad.rindex(b"b") - 1] = 100
-    one = fetched(hot, batch(0, b"good") + bytes(bad), check_crcs=False)
+    source = fetched(hot, batch(0, b"good") + bytes(bad), check_crcs=False)
     out: list[Any] = []
-    assert one.take(out, 100) == 1 and len(out) == 1
+    assert source.take(out, 100) == 1 and len(out) == 1
     with pytest.raises(KafkaError):
-        one.take(out, 100)
-    assert len(out) == 1 and one.next_offset == 1
+        source.take(out, 100)
+    assert len(out) == 1 and source.next_offset == 1
     table = hot.Columns()
-    one.rewind(0)
-    assert one.take_columns(table, 100) == 1
+    source.rewind(0)
+    assert source.take_columns(table, 100) == 1
     with pytest.raises(KafkaError):
-        one.take_columns(table, 100)
+        source.take_columns(table, 100)
     assert (table.rows, table.headers) == (1, [])
 
 
-def test_going_back_reads_the_same_records_again(hot: ModuleType) -> None:
-    one = fetched(hot, LOG, aborted=[(0, 1)])
-    first = take(one)
-    one.rewind(4)
-    assert take(one) == first[1:]
+def test_rewind_returns_the_same_records_again(hot: ModuleType) -> None:
+    source = fetched(hot, LOG, aborted=[(0, 1)])
+    first = take(source)
+    source.rewind(4)
+    assert take(source) == first[1:]
 
 
 # --- the record
 
 
-def test_a_record_is_a_value(hot: ModuleType) -> None:
+def test_record_is_a_value(hot: ModuleType) -> None:
     make = hot.ConsumerRecord
     record = make("t", 1, 2, b"k", b"v", timestamp=3, headers=[("h", b"1")])
     same = make("t", 1, 2, b"k", b"v", timestamp=3, headers=[("h", b"1")])
@@ -378,7 +378,7 @@ def test_records_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(record)) == record
 
 
-def test_headers_are_read_when_they_are_asked_for(hot: ModuleType) -> None:
+def test_headers_are_decoded_on_access(hot: ModuleType) -> None:
     builder = BatchBuilder()
     builder.append(Record(timestamp=TIME, value=b"v", headers=(("é", b"1"), ("é", None))))
     record = take(fetched(hot, bytes(builder.build())))[0]
@@ -387,18 +387,18 @@ def test_headers_are_read_when_they_are_asked_for(hot: ModuleType) -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=5))
-def test_headers_come_back_as_they_were_written(headers: Any) -> None:
+def test_headers_round_trip(headers: Any) -> None:
     hot = loaded(forms.PLAIN)
     assert hot.parse_headers(hot.write_headers(headers)) == tuple(headers)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02", b"\x02\x02a", b"\x04\x02a\x01", b"\x00\x00", b"\x01"])
-def test_headers_that_lie_are_an_error(hot: ModuleType, data: bytes) -> None:
+def test_invalid_headers_are_an_error(hot: ModuleType, data: bytes) -> None:
     with pytest.raises(KafkaError):
         hot.parse_headers(data)
 
 
-def test_compiled_records_are_used_again_so_that_a_poll_does_not_call_the_garbage_collector() -> None:
+def test_compiled_records_are_reused_without_garbage_collection() -> None:
     hot = loaded(forms.COMPILED)
     data = batch(0, *[b"v"] * 500)
     take(fetched(hot, data))
@@ -411,42 +411,42 @@ def test_compiled_records_are_used_again_so_that_a_poll_does_not_call_the_garbag
 # --- whole batches
 
 
-def whole(one: Any) -> list[tuple[int, int, bytes]]:
-    found = []
-    while (taken := one.take_batch()) is not None:
-        found.append((taken[0], taken[1], bytes(taken[2])))
-    return found
+def whole(source: Any) -> list[tuple[int, int, bytes]]:
+    decoded = []
+    while (taken := source.take_batch()) is not None:
+        decoded.append((taken[0], taken[1], bytes(taken[2])))
+    return decoded
 
 
-def test_batches_are_handed_out_unopened_but_for_those_before_the_offset(hot: ModuleType) -> None:
+def test_batches_from_the_fetch_offset_are_taken_undecoded(hot: ModuleType) -> None:
     parts = [batch(0, b"a", b"b"), batch(2, b"c", b"d", b"e", codec=1), batch(9, b"f")]
-    one = fetched(hot, b"".join(parts) + parts[0][:30], 3)
-    assert whole(one) == [(3, 5, parts[1]), (9, 10, parts[2])]
-    assert one.exhausted and one.next_offset == 10
+    source = fetched(hot, b"".join(parts) + parts[0][:30], 3)
+    assert whole(source) == [(3, 5, parts[1]), (9, 10, parts[2])]
+    assert source.exhausted and source.next_offset == 10
 
 
-def test_markers_and_aborted_batches_are_no_batches_for_us(hot: ModuleType) -> None:
+def test_markers_and_aborted_batches_are_skipped(hot: ModuleType) -> None:
     mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-    gone, kept = batch(0, b"a", **mine), batch(3, b"b", **mine)
-    data = gone + marker(1, 5, False) + kept
-    assert whole(fetched(hot, data, aborted=[(0, 5)])) == [(3, 4, kept)]
+    aborted, committed = batch(0, b"a", **mine), batch(3, b"b", **mine)
+    data = aborted + marker(1, 5, False) + committed
+    assert whole(fetched(hot, data, aborted=[(0, 5)])) == [(3, 4, committed)]
     assert [first for first, _, _ in whole(fetched(hot, data))] == [0, 3]
 
 
-def test_a_batch_whose_bytes_have_changed_is_an_error_that_names_its_place(hot: ModuleType) -> None:
+def test_error_for_a_corrupt_batch_names_its_offset(hot: ModuleType) -> None:
     bad = bytearray(batch(4, b"value"))
     bad[-3] ^= 1
-    one = fetched(hot, batch(0, b"a") + bytes(bad))
-    assert one.take_batch()[:2] == (0, 1)
+    source = fetched(hot, batch(0, b"a") + bytes(bad))
+    assert source.take_batch()[:2] == (0, 1)
     with pytest.raises(KafkaError, match="t-0 at offset 1: the checksum") as error:
-        one.take_batch()
+        source.take_batch()
     assert error.value.code == ErrorCode.CORRUPT_MESSAGE
     assert fetched(hot, bytes(bad), check_crcs=False).take_batch()[:2] == (4, 5)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_of_old_are_handed_out_one_by_one_or_as_a_wrapper(hot: ModuleType, magic: int) -> None:
+def test_old_messages_are_taken_one_by_one_or_as_a_wrapper(hot: ModuleType, magic: int) -> None:
     plain, packed = batch(0, b"a", b"b", magic=magic), batch(2, b"c", b"d", magic=magic, codec=1)
-    found = whole(fetched(hot, plain + packed, 1))
-    assert [(first, end) for first, end, _ in found] == [(1, 2), (2, 4)]
-    assert [r.value for _, _, data in found for r in read_records(data)] == [b"b", b"c", b"d"]
+    decoded = whole(fetched(hot, plain + packed, 1))
+    assert [(first, end) for first, end, _ in decoded] == [(1, 2), (2, 4)]
+    assert [r.value for _, _, data in decoded for r in read_records(data)] == [b"b", b"c", b"d"]

@@ -1,4 +1,4 @@
-"""Asking leaders about offsets: one that refuses is perhaps no leader any more, and newer metadata must say who is."""
+"""Offset lookups are retried at the new leader after newer metadata."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from tests.unit.client.consumer.fakes import FakeCluster
 
 A = TP("t", 0)
 CONFIG = consumer_config({"bootstrap.servers": "h:1", "retry.backoff.ms": 1, "auto.offset.reset": "earliest"}, {})
-REFUSALS = [
+ERRORS = [
     KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved"),
     KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "newer"),
     KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "older"),
-    Disconnected("gone"),
+    Disconnected("connection lost"),
 ]
 
 
 class MovedCluster(FakeCluster):
-    """The metadata says that broker 1 leads; it does not any more, and refuses. Who asks for newer metadata hears that
-    broker 2 leads since epoch 8, and that one answers."""
+    """The metadata names broker 1 as leader, which responds with an error. A metadata update names
+    broker 2 with epoch 8, which responds with offsets."""
 
-    def __init__(self, refusal: KafkaError) -> None:
+    def __init__(self, error: KafkaError) -> None:
         super().__init__()
-        self.refusal = refusal
+        self.error = error
 
     def leader_of(self, topic: str, partition: int) -> int:
         return self.topics[topic].partitions[partition].leader
@@ -72,12 +72,12 @@ class _Leader:
         await asyncio.sleep(0)
         code = 0
         if self._node == 1:
-            if isinstance(self._cluster.refusal, Disconnected):
-                raise self._cluster.refusal
-            code = int(self._cluster.refusal.code)
+            if isinstance(self._cluster.error, Disconnected):
+                raise self._cluster.error
+            code = int(self._cluster.error.code)
         if isinstance(request, ListOffsetsRequest):
-            found = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=3, leader_epoch=8)
-            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+            partition = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=3, leader_epoch=8)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[partition])])
         end = EpochEndOffset(partition=0, error_code=code, leader_epoch=5, end_offset=100)
         return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])])
 
@@ -87,7 +87,7 @@ class _NoGroup:
 
 
 def _positions(cluster: MovedCluster) -> tuple[Positions, Subscriptions]:
-    async def errand(work: Callable[[], Awaitable[None]]) -> None:
+    async def run_in_poll(work: Callable[[], Awaitable[None]]) -> None:
         await work()
 
     def fail(error: BaseException) -> None:
@@ -100,7 +100,7 @@ def _positions(cluster: MovedCluster) -> tuple[Positions, Subscriptions]:
         subscriptions,
         _NoGroup(),  # type: ignore[arg-type]
         OffsetLookup(CONFIG, cluster),  # type: ignore[arg-type]
-        errand,
+        run_in_poll,
         fail,
         lambda: None,
     )
@@ -115,10 +115,10 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: error.code.name)
-def test_a_position_in_doubt_is_checked_with_the_leader_that_newer_metadata_names(refusal: KafkaError) -> None:
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code.name)
+def test_position_is_validated_at_the_new_leader(error: KafkaError) -> None:
     async def main() -> None:
-        cluster = MovedCluster(refusal)
+        cluster = MovedCluster(error)
         positions, subscriptions = _positions(cluster)
         state = subscriptions.partitions[A]
         state.seek(10, 4)
@@ -131,10 +131,10 @@ def test_a_position_in_doubt_is_checked_with_the_leader_that_newer_metadata_name
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: error.code.name)
-def test_a_position_by_the_policy_is_asked_of_the_leader_that_newer_metadata_names(refusal: KafkaError) -> None:
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code.name)
+def test_reset_position_is_looked_up_at_the_new_leader(error: KafkaError) -> None:
     async def main() -> None:
-        cluster = MovedCluster(refusal)
+        cluster = MovedCluster(error)
         positions, subscriptions = _positions(cluster)
         state = subscriptions.partitions[A]
         state.seek_to_time(EARLIEST)

@@ -1,4 +1,4 @@
-"""Positions: found where they are missing, checked where a leader has changed."""
+"""Missing positions are determined; positions are validated after a change of leader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kavka.client.consumer.errors import LogTruncation, NoOffsetForPartition, OffsetOutOfRange
-from kavka.client.consumer.offsets import EARLIEST, LATEST, EpochEnd, Found
+from kavka.client.consumer.offsets import EARLIEST, LATEST, EpochEnd, OffsetResult
 from kavka.client.consumer.positions import Positions, ResetPolicy
 from kavka.client.consumer.subscription import PartitionState, Subscriptions
 from kavka.client.consumer_config import consumer_config
@@ -21,7 +21,7 @@ from tests.unit.client.consumer.fakes import FakeCluster
 
 
 class Setup:
-    """What the coordinator and the leaders would answer is in `commits`, `times` and `ends`."""
+    """`commits`, `times` and `ends` are the responses of the coordinator and the leaders."""
 
     def __init__(self, policy: str = "latest", partitions: int = 1, group: str | None = "g") -> None:
         config = consumer_config({"bootstrap.servers": "h:1", "retry.backoff.ms": 1, "auto.offset.reset": policy}, {})
@@ -30,29 +30,29 @@ class Setup:
         self.group_id = group
         self.commits: dict[TP, OffsetAndMetadata] = {}
         self.commit_failures: list[KafkaError] = []
-        self.times: dict[tuple[TP, int], Found] = {}
+        self.times: dict[tuple[TP, int], OffsetResult] = {}
         self.ends: dict[TP, EpochEnd | None] = {}
-        self.asked_epochs: list[dict[TP, int]] = []
+        self.requested_epochs: list[dict[TP, int]] = []
         self.errors: list[BaseException] = []
-        self.found = 0
+        self.new_positions = 0
         self.positions = Positions(
             config,
             self.cluster,  # type: ignore[arg-type]
             self.subscriptions,
             self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
-            self._errand,
+            self._run_in_poll,
             self.errors.append,
-            self._on_found,
+            self._on_position,
         )
         self.subscriptions.assign([TP("t", p) for p in range(partitions)])
-        self.before_errand: Callable[[], None] = lambda: None
+        self.before_poll_task: Callable[[], None] = lambda: None
 
-    def _on_found(self) -> None:
-        self.found += 1
+    def _on_position(self) -> None:
+        self.new_positions += 1
 
-    async def _errand(self, work: Callable[[], Awaitable[None]]) -> None:
-        self.before_errand()
+    async def _run_in_poll(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.before_poll_task()
         await work()
 
     async def committed(self, partitions: Any, deadline: float) -> Any:
@@ -61,14 +61,14 @@ class Setup:
             raise self.commit_failures.pop()
         return {tp: self.commits.get(tp) for tp in partitions}
 
-    async def ask(self, times: Any, found: dict[TP, Found], deadline: float) -> None:
+    async def try_once(self, times: Any, results: dict[TP, OffsetResult], deadline: float) -> None:
         await asyncio.sleep(0)
-        for tp, when in times.items():
-            if (tp, when) in self.times:
-                found[tp] = self.times[tp, when]
+        for tp, timestamp in times.items():
+            if (tp, timestamp) in self.times:
+                results[tp] = self.times[tp, timestamp]
 
     async def epoch_ends(self, epochs: dict[TP, int], deadline: float) -> Any:
-        self.asked_epochs.append(dict(epochs))
+        self.requested_epochs.append(dict(epochs))
         await asyncio.sleep(0)
         return {tp: self.ends[tp] for tp in epochs if tp in self.ends}
 
@@ -76,7 +76,7 @@ class Setup:
     def state(self) -> PartitionState:
         return self.subscriptions.partitions[TP("t", 0)]
 
-    async def settle(self) -> None:
+    async def wait(self) -> None:
         await self.positions.wait(2)
 
 
@@ -87,59 +87,59 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(test())  # type: ignore[arg-type]
 
 
-def test_a_committed_offset_is_where_to_begin() -> None:
+def test_committed_offset_is_the_start_position() -> None:
     async def main() -> None:
         setup = Setup()
         setup.commits[A] = OffsetAndMetadata(42, "", 5)
-        await setup.settle()
+        await setup.wait()
         assert (setup.state.position, setup.state.epoch, setup.state.next_offset) == (42, 5, 42)
-        assert setup.found and not setup.state.validating
+        assert setup.new_positions and not setup.state.validating
 
     run(main)
 
 
-@pytest.mark.parametrize(("policy", "when"), [("earliest", EARLIEST), ("latest", LATEST)])
-def test_without_one_the_policy_says_where(policy: str, when: int) -> None:
+@pytest.mark.parametrize(("policy", "timestamp"), [("earliest", EARLIEST), ("latest", LATEST)])
+def test_reset_policy_applies_without_a_committed_offset(policy: str, timestamp: int) -> None:
     async def main() -> None:
         setup = Setup(policy)
-        setup.times[A, when] = Found(7, -1, 5)
-        await setup.settle()
+        setup.times[A, timestamp] = OffsetResult(7, -1, 5)
+        await setup.wait()
         assert setup.state.position == 7
 
     run(main)
 
 
-def test_without_a_group_nobody_is_asked_for_commits() -> None:
+def test_no_commits_are_fetched_without_a_group() -> None:
     async def main() -> None:
         setup = Setup("earliest", group=None)
         setup.commits[A] = OffsetAndMetadata(42)
-        setup.times[A, EARLIEST] = Found(0)
-        await setup.settle()
+        setup.times[A, EARLIEST] = OffsetResult(0)
+        await setup.wait()
         assert setup.state.position == 0
 
     run(main)
 
 
-def test_a_duration_goes_back_from_now_and_to_the_end_where_nothing_is_that_young(monkeypatch: Any) -> None:
+def test_reset_by_duration_starts_at_the_end_if_all_records_are_older(monkeypatch: Any) -> None:
     policy = ResetPolicy("by_duration:P1DT2H3M4.5S")
     assert abs(policy.time() - (time.time() * 1000 - 93_784_500)) < 5000
 
     async def main() -> None:
         setup = Setup("by_duration:PT1H")
         monkeypatch.setattr(ResetPolicy, "time", lambda self: 1234)
-        setup.times[A, 1234] = Found(-1)
-        setup.times[A, LATEST] = Found(99)
-        await setup.settle()
+        setup.times[A, 1234] = OffsetResult(-1)
+        setup.times[A, LATEST] = OffsetResult(99)
+        await setup.wait()
         assert setup.state.position == 99
 
     run(main)
 
 
-def test_without_a_policy_it_is_an_error() -> None:
+def test_missing_offset_is_an_error_without_a_policy() -> None:
     async def main() -> None:
         setup = Setup("none", 2)
         setup.commits[TP("t", 1)] = OffsetAndMetadata(3)
-        await setup.settle()
+        await setup.wait()
         assert [type(error) for error in setup.errors] == [NoOffsetForPartition]
         assert setup.errors[0].partitions == {A}  # type: ignore[attr-defined]
         assert setup.subscriptions.partitions[TP("t", 1)].position == 3
@@ -147,34 +147,34 @@ def test_without_a_policy_it_is_an_error() -> None:
     run(main)
 
 
-def test_what_fails_for_now_is_tried_again_and_what_fails_for_good_is_told() -> None:
+def test_retriable_errors_are_retried_and_others_reported() -> None:
     async def main() -> None:
         setup = Setup()
         setup.commits[A] = OffsetAndMetadata(1)
         setup.commit_failures = [KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * 2
-        await setup.settle()
+        await setup.wait()
         assert setup.state.position == 1 and not setup.errors
         setup.state.seek_to_time(None)
         setup.commit_failures = [KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)]
-        await setup.settle()
+        await setup.wait()
         assert setup.state.position < 0 and len(setup.errors) == 1
 
     run(main)
 
 
-def test_a_seek_in_the_meantime_wins() -> None:
+def test_seek_during_a_lookup_wins() -> None:
     async def main() -> None:
         setup = Setup()
         setup.commits[A] = OffsetAndMetadata(42)
         setup.positions.start()
         setup.state.seek(5)
-        await setup.settle()
+        await setup.wait()
         assert setup.state.position == 5
 
     run(main)
 
 
-def test_out_of_range_goes_by_the_policy() -> None:
+def test_offset_out_of_range_applies_the_policy() -> None:
     setup = Setup("earliest")
     setup.state.seek(10)
     setup.positions.reset(setup.state)
@@ -186,11 +186,12 @@ def test_out_of_range_goes_by_the_policy() -> None:
     assert caught.value.offsets == {A: 10}
 
 
-# --- leaders that have changed
+# --- changes of the leader
 
 
 async def reading(setup: Setup, position: int, fetched: int, epoch: int = 5) -> None:
-    """As after records up to `fetched` came with this epoch, of which the program has those before `position`."""
+    """The state after records up to `fetched` were fetched with this epoch, and those before
+    `position` were returned."""
     state = setup.state
     state.seek(position, epoch)
     setup.positions.on_metadata()
@@ -206,19 +207,19 @@ async def change_leader(setup: Setup, epoch: int = 6) -> None:
         await asyncio.sleep(0.002)
 
 
-def test_a_leader_with_all_that_was_fetched_is_read_on_from() -> None:
+def test_new_leader_with_all_fetched_records_is_valid() -> None:
     async def main() -> None:
         setup = Setup()
         await reading(setup, 10, 20)
         setup.ends[A] = EpochEnd(5, 25)
         await change_leader(setup)
-        assert setup.asked_epochs == [{A: 5}]
+        assert setup.requested_epochs == [{A: 5}]
         assert (setup.state.position, setup.state.next_offset, setup.state.validating) == (10, 20, False)
 
     run(main)
 
 
-def test_what_was_fetched_and_is_gone_is_fetched_again() -> None:
+def test_truncated_fetched_records_are_fetched_again() -> None:
     async def main() -> None:
         setup = Setup()
         await reading(setup, 10, 20)
@@ -231,7 +232,7 @@ def test_what_was_fetched_and_is_gone_is_fetched_again() -> None:
     run(main)
 
 
-def test_what_was_read_and_is_gone_puts_the_position_back() -> None:
+def test_truncated_read_records_move_the_position_back() -> None:
     async def main() -> None:
         setup = Setup()
         await reading(setup, 10, 20)
@@ -243,7 +244,7 @@ def test_what_was_read_and_is_gone_puts_the_position_back() -> None:
     run(main)
 
 
-def test_what_was_read_and_is_gone_is_an_error_without_a_policy() -> None:
+def test_truncation_below_the_position_is_an_error_without_a_policy() -> None:
     async def main() -> None:
         setup = Setup("none")
         await reading(setup, 10, 10)
@@ -256,20 +257,20 @@ def test_what_was_read_and_is_gone_is_an_error_without_a_policy() -> None:
     run(main)
 
 
-def test_a_leader_that_knows_nothing_of_the_epoch_means_a_reset() -> None:
+def test_unknown_epoch_at_the_leader_resets_the_position() -> None:
     async def main() -> None:
         setup = Setup("earliest")
         await reading(setup, 10, 10)
         setup.ends[A] = EpochEnd(-1, -1)
-        setup.times[A, EARLIEST] = Found(3)
+        setup.times[A, EARLIEST] = OffsetResult(3)
         await change_leader(setup)
-        await setup.settle()
+        await setup.wait()
         assert setup.state.position == 3
 
     run(main)
 
 
-def test_a_leader_too_old_to_be_asked_is_believed() -> None:
+def test_position_is_valid_if_the_leader_does_not_support_epochs() -> None:
     async def main() -> None:
         setup = Setup()
         await reading(setup, 10, 20)
@@ -280,19 +281,19 @@ def test_a_leader_too_old_to_be_asked_is_believed() -> None:
     run(main)
 
 
-def test_a_seek_before_the_errand_is_carried_out_wins() -> None:
+def test_seek_before_the_poll_task_wins() -> None:
     async def main() -> None:
         setup = Setup()
         await reading(setup, 10, 20)
         setup.ends[A] = EpochEnd(4, 8)
-        setup.before_errand = lambda: setup.state.seek(1)
+        setup.before_poll_task = lambda: setup.state.seek(1)
         await change_leader(setup)
         assert setup.state.position == 1
 
     run(main)
 
 
-def test_a_position_whose_epoch_is_not_known_is_not_checked() -> None:
+def test_position_without_an_epoch_is_not_validated() -> None:
     async def main() -> None:
         setup = Setup()
         await reading(setup, 10, 20, epoch=-1)

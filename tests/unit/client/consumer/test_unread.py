@@ -1,4 +1,5 @@
-"""What counts as not consumed: records that an iteration did not return, and those whose handler failed."""
+"""Records that count as not consumed: those that an iteration did not yield, and those whose
+processing failed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def iterating() -> Unread:
     return unread
 
 
-def test_the_record_of_an_iteration_is_consumed_until_it_is_put_back() -> None:
+def test_record_of_an_iteration_is_consumed_until_it_is_put_back() -> None:
     unread = iterating()
     iteration = iter(unread)
     assert [next(iteration).offset for _ in range(3)] == [5, 7, 1]
@@ -36,7 +37,7 @@ def test_the_record_of_an_iteration_is_consumed_until_it_is_put_back() -> None:
     assert unread.first() == {B: 1}
 
 
-def test_the_records_of_a_poll_are_put_back_together() -> None:
+def test_records_of_a_poll_are_put_back_together() -> None:
     unread = iterating()
     next(iter(unread))
     unread.polled()
@@ -45,27 +46,27 @@ def test_the_records_of_a_poll_are_put_back_together() -> None:
     assert unread.first() == {A: 7, B: 1}
 
 
-def test_nothing_is_put_back_after_the_next_poll_has_begun() -> None:
+def test_no_record_is_put_back_after_the_next_poll_started() -> None:
     unread = iterating()
     list(unread)
-    unread.under_way[A] = 3
+    unread.in_progress[A] = 3
     unread.polled()
     unread.put_back()
     assert unread.first() == {}
 
 
-def test_what_the_program_committed_itself_is_not_put_back() -> None:
+def test_records_committed_by_the_application_are_not_put_back() -> None:
     unread = Unread()
-    unread.under_way |= {A: 10, B: 20}
+    unread.in_progress |= {A: 10, B: 20}
     unread.committed({A: OffsetAndMetadata(15), B: OffsetAndMetadata(3)})
     unread.put_back()
     assert unread.first() == {A: 15, B: 20}
 
 
-def test_a_partition_whose_position_the_program_chose_is_not_put_back() -> None:
+def test_partition_with_a_new_position_is_not_put_back() -> None:
     unread = iterating()
     next(iter(unread))
-    unread.under_way[B] = 0
+    unread.in_progress[B] = 0
     unread.drop([A])
     unread.put_back()
     assert unread.first() == {B: 0}
@@ -80,14 +81,14 @@ NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
 
 
 def iterate(core: ConsumerCore) -> list[int]:
-    """Put the consumer into an iteration that has polled offsets 5, 6 and 7 of a, and returned the first. Returns what
-    it commits by itself from then on."""
+    """Start an iteration that has polled offsets 5, 6 and 7 of a, and yielded the first. Returns
+    the offsets of automatic commits from then on."""
     core.subscriptions.set_partitions([A])
     core.subscriptions.state(A).seek(8)
     core.unread.set(Records({A: [ConsumerRecord("a", 0, offset) for offset in (5, 6, 7)]}))
     next(iter(core.unread))
     commits: list[int] = []
-    core.commits._begin = lambda offsets, callback: commits.append(offsets[A].offset)  # type: ignore[method-assign]
+    core.commits._start = lambda offsets, callback: commits.append(offsets[A].offset)  # type: ignore[method-assign]
     return commits
 
 
@@ -100,7 +101,7 @@ def assign_other(consumer: Any) -> Any:
 
 
 @pytest.mark.parametrize("change", [leave, assign_other])
-def test_records_that_an_iteration_did_not_return_are_not_committed_with_a_new_assignment(
+def test_unyielded_records_are_not_committed_by_a_new_assignment(
     change: Callable[[Any], Any],
 ) -> None:
     consumer = Consumer(NOWHERE)
@@ -121,13 +122,13 @@ def test_records_that_an_iteration_did_not_return_are_not_committed_with_a_new_a
     asyncio.run(work())
 
 
-def test_records_that_an_iteration_did_not_return_are_read_again_after_a_new_subscription() -> None:
+def test_unyielded_records_are_read_again_after_a_new_subscription() -> None:
     consumer = Consumer(NOWHERE)
     consumer.subscribe(["a"])
     iterate(consumer._core)
     consumer.subscribe(["a", "b"])
     assert consumer._core.commits.consumed()[A].offset == 6 and not consumer._unread
-    # The record that is being handled was not handled yet.
+    # The processing of the current record failed.
     consumer._unread.put_back()
     assert consumer._core.commits.consumed()[A].offset == 5
     consumer.close(0)

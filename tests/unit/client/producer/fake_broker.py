@@ -1,7 +1,6 @@
-"""A broker in memory, with what a producer sees of one: leaders, sequences, errors, connections that break.
+"""A broker in memory, as a producer sees it: leaders, sequences, errors, lost connections.
 
-`FakeCluster` stands in for `Cluster`; requests lie in `broker.requests` until the test decides their fate with
-`answer`.
+`FakeCluster` replaces `Cluster`. Requests stay in `broker.requests` until the test calls `respond`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ TOPIC_ID = UUID(int=1)
 
 
 class Log:
-    """One partition: values in order, and per producer what a real broker keeps."""
+    """One partition: its values in order, and the producer state of a real broker."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -53,7 +52,7 @@ class Log:
         if header.producer_id >= 0:
             state = self.producers.get(header.producer_id)
             if state is None or header.producer_epoch > state["epoch"]:
-                # As in Kafka: where nothing is known of the producer, any sequence will do.
+                # As in Kafka: without producer state the broker accepts any sequence.
                 if first != 0 and (state is not None or self.strict):
                     return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
                 state = {"epoch": header.producer_epoch, "next": first, "known": []}
@@ -108,22 +107,22 @@ class FakeBroker:
             ]
         )
 
-    def answer(self, fate: str = "store") -> None:
-        """Decide what becomes of the oldest request: 'store', 'lose' (the connection breaks before), 'store and lose'
-        (it breaks after), or the name of an error code."""
-        connection, request, answer = self.requests[0]
+    def respond(self, fate: str = "store") -> None:
+        """Handle the oldest request. `fate` is 'store', 'lose' (the connection breaks before the
+        append), 'store and lose' (it breaks after the append), or the name of an error code."""
+        connection, request, call = self.requests[0]
         if fate in ("lose", "store and lose"):
             lost = [r for r in self.requests if r[0] is connection]
             self.requests = [r for r in self.requests if r[0] is not connection]
             if fate == "store and lose":
-                # What was on the wire was all read before the connection broke.
-                for _, one, _ in lost:
-                    self.store(one)
+                # The broker read all requests before the connection broke.
+                for _, lost_request, _ in lost:
+                    self.store(lost_request)
             connection.break_(lost)
             return
         self.requests.pop(0)
         connection.in_flight -= 1
-        answer.set_result(self.store(request) if fate == "store" else self.refuse(request, ErrorCode[fate]))
+        call.set_result(self.store(request) if fate == "store" else self.refuse(request, ErrorCode[fate]))
 
 
 class FakeConnection:
@@ -142,14 +141,14 @@ class FakeConnection:
         version = self.cluster.broker.produce_version
         return version if max_version is None else min(version, max_version)
 
-    def send_to(self, request: ProduceRequest, version: int, answer: Any, timeout: float) -> int:
+    def send_to(self, request: ProduceRequest, version: int, call: Any, timeout: float) -> int:
         assert not self.closed
-        # As on a wire: the bytes of now, whatever becomes of the batch.
+        # As on a wire: the current bytes, independent of later changes to the batch.
         copied = ProduceRequest.decode(memoryview(bytearray(request.to_bytes(version))), 0, version)[0]
         for topic in copied.topic_data:
             topic.name = topic.name or "t"
         self.in_flight += 1
-        self.cluster.broker.requests.append((self, copied, answer))
+        self.cluster.broker.requests.append((self, copied, call))
         return 0
 
     def send_one_way(self, request: ProduceRequest, version: int) -> int:
@@ -159,12 +158,12 @@ class FakeConnection:
     def break_(self, lost: list[Any]) -> None:
         self.closed = True
         self.cluster.current = None
-        for _, _, answer in lost:
-            answer.set_exception(Disconnected("the connection broke"))
+        for _, _, call in lost:
+            call.set_exception(Disconnected("the connection broke"))
 
 
 class FakeCluster:
-    """One broker that leads every partition of topic t."""
+    """A cluster with one broker, the leader of every partition of topic t."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
@@ -173,7 +172,7 @@ class FakeCluster:
         self.closed = False
         self.connections_opened = 0
         self.current: FakeConnection | None = None
-        self.updates_wanted = 0
+        self.updates_requested = 0
         self.init_error: int = 0
         self._listeners: list[Callable[[Any], None]] = []
         self._connected: list[Callable[[int], None]] = []
@@ -215,7 +214,7 @@ class FakeCluster:
         return [] if self.current is None else [self.current]
 
     def request_update(self) -> int:
-        self.updates_wanted += 1
+        self.updates_requested += 1
         return 0
 
     def update_leader(self, *about: Any) -> bool:
@@ -239,8 +238,8 @@ class Bench:
     def __init__(self, partitions: int = 1, **settings: Any) -> None:
         self.broker = FakeBroker(partitions)
         self.cluster = FakeCluster(self.broker)
-        given = {"bootstrap_servers": "fake:9092", "linger_ms": 0, "retry_backoff_ms": 0, "retry_backoff_max_ms": 0}
-        config = producer_config({}, given | settings)
+        defaults = {"bootstrap_servers": "fake:9092", "linger_ms": 0, "retry_backoff_ms": 0, "retry_backoff_max_ms": 0}
+        config = producer_config({}, defaults | settings)
         self.core = ProducerCore(config, self.cluster)  # type: ignore[arg-type]
         self.path = SendPath(self.core.accumulator)
         self.core.configure_path(self.path)
@@ -266,34 +265,34 @@ class Bench:
         return future
 
     async def warm_up(self) -> None:
-        """One record through, so that the broker knows the producer."""
+        """Store one record, so that the broker has producer state."""
         self.send(b"warm")
-        await self.answer_all()
+        await self.respond_all()
 
     async def settle(self, turns: int = 6) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
 
     async def requests(self, count: int = 1) -> list[Any]:
-        """Waits until so many lie there."""
+        """Wait for `count` requests."""
         for _ in range(500):
             if len(self.broker.requests) >= count:
                 break
             await asyncio.sleep(0.001)
-        assert len(self.broker.requests) >= count, f"{len(self.broker.requests)} requests, {count} wanted"
+        assert len(self.broker.requests) >= count, f"{len(self.broker.requests)} requests, {count} expected"
         return self.broker.requests
 
-    async def answer(self, fate: str = "store") -> None:
+    async def respond(self, fate: str = "store") -> None:
         await self.requests(1)
-        self.broker.answer(fate)
+        self.broker.respond(fate)
         await self.settle()
 
-    async def answer_all(self) -> None:
-        """Until nothing is left to be done."""
+    async def respond_all(self) -> None:
+        """Handle requests until no batch is left."""
         for _ in range(2000):
             if self.broker.requests:
-                self.broker.answer()
+                self.broker.respond()
             elif not self.core.accumulator.incomplete:
                 return
             await asyncio.sleep(0 if self.broker.requests else 0.001)
-        raise AssertionError("batches are left that nothing is done about")
+        raise AssertionError("batches are left without an outcome")

@@ -1,6 +1,7 @@
-"""A broker in memory that answers by itself: leader, coordinator and metadata, for producers with a loop of their own.
+"""A broker in memory that responds on its own: leader, coordinator and metadata, for producers with
+their own loop.
 
-`Cluster` stands in for the client's cluster; `producer_core.Cluster` is what a test replaces.
+A test replaces `producer_core.Cluster` with this `Cluster`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WAIT = 30
 
 
 class Gate:
-    """A place where a thread stops until the test lets it go on."""
+    """Stops a thread until the test opens the gate."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -38,14 +39,15 @@ class Gate:
 class Connection(FakeConnection):
     cluster: Cluster
 
-    def send_to(self, request: Any, version: int, answer: Any, timeout: float) -> int:
-        super().send_to(request, version, answer, timeout)
-        self.cluster.answer()
+    def send_to(self, request: Any, version: int, call: Any, timeout: float) -> int:
+        super().send_to(request, version, call, timeout)
+        self.cluster.respond()
         return 0
 
 
 class Cluster(FakeCluster):
-    """Coordinator and leader in one. Values by the outcome of their transaction; requests wait while `stalled`."""
+    """The coordinator and the leader. Has the values by the outcome of their transaction. Requests
+    wait while `stalled`."""
 
     def __init__(self) -> None:
         super().__init__(FakeBroker())
@@ -68,17 +70,17 @@ class Cluster(FakeCluster):
             self.current = Connection(self)
         return self.current
 
-    def answer(self) -> None:
+    def respond(self) -> None:
         def work() -> None:
             while self.broker.requests and not self.stalled:
-                self.broker.answer()
+                self.broker.respond()
 
         assert self.loop is not None
         self.loop.call_soon_threadsafe(work)
 
     def resume(self) -> None:
         self.stalled = False
-        self.answer()
+        self.respond()
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
         while not self.metadata.opened.is_set():

@@ -64,12 +64,12 @@ class Setup:
         )
 
 
-def test_the_compiled_form_is_compiled_and_the_plain_one_is_not() -> None:
+def test_compiled_form_is_compiled_and_plain_form_is_not() -> None:
     assert loaded(forms.COMPILED).is_compiled()
     assert not loaded(forms.PLAIN).is_compiled()
 
 
-# Lengths of one, two and three bytes; the long ones repeat what is drawn, which would be too much otherwise.
+# Varint lengths of one, two and three bytes. Long values repeat a short drawn value.
 long_fields = st.tuples(st.binary(min_size=1, max_size=4), st.integers(2000, 2100)).map(lambda t: (t[0] * t[1])[: t[1]])
 fields = st.one_of(st.none(), st.binary(max_size=100), long_fields)
 headers = st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), st.binary(max_size=5))), max_size=3)
@@ -79,7 +79,7 @@ times = st.one_of(st.integers(0, 1 << 50), st.integers(TIME, TIME + 5000))
 @pytest.mark.parametrize("form", forms.FORMS)
 @given(records=st.lists(st.tuples(times, fields, fields, headers), min_size=1, max_size=30))
 @settings(max_examples=60, deadline=None)
-def test_a_batch_has_the_bytes_that_the_batch_builder_makes(form: str, records: list[Any]) -> None:
+def test_batch_bytes_equal_those_of_the_batch_builder(form: str, records: list[Any]) -> None:
     hot: Any = loaded(form)
     pool = hot.BufferPool(1 << 20)
     batch = hot.Batch(None, 0, pool.take(1 << 20))
@@ -94,7 +94,7 @@ def test_a_batch_has_the_bytes_that_the_batch_builder_makes(form: str, records: 
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_what_was_sent_is_read_again(hot: Any, codec: int) -> None:
+def test_sent_records_can_be_read_back(hot: Any, codec: int) -> None:
     setup = Setup(hot)
     for i in range(5):
         assert setup.send(b"value %d" % i, key=b"key") is not None
@@ -105,7 +105,7 @@ def test_what_was_sent_is_read_again(hot: Any, codec: int) -> None:
     ]
 
 
-def test_bytes_like_keys_and_values_are_taken_too(hot: Any) -> None:
+def test_bytes_like_keys_and_values_are_accepted(hot: Any) -> None:
     setup = Setup(hot)
     future = setup.accumulator.append(setup.queue, 0, TIME, bytearray(b"k"), memoryview(b"value"), b"\x00", None)
     assert future is not None
@@ -113,7 +113,7 @@ def test_bytes_like_keys_and_values_are_taken_too(hot: Any) -> None:
     assert (got[0].key, got[0].value) == (b"k", b"value")
 
 
-def test_a_full_batch_is_followed_by_another_and_both_wake_the_sender_once_until_it_looks(hot: Any) -> None:
+def test_full_batch_is_followed_by_another_and_wakes_the_sender_once(hot: Any) -> None:
     setup = Setup(hot)
     setup.send(b"x" * 400)
     assert setup.wakes == 1
@@ -125,7 +125,7 @@ def test_a_full_batch_is_followed_by_another_and_both_wake_the_sender_once_until
     assert setup.wakes == 2
 
 
-def test_a_batch_grows_beyond_its_size_while_others_wait_before_it(hot: Any) -> None:
+def test_batch_grows_beyond_batch_size_while_earlier_batches_are_pending(hot: Any) -> None:
     setup = Setup(hot)
     for _ in range(30):
         setup.send(b"x" * 200)
@@ -135,14 +135,14 @@ def test_a_batch_grows_beyond_its_size_while_others_wait_before_it(hot: Any) -> 
     assert len(sizes) == 3
 
 
-def test_a_batch_does_not_grow_where_growing_is_off(hot: Any) -> None:
+def test_batch_does_not_grow_when_growth_is_disabled(hot: Any) -> None:
     setup = Setup(hot, grow_to=0)
     for _ in range(30):
         setup.send(b"x" * 200)
     assert max(batch.size for batch in setup.queue.batches) <= 1000
 
 
-def test_a_record_larger_than_a_batch_has_a_batch_of_its_own(hot: Any) -> None:
+def test_record_larger_than_batch_size_gets_a_separate_batch(hot: Any) -> None:
     setup = Setup(hot)
     setup.send(b"a")
     setup.send(b"x" * 5000)
@@ -150,14 +150,14 @@ def test_a_record_larger_than_a_batch_has_a_batch_of_its_own(hot: Any) -> None:
     assert [batch.count for batch in setup.queue.batches] == [1, 1, 1]
 
 
-def test_no_more_records_than_allowed_go_into_a_batch(hot: Any) -> None:
+def test_batch_has_at_most_the_configured_number_of_records(hot: Any) -> None:
     setup = Setup(hot, max_count=3)
     for _ in range(7):
         setup.send(b"x")
     assert [batch.count for batch in setup.queue.batches] == [3, 3, 1]
 
 
-def test_without_room_nothing_is_appended(hot: Any) -> None:
+def test_append_to_a_full_buffer_does_nothing(hot: Any) -> None:
     setup = Setup(hot, buffer_limit=1000)
     sent = 0
     while setup.send(b"x" * 100) is not None:
@@ -167,12 +167,12 @@ def test_without_room_nothing_is_appended(hot: Any) -> None:
     assert sum(batch.count for batch in setup.queue.batches) == sent
 
 
-def test_the_number_of_records_that_wait_can_be_limited(hot: Any) -> None:
+def test_number_of_pending_records_is_limited(hot: Any) -> None:
     setup = Setup(hot, record_limit=4)
     assert [setup.send(b"x") is not None for _ in range(6)] == [True] * 4 + [False] * 2
 
 
-def test_a_record_above_the_limit_is_not_taken_by_the_short_way(hot: Any) -> None:
+def test_fast_path_rejects_records_above_the_limit(hot: Any) -> None:
     setup = Setup(hot, max_record=500)
     assert setup.send(b"x" * 500) is None
     assert setup.send(b"x" * 100) is not None
@@ -191,13 +191,13 @@ def test_a_record_above_the_limit_is_not_taken_by_the_short_way(hot: Any) -> Non
         {"value": b"x", "headers": [("a", b"b")]},
     ],
 )
-def test_what_is_out_of_the_ordinary_is_left_to_the_long_way(hot: Any, arguments: dict[str, Any]) -> None:
+def test_fast_path_rejects_unusual_arguments(hot: Any, arguments: dict[str, Any]) -> None:
     setup = Setup(hot, partitions=2)
     assert setup.send(**arguments) is None
     assert not setup.accumulator.pending
 
 
-def test_text_is_taken_as_utf8_unless_a_serializer_is_set(hot: Any) -> None:
+def test_strings_are_encoded_as_utf8_unless_a_serializer_is_set(hot: Any) -> None:
     setup = Setup(hot)
     assert setup.send("größe", key="schlüssel") is not None
     got = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
@@ -206,13 +206,13 @@ def test_text_is_taken_as_utf8_unless_a_serializer_is_set(hot: Any) -> None:
     assert setup.send("text") is None
 
 
-def test_records_without_a_key_stay_with_a_partition_for_a_batch_and_then_move_on(hot: Any) -> None:
+def test_sticky_partition_changes_after_a_batch(hot: Any) -> None:
     setup = Setup(hot, partitions=3)
     chosen = [setup.send(b"x" * 300).batch.queue.partition for _ in range(12)]
     assert chosen == [0] * 3 + [1] * 3 + [2] * 3 + [0] * 3
 
 
-def test_keys_go_where_their_hash_says_unless_keys_are_ignored(hot: Any) -> None:
+def test_key_hash_chooses_the_partition_unless_keys_are_ignored(hot: Any) -> None:
     setup = Setup(hot, partitions=7)
     expected = (hot.murmur2(b"some key") & 0x7FFFFFFF) % 7
     assert {setup.send(b"x", key=b"some key").batch.queue.partition for _ in range(5)} == {expected}
@@ -220,7 +220,7 @@ def test_keys_go_where_their_hash_says_unless_keys_are_ignored(hot: Any) -> None
     assert setup.send(b"x", key=b"some key").batch.queue.partition == 0
 
 
-def test_a_partition_outside_of_the_open_transaction_is_left_to_the_long_way(hot: Any) -> None:
+def test_fast_path_rejects_partitions_outside_the_transaction(hot: Any) -> None:
     setup = Setup(hot)
     setup.accumulator.transaction = 5
     assert setup.send(b"x") is None
@@ -228,7 +228,7 @@ def test_a_partition_outside_of_the_open_transaction_is_left_to_the_long_way(hot
     assert setup.send(b"x") is not None
 
 
-def test_a_record_of_another_transaction_than_the_open_one_is_not_appended(hot: Any) -> None:
+def test_record_of_another_transaction_is_not_appended(hot: Any) -> None:
     setup = Setup(hot)
     setup.accumulator.transaction = setup.queue.in_transaction = 6
     for ended in (5, -1, 0):
@@ -253,13 +253,13 @@ JAVA_HASHES = {
 
 
 @pytest.mark.parametrize(("key", "expected"), JAVA_HASHES.items())
-def test_murmur2_is_javas(hot: Any, key: bytes, expected: int) -> None:
+def test_murmur2_equals_javas(hot: Any, key: bytes, expected: int) -> None:
     assert hot.murmur2(key) == expected & 0xFFFFFFFF
 
 
 @given(key=st.binary(max_size=100))
 @settings(max_examples=200, deadline=None)
-def test_both_forms_hash_alike(key: bytes) -> None:
+def test_both_forms_compute_the_same_hash(key: bytes) -> None:
     assert loaded(forms.PLAIN).murmur2(key) == loaded(forms.COMPILED).murmur2(key)
 
 
@@ -271,7 +271,7 @@ def finish(setup: Setup, batch: Any, base_offset: int = 100, error: Any = None) 
         waiter()
 
 
-def test_a_future_knows_its_offset_when_the_batch_is_done(hot: Any) -> None:
+def test_future_has_its_offset_when_the_batch_is_done(hot: Any) -> None:
     setup = Setup(hot)
     futures = [setup.send(b"value", key=b"k") for _ in range(3)]
     assert not futures[2].done()
@@ -282,7 +282,7 @@ def test_a_future_knows_its_offset_when_the_batch_is_done(hot: Any) -> None:
     assert futures[0].exception(0) is None
 
 
-def test_get_waits_for_another_thread_and_gives_up_in_time(hot: Any) -> None:
+def test_get_waits_for_another_thread_and_times_out(hot: Any) -> None:
     setup = Setup(hot)
     future = setup.send(b"x")
     with pytest.raises(TimeoutError):
@@ -293,7 +293,7 @@ def test_get_waits_for_another_thread_and_gives_up_in_time(hot: Any) -> None:
     timer.join()
 
 
-def test_an_error_is_raised_by_get_and_given_to_callbacks(hot: Any) -> None:
+def test_get_raises_the_error_and_callbacks_receive_it(hot: Any) -> None:
     setup = Setup(hot)
     called: list[Any] = []
     future = setup.send(b"x", callback=lambda metadata, error: called.append((metadata, error)))
@@ -309,7 +309,7 @@ def test_an_error_is_raised_by_get_and_given_to_callbacks(hot: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])
-def test_what_a_callback_raises_does_not_keep_the_others_from_being_called(hot: Any, kind: type[BaseException]) -> None:
+def test_exception_of_a_callback_does_not_stop_the_others(hot: Any, kind: type[BaseException]) -> None:
     setup = Setup(hot)
     called: list[Any] = []
 
@@ -323,7 +323,7 @@ def test_what_a_callback_raises_does_not_keep_the_others_from_being_called(hot: 
     assert called == [kind, 101]
 
 
-def test_a_future_follows_its_record_into_the_part_of_a_split_batch(hot: Any) -> None:
+def test_future_follows_its_record_into_a_part_of_a_split_batch(hot: Any) -> None:
     setup = Setup(hot)
     futures = [setup.send(b"x") for _ in range(5)]
     first, second = (hot.Batch(setup.queue, n, bytearray(1024)) for n in (1, 2))
@@ -334,7 +334,7 @@ def test_a_future_follows_its_record_into_the_part_of_a_split_batch(hot: Any) ->
     assert [future.get(0).offset for future in futures] == [50, 51, 52, 90, 91]
 
 
-def test_buffers_are_used_again_and_only_so_many_are_kept(hot: Any) -> None:
+def test_buffers_are_reused_up_to_the_pool_limit(hot: Any) -> None:
     pool = hot.BufferPool(40_000)
     buffer = pool.take(pool.capacity(10_000))
     assert len(buffer) == 16384
@@ -342,21 +342,21 @@ def test_buffers_are_used_again_and_only_so_many_are_kept(hot: Any) -> None:
     assert pool.take(16_384) is buffer
     for _ in range(5):
         pool.give(bytearray(16384))
-    assert pool.kept == 32768
+    assert pool.cached == 32768
     assert len(pool.take(pool.capacity(100_000_000))) == 100_000_000
     pool.give(bytearray(5000))
-    assert pool.kept == 32768
+    assert pool.cached == 32768
     pool.trim(1)
-    assert pool.kept == 16384
+    assert pool.cached == 16384
     pool.trim(1 << 30)
-    assert pool.kept == 0 and not any(pool.classes)
+    assert pool.cached == 0 and not any(pool.classes)
 
 
 def allocated(setup: Setup) -> int:
     return sum(len(batch.body) for batch in setup.accumulator.incomplete)
 
 
-def test_a_record_in_each_of_many_partitions_takes_little_memory_and_all_of_it_is_counted(hot: Any) -> None:
+def test_one_record_in_each_of_many_partitions_uses_little_memory(hot: Any) -> None:
     setup = Setup(hot, partitions=2000, batch_size=16384, buffer_limit=32 << 20)
     for partition in range(2000):
         assert setup.send(b"x" * 17, partition=partition) is not None
@@ -375,9 +375,7 @@ def test_a_record_in_each_of_many_partitions_takes_little_memory_and_all_of_it_i
     limit=st.sampled_from([3000, 20_000, 33_000, 100_000]),
 )
 @settings(max_examples=60, deadline=None)
-def test_what_batches_and_the_pool_have_is_counted_and_stays_below_the_limit(
-    form: str, steps: list[Any], limit: int
-) -> None:
+def test_memory_of_batches_and_pool_stays_below_the_limit(form: str, steps: list[Any], limit: int) -> None:
     setup = Setup(loaded(form), partitions=10, buffer_limit=limit)
     accumulator: Any = setup.accumulator
     completion = Completion(accumulator)
@@ -386,7 +384,7 @@ def test_what_batches_and_the_pool_have_is_counted_and_stays_below_the_limit(
         if what == "send":
             before = accumulator.used
             future = setup.send(b"x" * detail, partition=partition)
-            # A buffer with nothing in it takes every record that is not larger than the whole.
+            # An empty buffer accepts every record up to its whole size.
             assert future is not None or before or detail + 36 > limit
         elif queue.batches:
             batch = queue.batches.popleft()
@@ -395,17 +393,17 @@ def test_what_batches_and_the_pool_have_is_counted_and_stays_below_the_limit(
             completion.finish(batch, 0, -1, None, reuse=detail)
         assert accumulator.used == allocated(setup)
         alone = len(accumulator.incomplete) == 1
-        assert accumulator.used + accumulator.pool.kept <= limit or (alone and not accumulator.pool.kept)
+        assert accumulator.used + accumulator.pool.cached <= limit or (alone and not accumulator.pool.cached)
     for queue in setup.topic.queues:
         for batch in list(queue.batches):
             completion.finish(batch, 0, -1, None, reuse=True)
     assert accumulator.used == accumulator.records == 0
 
 
-def test_a_buffer_that_is_nearly_full_is_filled_to_the_end(hot: Any) -> None:
+def test_nearly_full_buffer_is_filled_completely(hot: Any) -> None:
     setup = Setup(hot, batch_size=100_000, grow_to=100_000, buffer_limit=9_000)
     while setup.send(b"x" * 64) is not None:
         pass
-    # Of the 9,000 bytes 8,192 are a size that is reused; what is left is used as well, for the same batch.
+    # A pooled buffer has 8,192 of the 9,000 bytes; the same batch uses the rest as well.
     assert 8_800 < setup.queue.batches[0].size <= 9_000
     assert setup.accumulator.used == allocated(setup) == 9_000

@@ -1,4 +1,4 @@
-"""Failed records whose outcome nobody looks at leave a line in the log."""
+"""Failed records whose outcome the program does not read are logged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def refuse(bench: Bench, *values: bytes, **more: Any) -> list[Any]:
     futures = [bench.send(value, **more) for value in values]
     await bench.requests()
-    bench.broker.answer("INVALID_RECORD")
+    bench.broker.respond("INVALID_RECORD")
     await bench.settle()
     return futures
 
 
-def test_records_without_a_callback_whose_futures_nobody_reads_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unseen_failures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Bench(linger_ms=5) as bench:
             await refuse(bench, b"a", b"b", b"c")
@@ -37,12 +37,12 @@ def test_records_without_a_callback_whose_futures_nobody_reads_are_logged(caplog
             bench.core.failures.report()
             assert len(lines(caplog)) == 1
             assert lines(caplog)[0].startswith("3 records of t-0 were not stored: ")
-            assert "nobody read their futures" in lines(caplog)[0]
+            assert "did not read their futures" in lines(caplog)[0]
 
     asyncio.run(work())
 
 
-def test_the_sender_writes_the_line_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_sender_logs_unseen_failures_periodically(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Bench() as bench:
             await refuse(bench, b"a")
@@ -54,7 +54,7 @@ def test_the_sender_writes_the_line_by_itself(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("way", ["callback", "get", "exception", "failed", "await", "errback"])
-def test_a_failure_that_somebody_sees_is_not_logged(caplog: pytest.LogCaptureFixture, way: str) -> None:
+def test_seen_failure_is_not_logged(caplog: pytest.LogCaptureFixture, way: str) -> None:
     async def work() -> None:
         async with Bench() as bench:
             seen: list[Any] = []
@@ -77,19 +77,19 @@ def test_a_failure_that_somebody_sees_is_not_logged(caplog: pytest.LogCaptureFix
     asyncio.run(work())
 
 
-def test_records_of_the_same_batch_count_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_records_of_one_batch_are_counted_separately(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Bench(linger_ms=5) as bench:
-            kept = (await refuse(bench, b"a", b"b", b"c"))[1]
-            assert kept.exception() is not None
-            del kept
+            future = (await refuse(bench, b"a", b"b", b"c"))[1]
+            assert future.exception() is not None
+            del future
             gc.collect()
         assert lines(caplog)[0].startswith("2 records of t-0")
 
     asyncio.run(work())
 
 
-def test_a_record_that_never_was_in_a_batch_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_record_that_was_in_no_batch_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Bench(max_request_size=1000) as bench:
             bench.send(b"x" * 2000)
@@ -102,7 +102,7 @@ def test_a_record_that_never_was_in_a_batch_is_logged_too(caplog: pytest.LogCapt
     asyncio.run(work())
 
 
-def test_what_is_lost_by_closing_is_logged_and_what_was_purged_or_belongs_to_a_transaction_is_not(
+def test_records_lost_by_close_are_logged_but_not_purged_or_transactional_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work(act: str, **settings: Any) -> None:
@@ -122,7 +122,7 @@ def test_what_is_lost_by_closing_is_logged_and_what_was_purged_or_belongs_to_a_t
     assert "1 records of t-0 were not stored: the producer was closed" in lines(caplog)[0]
 
 
-def test_there_is_a_line_now_and_then_however_much_fails(
+def test_log_lines_are_limited_to_one_per_interval(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -135,7 +135,7 @@ def test_there_is_a_line_now_and_then_however_much_fails(
         log.report()
         now += 0.1
     assert lines(caplog) == [
-        "2 records of t-1 were not stored: too late (without a callback, and nobody read their futures)"
+        "2 records of t-1 were not stored: too late (they had no callback, and the program did not read their futures)"
     ]
     unseen.append(("u", 3, error, 5))
     unseen.append(("u", 4, Purged("purged"), 5))
@@ -148,7 +148,7 @@ def test_there_is_a_line_now_and_then_however_much_fails(
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
-def test_a_batch_is_counted_when_it_is_freed_in_both_forms(form: str) -> None:
+def test_freed_batch_is_counted_in_both_forms(form: str) -> None:
     setup = Setup(loaded(form))
     futures = [setup.send(b"a") for _ in range(3)]
     batch = setup.queue.batches.pop()

@@ -1,4 +1,4 @@
-"""Producers that nobody closes: dropped, or left open when the interpreter ends."""
+"""Producers without `close`: dropped, or open when the interpreter ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "kavka-dropped"]
 
 
-def test_a_dropped_producer_warns_sends_what_is_left_and_leaves_no_thread(cluster: Cluster) -> None:
+def test_dropped_producer_warns_sends_the_rest_and_leaves_no_thread(cluster: Cluster) -> None:
     producer = Producer(**SETTINGS)
     future = producer.send("t", b"last")
     (thread,) = threads()
@@ -47,7 +47,7 @@ def test_a_dropped_producer_warns_sends_what_is_left_and_leaves_no_thread(cluste
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_dropped_producer_sends_what_is_left_where_warnings_are_errors(cluster: Cluster) -> None:
+def test_dropped_producer_sends_the_rest_when_warnings_are_errors(cluster: Cluster) -> None:
     producer = Producer(**SETTINGS)
     future = producer.send("t", b"last")
     (thread,) = threads()
@@ -58,7 +58,7 @@ def test_a_dropped_producer_sends_what_is_left_where_warnings_are_errors(cluster
     assert cluster.closed and not threads()
 
 
-def test_a_closed_producer_warns_of_nothing(cluster: Cluster, recwarn: pytest.WarningsRecorder) -> None:
+def test_closed_producer_does_not_warn(cluster: Cluster, recwarn: pytest.WarningsRecorder) -> None:
     with Producer(**SETTINGS) as producer:
         producer.send("t", b"last")
     del producer
@@ -66,7 +66,7 @@ def test_a_closed_producer_warns_of_nothing(cluster: Cluster, recwarn: pytest.Wa
     assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
 
-def test_a_dropped_asyncio_producer_warns_and_sends_what_is_left(cluster: Cluster) -> None:
+def test_dropped_asyncio_producer_warns_and_sends_the_rest(cluster: Cluster) -> None:
     async def work() -> None:
         producer = await AioProducer(**SETTINGS).start()
         future = await producer.send("t", b"last")
@@ -80,7 +80,7 @@ def test_a_dropped_asyncio_producer_warns_and_sends_what_is_left(cluster: Cluste
     asyncio.run(asyncio.wait_for(work(), WAIT))
 
 
-def test_an_asyncio_producer_whose_loop_has_ended_says_what_is_lost(
+def test_asyncio_producer_with_a_closed_loop_logs_lost_records(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> AioProducer:
@@ -114,7 +114,7 @@ if {settings}:
 cluster.stalled = {stalled}
 for i in range(3):
     producer.send("t", b"%d" % i)
-# After the clients are closed, which is the last that is registered.
+# Runs after the clients are closed: exit handlers run in reverse order.
 atexit.unregister(io_thread._close_at_exit)
 atexit.register(lambda: print("stored", cluster.broker.logs[0].values, cluster.aborted, cluster.closed))
 atexit.register(io_thread._close_at_exit)
@@ -131,18 +131,18 @@ def run(warnings: str = "always", **values: Any) -> str:
 
 
 @pytest.mark.parametrize("warnings", ["always", "error"])
-def test_a_producer_left_open_sends_what_is_left_at_exit(warnings: str) -> None:
+def test_open_producer_sends_the_rest_at_exit(warnings: str) -> None:
     assert run(warnings).splitlines() == ["stored [b'0', b'1', b'2'] [] True", "atexit of the program"]
 
 
-def test_the_transaction_of_a_producer_left_open_is_aborted_at_exit() -> None:
+def test_transaction_of_an_open_producer_is_aborted_at_exit() -> None:
     lines = run(settings={"transactional_id": "t"}).splitlines()
     assert lines == ["stored [] [] True", "atexit of the program"]
 
 
-def test_an_exit_waits_no_longer_than_its_bound_and_says_what_is_lost() -> None:
+def test_exit_waits_at_most_its_limit_and_logs_lost_records() -> None:
     begun = time.monotonic()
     lines = run(timeout=2, stalled=True).splitlines()
     assert time.monotonic() - begun < 60
-    assert "The producer was closed before everything was sent: 3 records fail" in lines
+    assert "The producer was closed before all records were sent: 3 records fail" in lines
     assert lines[-2:] == ["stored [] [] True", "atexit of the program"]

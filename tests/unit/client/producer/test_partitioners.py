@@ -29,18 +29,18 @@ def choose(partitioner: Any, metadata: TopicMetadata, key: bytes | None = None) 
     return int(partitioner.partition("t", key, key, None, None, metadata))
 
 
-def test_round_robin_takes_those_with_a_leader_in_turn() -> None:
+def test_round_robin_uses_partitions_with_a_leader_in_turn() -> None:
     partitioner = RoundRobinPartitioner()
     assert [choose(partitioner, topic(3), b"k") for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
     assert {choose(partitioner, topic(3, (0, 2))) for _ in range(9)} == {0, 2}
     assert {choose(partitioner, topic(3, ())) for _ in range(9)} == {0, 1, 2}
 
 
-def test_random_takes_all_that_have_a_leader() -> None:
+def test_random_uses_all_partitions_with_a_leader() -> None:
     assert {choose(RandomPartitioner(), topic(4, (1, 3))) for _ in range(100)} == {1, 3}
 
 
-def test_by_key_alone_does_not_look_at_leaders() -> None:
+def test_key_partitioner_ignores_leaders() -> None:
     # Kafka's hash of "foobar" is -790332482.
     assert partition_of_key(b"foobar", 10) == (-790332482 & 0x7FFFFFFF) % 10
     assert choose(KeyPartitioner(), topic(10, ()), b"foobar") == partition_of_key(b"foobar", 10)
@@ -61,25 +61,25 @@ def test_partitioners_are_found_by_name_and_class(value: Any, expected: type) ->
     assert isinstance(make_partitioner(value, {}), expected)
 
 
-def test_the_default_partitioner_by_name_is_the_built_in_way() -> None:
+def test_default_partitioner_by_name_is_the_built_in_one() -> None:
     assert make_partitioner("org.apache.kafka.clients.producer.internals.DefaultPartitioner", {}) is None
     assert make_partitioner(None, {}) is None
 
 
-def test_a_function_of_the_key_and_the_partitions_is_a_partitioner() -> None:
+def test_function_of_key_and_partitions_is_a_partitioner() -> None:
     made = make_partitioner(lambda key, all_of_them, available: available[-1] if key else len(all_of_them) - 3, {})
     assert choose(made, topic(5, (1, 2)), b"k") == 2
     assert choose(made, topic(5, (1, 2))) == 2
 
 
-def test_what_is_no_partitioner_is_a_config_error() -> None:
+def test_invalid_partitioner_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"partitioner\.class"):
         make_partitioner(17, {})
     with pytest.raises(ConfigError, match=r"partitioner\.class"):
         make_partitioner("org.example.Unknown", {})
 
 
-def test_the_next_sticky_partition_is_another_one_and_all_get_their_share() -> None:
+def test_next_sticky_partition_differs_and_all_are_used() -> None:
     queues = TopicQueues("t")
     queues.count, queues.available = 4, (0, 1, 2, 3)
     seen: Counter[int] = Counter()

@@ -1,7 +1,7 @@
-"""A `send` that takes so long that its transaction ends meanwhile: its record is in no later transaction.
+"""A `send` that is still waiting when its transaction ends: its record is in no later transaction.
 
-Each test stops a `send` of the first transaction at one of the places where it may wait, ends that transaction, begins
-the next, and lets the `send` go on.
+Each test stops a `send` of the first transaction at one of the places where it may wait, ends that
+transaction, begins the next, and lets the `send` continue.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def in_transaction(**settings: Any) -> Iterator[Producer]:
 
 
 class Call:
-    """A call in a thread; `outcome` is what it raised, or a future's outcome."""
+    """A call in a thread. `outcome` is its exception or its future's result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
@@ -80,7 +80,7 @@ def next_transaction(producer: Producer, commit: bool) -> None:
 
 
 def check_next(producer: Producer, cluster: Cluster, outcome: Any) -> None:
-    """The late record has failed, and the open transaction has only its own."""
+    """The late record has failed, and the open transaction has only the new record."""
     assert isinstance(outcome, IllegalState), outcome
     assert "committed or aborted meanwhile" in str(outcome)
     producer.send("t", b"new").get(WAIT)
@@ -115,7 +115,7 @@ class Slow:
 
 @both_ends
 @pytest.mark.parametrize("place", ["value_serializer", "partitioner_class", "interceptor_classes"])
-def test_code_of_the_user_that_takes_long(cluster: Cluster, place: str, commit: bool) -> None:
+def test_slow_user_code(cluster: Cluster, place: str, commit: bool) -> None:
     slow = Slow()
     cluster.metadata.opened.set()
     with in_transaction(**{place: [slow] if place == "interceptor_classes" else slow}) as producer:
@@ -140,7 +140,7 @@ def send(producer: Producer, topic: str, whole: bool) -> Any:
 
 @both_ends
 @pytest.mark.parametrize("whole", [False, True], ids=["record", "batch"])
-def test_a_wait_for_metadata(cluster: Cluster, whole: bool, commit: bool) -> None:
+def test_wait_for_metadata(cluster: Cluster, whole: bool, commit: bool) -> None:
     with in_transaction() as producer:
         producer.send("t", b"old").get(WAIT)
         late = Call(lambda: send(producer, "later", whole))
@@ -150,7 +150,7 @@ def test_a_wait_for_metadata(cluster: Cluster, whole: bool, commit: bool) -> Non
         check_next(producer, cluster, late.join())
 
 
-def test_a_wait_for_metadata_that_fails_does_not_fail_the_next_transaction(cluster: Cluster) -> None:
+def test_failed_wait_for_metadata_does_not_fail_the_next_transaction(cluster: Cluster) -> None:
     with in_transaction() as producer:
         late = Call(lambda: producer.send("later", b"late"))
         assert cluster.metadata.reached.wait(WAIT)
@@ -165,7 +165,7 @@ def test_a_wait_for_metadata_that_fails_does_not_fail_the_next_transaction(clust
 
 @both_ends
 @pytest.mark.parametrize("whole", [False, True], ids=["record", "batch"])
-def test_a_wait_for_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, whole: bool, commit: bool) -> None:
+def test_wait_for_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, whole: bool, commit: bool) -> None:
     gate = Gate()
     gate.shut = True
     wait = Producer._wait
@@ -181,7 +181,7 @@ def test_a_wait_for_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, whol
         monkeypatch.setattr(Producer, "_wait", wait_and_stop)
         late = Call(lambda: send(producer, "t", whole))
         wait_for_waiter(producer)
-        # The broker answers only now: what was sent before belongs to the transaction that ends.
+        # The broker responds only now: the earlier records belong to the transaction that ends.
         threading.Timer(0.05, cluster.resume).start()
         next_transaction(producer, commit)
         assert gate.reached.wait(WAIT)
@@ -191,7 +191,7 @@ def test_a_wait_for_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, whol
 
 
 def fill(producer: Producer) -> list[Any]:
-    """Sends until nothing more fits."""
+    """Send until the buffer is full."""
     futures = [producer.send("t", b"old")]
     for value in (b"old" * 100, b""):
         while (future := producer.try_send("t", value, None, None, None, None, None)) is not None:
@@ -205,10 +205,10 @@ def wait_for_waiter(producer: Producer) -> None:
         if producer._core.accumulator.room_waiters:
             return
         done.wait(0.005)
-    raise AssertionError("nobody waits for room")
+    raise AssertionError("no send waits for room")
 
 
-def test_a_send_that_waits_for_room_fails_as_soon_as_its_transaction_is_being_ended(cluster: Cluster) -> None:
+def test_send_that_waits_for_room_fails_when_its_transaction_ends(cluster: Cluster) -> None:
     with in_transaction(buffer_memory=4096, batch_size=1000) as producer:
         cluster.stalled = True
         fill(producer)
@@ -222,9 +222,7 @@ def test_a_send_that_waits_for_room_fails_as_soon_as_its_transaction_is_being_en
         assert b"late" not in cluster.committed
 
 
-def test_room_that_comes_before_the_waiter_is_registered_is_noticed(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_before_the_waiter_is_registered_is_noticed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     wait = Producer._wait
 
     def wait_when_all_is_done(self: Producer, what: Any) -> None:
@@ -240,12 +238,12 @@ def test_room_that_comes_before_the_waiter_is_registered_is_noticed(
         monkeypatch.setattr(Producer, "_wait", wait_when_all_is_done)
         begun = time.monotonic()
         producer.send("t", b"next").get(WAIT)
-        # Nothing else is sent, so nobody would wake it: it would wait for all of max.block.ms.
+        # No other record would wake the waiter: it would wait for all of max.block.ms.
         assert time.monotonic() - begun < SETTINGS["max_block_ms"] / 1000
 
 
 class StoppingLock:
-    """The accumulator's lock, which one thread stops in front of."""
+    """The accumulator's lock. One thread stops before it acquires the lock."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock
@@ -268,7 +266,7 @@ class StoppingLock:
 
 
 @both_ends
-def test_a_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
+def test_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
     with in_transaction() as producer:
         producer.send("t", b"old").get(WAIT)
         lock = StoppingLock(producer._core.accumulator.lock)
@@ -283,7 +281,8 @@ def test_a_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
         assert lock.gate.reached.wait(WAIT)
         lock.gate.shut = False
         next_transaction(producer, commit)
-        # The partition is in the next transaction already: nothing but the lock lies between `send` and the batch.
+        # The partition is in the next transaction already: only the lock is between `send` and the
+        # batch.
         producer.send("t", b"other").get(WAIT)
         lock.gate.opened.set()
         check_next(producer, cluster, late.join())
@@ -291,7 +290,7 @@ def test_a_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
 
 @both_ends
 @pytest.mark.parametrize("place", ["metadata", "room"])
-def test_the_asyncio_producer(cluster: Cluster, place: str, commit: bool) -> None:
+def test_asyncio_producer_waits(cluster: Cluster, place: str, commit: bool) -> None:
     async def work() -> None:
         async with AioProducer(**(SETTINGS | {"buffer_memory": 4096, "batch_size": 1000})) as producer:
             await producer.init_transactions()
@@ -330,7 +329,7 @@ def test_the_asyncio_producer(cluster: Cluster, place: str, commit: bool) -> Non
     asyncio.run(asyncio.wait_for(work(), WAIT))
 
 
-def test_offsets_that_are_under_way_while_the_transaction_is_aborted_are_in_no_other(cluster: Cluster) -> None:
+def test_offsets_in_flight_during_an_abort_are_in_no_later_transaction(cluster: Cluster) -> None:
     with in_transaction() as producer:
         producer.send("t", b"old").get(WAIT)
         cluster.offsets_gate.shut = True

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kavka.client.errors import IllegalState, KafkaTimeout
-from kavka.client.producer.transactions import State, Transactions
+from kavka.client.producer.transactions import TRANSITIONS, State, Transactions
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -21,7 +21,7 @@ from kavka.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, Tx
 from tests.unit.client.producer.fake_broker import Bench
 
 
-def test_a_transaction_begins_though_the_coordinator_is_not_in_the_metadata_just_now() -> None:
+def test_transaction_begins_while_the_coordinator_is_not_in_the_metadata() -> None:
     async def work() -> None:
         async with Bench(transactional_id="t") as bench:
             transactions = bench.core.need_transactions()
@@ -34,11 +34,11 @@ def test_a_transaction_begins_though_the_coordinator_is_not_in_the_metadata_just
 
 
 class Coordinator:
-    """Answers what a transaction asks of it, in the order of `said`; a request named in `held` waits until it is let
-    go."""
+    """Responds to the requests of a transaction, and records them in `events`. A request in `held`
+    waits for its event."""
 
     def __init__(self, bench: Bench) -> None:
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.held: dict[str, asyncio.Event] = {}
         bench.cluster.request = self.request  # type: ignore[method-assign]
 
@@ -48,11 +48,11 @@ class Coordinator:
 
     async def request(self, node_id: int | None, request: Any, **options: Any) -> Any:
         name = type(request).__name__.removesuffix("Request")
-        self.said.append(name)
+        self.events.append(name)
         if name in self.held:
             await self.held[name].wait()
         await asyncio.sleep(0)
-        self.said.append(f"{name} done")
+        self.events.append(f"{name} done")
         if isinstance(request, InitProducerIdRequest):
             return InitProducerIdResponse(producer_id=7, producer_epoch=0)
         if isinstance(request, EndTxnRequest):
@@ -66,7 +66,7 @@ class Coordinator:
 
     async def until(self, what: str) -> None:
         async with asyncio.timeout(60):
-            while what not in self.said:
+            while what not in self.events:
                 await asyncio.sleep(0.001)
 
 
@@ -81,7 +81,7 @@ async def begun() -> AsyncIterator[tuple[Bench, Coordinator, Transactions]]:
         yield bench, coordinator, transactions
 
 
-def test_a_commit_that_took_too_long_and_was_done_meanwhile_may_be_repeated() -> None:
+def test_commit_that_timed_out_and_completed_may_be_repeated() -> None:
     async def work() -> None:
         async with Bench(transactional_id="t") as bench:
             coordinator = Coordinator(bench)
@@ -97,7 +97,7 @@ def test_a_commit_that_took_too_long_and_was_done_meanwhile_may_be_repeated() ->
                 await transactions.init(60)
             transactions.begin()
             bench.send(b"a")
-            await bench.answer_all()
+            await bench.respond_all()
             slow = coordinator.hold("EndTxn")
             with pytest.raises(KafkaTimeout, match="may be called again"):
                 await transactions.end(True, 0.01)
@@ -115,11 +115,11 @@ def test_a_commit_that_took_too_long_and_was_done_meanwhile_may_be_repeated() ->
     asyncio.run(work())
 
 
-def test_a_commit_that_took_too_long_is_repeated_and_nothing_else_is_allowed_meanwhile() -> None:
+def test_only_the_commit_is_allowed_after_it_timed_out() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
             bench.send(b"a")
-            await bench.answer_all()
+            await bench.respond_all()
             slow = coordinator.hold("EndTxn")
             with pytest.raises(KafkaTimeout, match="may be called again"):
                 await transactions.end(True, 0.01)
@@ -131,15 +131,15 @@ def test_a_commit_that_took_too_long_is_repeated_and_nothing_else_is_allowed_mea
             slow.set()
             await coordinator.until("EndTxn done")
             await bench.settle()
-            with pytest.raises(IllegalState, match="commit_transaction, which timed out, is done since"):
+            with pytest.raises(IllegalState, match="commit_transaction timed out and has completed since"):
                 await transactions.end(False, 60)
             await transactions.end(True, 60)
-            assert coordinator.said.count("EndTxn") == 1
+            assert coordinator.events.count("EndTxn") == 1
 
     asyncio.run(work())
 
 
-def test_an_abort_waits_for_partitions_that_the_coordinator_is_just_told_of() -> None:
+def test_abort_waits_for_add_partitions() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
             slow = coordinator.hold("AddPartitionsToTxn")
@@ -149,14 +149,15 @@ def test_an_abort_waits_for_partitions_that_the_coordinator_is_just_told_of() ->
             await bench.settle()
             slow.set()
             await abort
-            # The coordinator has begun a transaction: left open, it would be ended when too old, the producer fenced.
-            assert coordinator.said[-4:] == ["AddPartitionsToTxn", "AddPartitionsToTxn done", "EndTxn", "EndTxn done"]
+            # The coordinator has an open transaction. Without EndTxn it would time out and fence
+            # the producer.
+            assert coordinator.events[-4:] == ["AddPartitionsToTxn", "AddPartitionsToTxn done", "EndTxn", "EndTxn done"]
             assert transactions.state is State.READY
 
     asyncio.run(work())
 
 
-def test_a_prepared_transaction_has_what_was_sent_while_it_was_prepared() -> None:
+def test_prepared_transaction_has_records_sent_during_prepare() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
             slow = coordinator.hold("TxnOffsetCommit")
@@ -169,7 +170,7 @@ def test_a_prepared_transaction_has_what_was_sent_while_it_was_prepared() -> Non
             await offsets
             await bench.settle()
             assert not prepared.done()
-            await bench.answer_all()
+            await bench.respond_all()
             assert await prepared is not None
             assert late.succeeded() and transactions.state is State.PREPARED
             with pytest.raises(IllegalState):
@@ -178,7 +179,7 @@ def test_a_prepared_transaction_has_what_was_sent_while_it_was_prepared() -> Non
     asyncio.run(work())
 
 
-def test_an_abort_waits_for_offsets_that_took_too_long() -> None:
+def test_abort_waits_for_offset_commits_that_timed_out() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
             slow = coordinator.hold("TxnOffsetCommit")
@@ -188,13 +189,13 @@ def test_an_abort_waits_for_offsets_that_took_too_long() -> None:
             await bench.settle()
             slow.set()
             await abort
-            # Offsets that came after the end would belong to the next transaction.
-            assert coordinator.said[-3:] == ["TxnOffsetCommit done", "EndTxn", "EndTxn done"]
+            # Offsets after EndTxn would belong to the next transaction.
+            assert coordinator.events[-3:] == ["TxnOffsetCommit done", "EndTxn", "EndTxn done"]
 
     asyncio.run(work())
 
 
-def test_an_abort_that_took_too_long_may_be_repeated_though_offsets_were_sent_meanwhile() -> None:
+def test_abort_that_timed_out_during_offset_commits_may_be_repeated() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
             slow = coordinator.hold("TxnOffsetCommit")
@@ -212,7 +213,7 @@ def test_an_abort_that_took_too_long_may_be_repeated_though_offsets_were_sent_me
     asyncio.run(work())
 
 
-def test_offsets_that_failed_after_the_program_had_given_up_waiting_fail_the_commit() -> None:
+def test_offsets_that_fail_after_a_timeout_fail_the_commit() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
             slow = asyncio.Event()
@@ -231,32 +232,32 @@ def test_offsets_that_failed_after_the_program_had_given_up_waiting_fail_the_com
             slow.set()
             with pytest.raises(KafkaError, match="must be aborted"):
                 await commit
-            assert "EndTxn" not in coordinator.said
+            assert "EndTxn" not in coordinator.events
             await transactions.end(False, 60)
-            assert "EndTxn done" in coordinator.said
+            assert "EndTxn done" in coordinator.events
 
     asyncio.run(work())
 
 
-def test_a_producer_that_is_fenced_while_it_commits_stays_of_no_use() -> None:
+def test_producer_fenced_during_a_commit_has_a_fatal_error() -> None:
     async def work() -> None:
         async with begun() as (bench, _, transactions):
             bench.send(b"a")
             commit = asyncio.create_task(transactions.end(True, 60))
-            await bench.answer("PRODUCER_FENCED")
+            await bench.respond("PRODUCER_FENCED")
             with pytest.raises(KafkaError) as raised:
                 await commit
             assert raised.value.code == ErrorCode.PRODUCER_FENCED
-            assert transactions.state is State.FATAL
+            assert transactions.state is State.FATAL_ERROR
 
     asyncio.run(work())
 
 
-def test_to_close_a_producer_waits_for_the_commit_that_is_under_way() -> None:
+def test_close_waits_for_a_commit_in_progress() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
             bench.send(b"a")
-            await bench.answer_all()
+            await bench.respond_all()
             slow = coordinator.hold("EndTxn")
             with pytest.raises(KafkaTimeout):
                 await transactions.end(True, 0.01)
@@ -266,6 +267,45 @@ def test_to_close_a_producer_waits_for_the_commit_that_is_under_way() -> None:
             slow.set()
             await closing
             assert transactions.state is State.READY
-            assert coordinator.said[-1] == "EndTxn done"
+            assert coordinator.events[-1] == "EndTxn done"
+
+    asyncio.run(work())
+
+
+def test_every_state_is_reachable_and_only_the_table_allows_transitions() -> None:
+    reachable = {State.UNINITIALIZED}
+    for _ in State:
+        reachable |= {target for state in reachable for target in TRANSITIONS[state]}
+    assert reachable == set(State) == set(TRANSITIONS)
+
+    async def work() -> None:
+        async with Bench(transactional_id="t") as bench:
+            transactions = bench.core.need_transactions()
+            for source in State:
+                for target in State:
+                    transactions.state = source
+                    if target in TRANSITIONS[source]:
+                        transactions._transition(target)
+                        assert transactions.state is target
+                    else:
+                        with pytest.raises(IllegalState, match="cannot be"):
+                            transactions._transition(target)
+                        assert transactions.state is source
+            transactions.state = State.READY
+
+    asyncio.run(work())
+
+
+def test_fatal_error_between_commit_call_and_its_start_stays_fatal() -> None:
+    async def work() -> None:
+        async with begun() as (_, coordinator, transactions):
+            commit = asyncio.create_task(transactions.end(True, 60))
+            await asyncio.sleep(0)
+            transactions.fail(KafkaError(ErrorCode.PRODUCER_FENCED))
+            with pytest.raises(KafkaError) as raised:
+                await commit
+            assert raised.value.code == ErrorCode.PRODUCER_FENCED
+            assert transactions.state is State.FATAL_ERROR
+            assert "EndTxn" not in coordinator.events
 
     asyncio.run(work())

@@ -47,8 +47,8 @@ class FakeTopics:
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
-    def name_of(self, wanted: UUID) -> str | None:
-        return next((name for name in self._topics if topic_id(name) == wanted), None)
+    def name_of(self, searched_id: UUID) -> str | None:
+        return next((name for name in self._topics if topic_id(name) == searched_id), None)
 
     def names(self) -> KeysView[str]:
         return self._topics.keys()
@@ -80,7 +80,7 @@ class ConsumerHarness(Harness):
         group: str = GROUP,
         **fields: Any,
     ) -> ConsumerGroupHeartbeatResponse:
-        """The answer; where there is an error, with its code."""
+        """The response, with its error code if there is one."""
         request = ConsumerGroupHeartbeatRequest(
             group_id=group,
             member_id=member_id,
@@ -111,11 +111,12 @@ def as_topic_partitions(places: Sequence[Place]) -> list[TopicPartitions]:
     by_topic: dict[str, list[int]] = {}
     for name, partition in places:
         by_topic.setdefault(name, []).append(partition)
-    return [TopicPartitions(topic_id=topic_id(name), partitions=found) for name, found in by_topic.items()]
+    return [TopicPartitions(topic_id=topic_id(name), partitions=indexes) for name, indexes in by_topic.items()]
 
 
 class Client:
-    """A member as a client is one: it takes at once what it is given, and gives up at once what it is not."""
+    """A member as a client is one: it takes at once what it is given, and gives up at once what it
+    is not."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class Client:
         """Whether anything was new. Fenced, it joins again."""
         if self.owned != self.told_owned:
             more.setdefault("owned", sorted(self.owned))
-        told = set(self.owned)
+        reported = set(self.owned)
         response = self.harness.beat(self.name, self.epoch, instance_id=self.instance_id, **more)
         if response.error_code in (int(ErrorCode.FENCED_MEMBER_EPOCH), int(ErrorCode.UNKNOWN_MEMBER_ID)):
             self.join()
@@ -170,7 +171,7 @@ class Client:
         assert response.error_code == 0, (response.error_code, response.error_message)
         before = (self.epoch, set(self.owned))
         if "owned" in more:
-            self.told_owned = told
+            self.told_owned = reported
         self._take(response)
         return before != (self.epoch, self.owned)
 

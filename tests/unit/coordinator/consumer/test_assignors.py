@@ -1,4 +1,4 @@
-"""What every assignment has to keep to, whatever members and topics there are."""
+"""Properties of every assignment, for any members and topics."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Specs = dict[str, MemberSpec]
 
 
 def topics_of(counts: dict[str, int], racks: tuple[tuple[str, ...], ...] = ()) -> TopicsById:
-    found = {}
+    topics = {}
     for name, count in counts.items():
         of_partitions = tuple(frozenset(racks[i % len(racks)]) for i in range(count)) if racks else ()
-        found[topic_id(name)] = Topic(name, topic_id(name), count, of_partitions)
-    return found
+        topics[topic_id(name)] = Topic(name, topic_id(name), count, of_partitions)
+    return topics
 
 
 counts = st.dictionaries(st.sampled_from("abcde"), st.integers(1, 12), min_size=1, max_size=5)
@@ -40,14 +40,14 @@ names = st.lists(st.sampled_from([f"m{i}" for i in range(8)]), min_size=1, max_s
 def groups(draw: st.DrawFn, alike: bool | None = None) -> tuple[Specs, TopicsById]:
     racks = draw(st.sampled_from([(), (("r1",), ("r2",), ("r1", "r3"))]))
     topics = topics_of(draw(counts), racks)
-    ids = sorted(topics, key=lambda one: topics[one].name)
+    ids = sorted(topics, key=lambda topic: topics[topic].name)
     same = draw(st.booleans()) if alike is None else alike
     everything = frozenset(ids)
     members = {}
     for name in draw(names):
-        wanted = everything if same else frozenset(draw(st.lists(st.sampled_from(ids), unique=True)))
+        subscribed = everything if same else frozenset(draw(st.lists(st.sampled_from(ids), unique=True)))
         rack = draw(st.sampled_from((None, *RACKS)))
-        members[name] = MemberSpec(wanted, {}, draw(st.sampled_from([None, None, f"i-{name}"])), rack)
+        members[name] = MemberSpec(subscribed, {}, draw(st.sampled_from([None, None, f"i-{name}"])), rack)
     return members, topics
 
 
@@ -56,20 +56,20 @@ def with_target(members: Specs, target: dict[str, Partitions]) -> Specs:
 
 
 def places(partitions: Partitions) -> set[tuple[UUID, int]]:
-    return {(one, index) for one, indexes in partitions.items() for index in indexes}
+    return {(topic, index) for topic, indexes in partitions.items() for index in indexes}
 
 
 def moved(before: dict[str, Partitions], after: dict[str, Partitions]) -> int:
     """Partitions that another member has now."""
     owner = {place: name for name, partitions in before.items() for place in places(partitions)}
-    return sum(owner.get(place, name) != name for name, found in after.items() for place in places(found))
+    return sum(owner.get(place, name) != name for name, assigned in after.items() for place in places(assigned))
 
 
 def check_whole(members: Specs, topics: TopicsById, target: dict[str, Partitions]) -> None:
     assert set(target) == set(members)
     given_out = Counter(place for partitions in target.values() for place in places(partitions))
-    wanted = {one for spec in members.values() for one in spec.topics}
-    assert given_out == Counter((one, index) for one in wanted for index in range(topics[one].partitions))
+    subscribed = {topic for spec in members.values() for topic in spec.topics}
+    assert given_out == Counter((topic, index) for topic in subscribed for index in range(topics[topic].partitions))
     for name, partitions in target.items():
         assert set(partitions) <= members[name].topics
         assert all(partitions.values()), "an empty topic says nothing"
@@ -123,8 +123,8 @@ def test_uniform_shares_of_members_that_subscribe_alike_differ_by_one_at_most(
     target = assign_uniformly(members, topics)
     check_even(target)
     grown = topics_of(bigger)
-    wanted = frozenset(grown)
-    later = with_target({name: MemberSpec(wanted) for name in more}, target)
+    subscribed = frozenset(grown)
+    later = with_target({name: MemberSpec(subscribed) for name in more}, target)
     check_even(assign_uniformly(later, grown))
 
 
@@ -139,14 +139,14 @@ def test_uniform_moves_no_more_than_even_shares_need(group: tuple[Specs, TopicsB
     members, topics = group
     members = {name: spec._replace(rack_id=None) for name, spec in members.items()}
     target = assign_uniformly(members, topics)
-    wanted = frozenset(topics)
-    later = with_target({name: MemberSpec(wanted) for name in more}, target)
+    subscribed = frozenset(topics)
+    later = with_target({name: MemberSpec(subscribed) for name in more}, target)
     after = assign_uniformly(later, topics)
     total = sum(topic.partitions for topic in topics.values())
     share, extras = divmod(total, len(later))
-    kept = [len(places(target.get(name, {}))) for name in later]
+    sizes = [len(places(target.get(name, {}))) for name in later]
     # The most that could stay: each keeps its share, and as many as there are extras one more.
-    could_stay = sum(min(count, share) for count in kept) + min(extras, sum(count > share for count in kept))
+    could_stay = sum(min(count, share) for count in sizes) + min(extras, sum(count > share for count in sizes))
     stayed = sum(len(places(target.get(name, {})) & places(after[name])) for name in later)
     assert stayed == could_stay
 
@@ -163,7 +163,8 @@ def test_uniform_shares_are_as_even_as_single_moves_can_make_them(
     later = with_target({name: members[name] for name in staying}, target)
     after = assign_uniformly(later, topics)
     check_locally_even(later, after)
-    # Who stays keeps at least what does not make the shares uneven: nobody swaps for nothing.
+    # A remaining member keeps at least the partitions that do not make the shares uneven: no
+    # useless moves.
     if set(staying) == set(members):
         assert moved(target, after) == 0
 
@@ -171,9 +172,9 @@ def test_uniform_shares_are_as_even_as_single_moves_can_make_them(
 def check_locally_even(members: Specs, target: dict[str, Partitions]) -> None:
     loads = {name: len(places(partitions)) for name, partitions in target.items()}
     for name, partitions in target.items():
-        for one in partitions:
+        for partition in partitions:
             for other, spec in members.items():
-                if one in spec.topics:
+                if partition in spec.topics:
                     assert loads[name] - loads[other] <= 1, (loads, name, other)
 
 
@@ -183,8 +184,8 @@ def test_uniform_prefers_members_near_the_replicas() -> None:
         name: MemberSpec(frozenset(topics), rack_id=rack) for name, rack in (("m1", "r3"), ("m2", "r1"), ("m3", "r2"))
     }
     target = assign_uniformly(members, topics)
-    one = topic_id("a")
-    assert {name: set(partitions[one]) for name, partitions in target.items()} == {
+    topic_uuid = topic_id("a")
+    assert {name: set(partitions[topic_uuid]) for name, partitions in target.items()} == {
         "m1": {2, 5},
         "m2": {0, 3},
         "m3": {1, 4},
@@ -228,42 +229,42 @@ def test_range_gives_the_same_numbers_of_topics_that_are_alike_to_the_same_membe
     members, topics = group
     target = assign_ranges(members, topics)
     check_ranges(members, topics, target)
-    wanted = frozenset(topics)
-    later = with_target({name: MemberSpec(wanted) for name in more}, target)
+    subscribed = frozenset(topics)
+    later = with_target({name: MemberSpec(subscribed) for name in more}, target)
     check_ranges(later, topics, assign_ranges(later, topics))
 
 
 def check_ranges(members: Specs, topics: TopicsById, target: dict[str, Partitions]) -> None:
-    subscribers = {one: frozenset(n for n, spec in members.items() if one in spec.topics) for one in topics}
-    for one in topics:
-        runs = [sorted(partitions.get(one, ())) for partitions in target.values()]
+    subscribers = {topic: frozenset(n for n, spec in members.items() if topic in spec.topics) for topic in topics}
+    for topic in topics:
+        runs = [sorted(partitions.get(topic, ())) for partitions in target.values()]
         for run in runs:
             assert run == list(range(run[0], run[-1] + 1)) if run else True
-        if subscribers[one]:
-            lengths = [len(target[name].get(one, ())) for name in subscribers[one]]
+        if subscribers[topic]:
+            lengths = [len(target[name].get(topic, ())) for name in subscribers[topic]]
             assert max(lengths) - min(lengths) <= 1
         for other in topics:
-            alike = topics[one].partitions == topics[other].partitions and subscribers[one] == subscribers[other]
+            alike = topics[topic].partitions == topics[other].partitions and subscribers[topic] == subscribers[other]
             if alike:
-                assert all(found.get(one) == found.get(other) for found in target.values())
+                assert all(assigned.get(topic) == assigned.get(other) for assigned in target.values())
 
 
 def test_range_keeps_the_order_of_its_members_when_one_goes_and_one_comes() -> None:
     topics = topics_of({"a": 6})
-    wanted, one = frozenset(topics), topic_id("a")
-    target = assign_ranges({name: MemberSpec(wanted) for name in ("m1", "m2", "m3")}, topics)
-    later = with_target({name: MemberSpec(wanted) for name in ("a0", "m2", "m3")}, target)
+    subscribed, topic_uuid = frozenset(topics), topic_id("a")
+    target = assign_ranges({name: MemberSpec(subscribed) for name in ("m1", "m2", "m3")}, topics)
+    later = with_target({name: MemberSpec(subscribed) for name in ("a0", "m2", "m3")}, target)
     after = assign_ranges(later, topics)
-    assert [sorted(after[name][one]) for name in ("m2", "m3", "a0")] == [[0, 1], [2, 3], [4, 5]]
+    assert [sorted(after[name][topic_uuid]) for name in ("m2", "m3", "a0")] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_range_puts_new_static_members_in_the_order_of_their_instance_ids() -> None:
     topics = topics_of({"a": 3})
-    wanted, one = frozenset(topics), topic_id("a")
+    subscribed, topic_uuid = frozenset(topics), topic_id("a")
     members = {
-        "x": MemberSpec(wanted, {}, "i2"),
-        "y": MemberSpec(wanted, {}, "i1"),
-        "b": MemberSpec(wanted),
+        "x": MemberSpec(subscribed, {}, "i2"),
+        "y": MemberSpec(subscribed, {}, "i1"),
+        "b": MemberSpec(subscribed),
     }
     target = assign_ranges(members, topics)
-    assert [sorted(target[name][one]) for name in ("y", "x", "b")] == [[0], [1], [2]]
+    assert [sorted(target[name][topic_uuid]) for name in ("y", "x", "b")] == [[0], [1], [2]]

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: joining, living, being told, leaving."""
+"""ConsumerGroupHeartbeat: joining, heartbeats, assignments, leaving."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def joined(harness: ConsumerHarness, name: str = "m", **fields: Any) -> Any:
 # ---- joining
 
 
-def test_the_first_member_gets_all_partitions_with_its_first_answer() -> None:
+def test_the_first_member_gets_all_partitions_with_its_first_response() -> None:
     harness = ConsumerHarness({"t": 3})
     response = joined(harness)
     assert response.error_code == 0
@@ -41,14 +41,14 @@ def test_the_first_member_gets_all_partitions_with_its_first_answer() -> None:
     assert harness.state == "Stable"
 
 
-def test_before_version_1_the_coordinator_makes_the_member_id() -> None:
+def test_before_version_1_the_coordinator_creates_the_member_id() -> None:
     harness = ConsumerHarness({"t": 1})
     response = joined(harness, "", version=0)
     assert len(response.member_id) == 36
     assert list(harness.group.members) == [response.member_id]
 
 
-def test_a_topic_that_is_not_there_gives_nothing_until_it_is() -> None:
+def test_a_missing_topic_is_assigned_when_it_is_created() -> None:
     harness = ConsumerHarness()
     member = harness.member("t")
     assert member.owned == set()
@@ -74,7 +74,7 @@ def test_a_topic_that_is_not_there_gives_nothing_until_it_is() -> None:
         ),
     ],
 )
-def test_a_first_request_that_lacks_something_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_an_incomplete_first_request_is_refused(fields: dict[str, Any], message: str) -> None:
     harness = ConsumerHarness({"t": 1})
     response = joined(harness, **fields)
     assert ErrorCode(response.error_code) is ErrorCode.INVALID_REQUEST
@@ -92,15 +92,13 @@ def test_a_first_request_that_lacks_something_is_refused(fields: dict[str, Any],
         (-3, "m", None, "MemberEpoch is invalid."),
     ],
 )
-def test_epochs_that_make_no_sense_are_refused(
-    epoch: int, member_id: str, instance_id: str | None, message: str
-) -> None:
+def test_invalid_epochs_are_refused(epoch: int, member_id: str, instance_id: str | None, message: str) -> None:
     response = ConsumerHarness().beat(member_id, epoch, instance_id=instance_id)
     assert ErrorCode(response.error_code) is ErrorCode.INVALID_REQUEST
     assert response.error_message == message
 
 
-def test_an_assignor_that_is_not_there_is_refused() -> None:
+def test_an_unknown_assignor_is_refused() -> None:
     response = joined(ConsumerHarness({"t": 1}), server_assignor="sticky")
     assert ErrorCode(response.error_code) is ErrorCode.UNSUPPORTED_ASSIGNOR
     assert "uniform, range" in response.error_message
@@ -111,7 +109,7 @@ def test_where_the_protocol_is_not_served_the_version_is_not_supported() -> None
     assert ErrorCode(joined(harness).error_code) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_full_group_takes_nobody_else_but_its_own() -> None:
+def test_a_full_group_accepts_only_its_members() -> None:
     harness = ConsumerHarness({"t": 2}, max_size=1)
     member = harness.member("t")
     assert ErrorCode(joined(harness, "other").error_code) is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -134,7 +132,7 @@ def test_an_epoch_that_is_not_the_members_is_fenced() -> None:
         assert ErrorCode(response.error_code) is ErrorCode.FENCED_MEMBER_EPOCH, epoch
 
 
-def test_a_member_that_is_not_one_is_told_so() -> None:
+def test_an_unknown_member_gets_an_error() -> None:
     harness = ConsumerHarness({"t": 1})
     assert ErrorCode(harness.beat("m", 3).error_code) is ErrorCode.GROUP_ID_NOT_FOUND
     harness.member("t")
@@ -142,17 +140,17 @@ def test_a_member_that_is_not_one_is_told_so() -> None:
     assert ErrorCode(harness.beat("m", -1).error_code) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_whose_answer_was_lost_may_come_with_the_epoch_before() -> None:
+def test_a_member_whose_response_was_lost_may_send_the_previous_epoch() -> None:
     harness = ConsumerHarness({"t": 4})
     member = harness.member("t")
     epoch = member.epoch
     harness.topics.set("t", 6)
     lost = harness.beat(member.name, epoch)
     assert (lost.member_epoch, len(assigned(harness, lost))) == (epoch + 1, 6)
-    # It says what it has, and has nothing but what it was given: it goes on.
+    # It reports its partitions and has only assigned ones: it continues.
     response = harness.beat(member.name, epoch, owned=sorted(member.owned))
     assert (response.error_code, response.member_epoch) == (0, epoch + 1)
-    # Where it does not say so, or has something else, nobody can tell what happened.
+    # If it does not report them, or has others, its state is unknown.
     for owned in (None, [("other", 0)], [("t", 77)]):
         response = harness.beat(member.name, epoch, owned=owned)
         assert ErrorCode(response.error_code) is ErrorCode.FENCED_MEMBER_EPOCH, owned
@@ -168,7 +166,7 @@ def test_a_fenced_member_joins_again_under_its_id_and_gets_its_partitions_back()
     assert harness.group.epoch == group_epoch
 
 
-# ---- what an answer has
+# ---- contents of a response
 
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing_and_has_no_assignment() -> None:
@@ -181,7 +179,7 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing_and_has_no_assignment()
     assert len(harness.log) == written
 
 
-def test_a_full_request_is_answered_with_the_assignment() -> None:
+def test_the_response_to_a_full_request_contains_the_assignment() -> None:
     harness = ConsumerHarness({"t": 2})
     member = harness.member("t")
     response = harness.beat(
@@ -190,7 +188,7 @@ def test_a_full_request_is_answered_with_the_assignment() -> None:
     assert assigned(harness, response) == member.owned
 
 
-def test_an_assignment_that_becomes_empty_is_told_as_an_empty_one() -> None:
+def test_an_assignment_that_becomes_empty_is_sent_as_an_empty_one() -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
     response = harness.beat(member.name, member.epoch, topics=(), owned=[("t", 0)])
@@ -200,31 +198,31 @@ def test_an_assignment_that_becomes_empty_is_told_as_an_empty_one() -> None:
 # ---- rebalancing
 
 
-def test_a_partition_goes_to_its_new_owner_only_when_the_old_one_has_given_it_up() -> None:
+def test_a_partition_is_assigned_only_after_the_old_owner_has_revoked_it() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t")
     second = harness.member("t")
     assert (second.owned, second.current.state) == (set(), MemberState.UNRELEASED_PARTITIONS)
     assert harness.state == "Reconciling"
-    told = harness.beat(first.name, first.epoch, owned=sorted(first.owned))
+    response = harness.beat(first.name, first.epoch, owned=sorted(first.owned))
     assert first.current.state == MemberState.UNREVOKED_PARTITIONS
-    assert told.member_epoch == 1
+    assert response.member_epoch == 1
     second.beat()
     assert second.owned == set()
     # It still has both.
     harness.beat(first.name, 1, owned=sorted(first.owned))
     second.beat()
     assert second.owned == set()
-    kept = assigned(harness, told)
-    assert len(kept) == 1
-    released = harness.beat(first.name, 1, owned=sorted(kept))
+    retained = assigned(harness, response)
+    assert len(retained) == 1
+    released = harness.beat(first.name, 1, owned=sorted(retained))
     assert released.member_epoch == 2
     assert second.beat()
-    assert second.owned == {("t", 0), ("t", 1)} - kept
+    assert second.owned == {("t", 0), ("t", 1)} - retained
     assert harness.state == "Stable"
 
 
-def test_who_waits_for_others_is_asked_to_come_again_sooner() -> None:
+def test_a_member_that_waits_for_others_gets_a_shorter_interval() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t")
     second = harness.member("t")
@@ -254,7 +252,7 @@ def test_another_topic_does_not_concern_the_group() -> None:
     assert (len(harness.log), harness.group.epoch) == (written, 1)
 
 
-def test_a_topic_that_is_deleted_is_taken_from_its_owner() -> None:
+def test_a_deleted_topic_is_revoked() -> None:
     harness = ConsumerHarness({"a": 1, "b": 1})
     member = harness.member("a", "b")
     assert len(member.owned) == 2
@@ -264,12 +262,12 @@ def test_a_topic_that_is_deleted_is_taken_from_its_owner() -> None:
     assert list(harness.group.owners) == [topic_id("a")]
 
 
-def test_a_member_that_subscribes_to_less_is_told_at_once() -> None:
+def test_a_member_that_subscribes_to_less_gets_its_new_assignment_at_once() -> None:
     harness = ConsumerHarness({"a": 2, "b": 2}, interval_ms=1_000)
     member = harness.member("a", "b")
     harness.clock.ms += 10
     response = harness.beat(member.name, member.epoch, topics=("a",), owned=sorted(member.owned))
-    # The target is made later, but what is not subscribed to has to go already.
+    # The target is computed later, but unsubscribed topics are revoked at once.
     assert harness.state == "Assigning"
     assert assigned(harness, response) == {("a", 0), ("a", 1)}
     assert member.current.state == MemberState.UNREVOKED_PARTITIONS
@@ -287,12 +285,12 @@ def test_two_assignments_are_at_least_an_interval_apart() -> None:
     assert [len(first.owned), len(second.owned)] == [2, 2]
 
 
-def test_a_groups_own_settings_hold_at_once_for_it_alone() -> None:
+def test_settings_of_a_group_apply_at_once_and_only_to_it() -> None:
     harness = ConsumerHarness({"t": 2})
     member, other = harness.member("t"), joined(harness, "other", group="other")
     harness.advance(10_000)
     harness.timings[GROUP] = Timing(session_timeout_ms=20_000, heartbeat_interval_ms=7_000)
-    harness.shard.consumer.settings_changed(GROUP)
+    harness.shard.consumer.on_settings(GROUP)
     harness.advance(19_999)
     member.beat()
     other = harness.beat("other", other.member_epoch, group="other")
@@ -302,17 +300,17 @@ def test_a_groups_own_settings_hold_at_once_for_it_alone() -> None:
     assert list(harness.shard.groups["other"].members) == ["other"]
 
 
-def test_a_member_that_was_silent_before_its_session_was_made_shorter_is_out_by_the_new_one() -> None:
+def test_a_shorter_session_timeout_applies_to_silent_members() -> None:
     harness = ConsumerHarness({"t": 2})
     harness.member("t")
     harness.timings[GROUP] = Timing(session_timeout_ms=20_000)
-    harness.shard.consumer.settings_changed(GROUP)
+    harness.shard.consumer.on_settings(GROUP)
     harness.advance(20_000)
     assert harness.state == "Empty"
-    harness.shard.consumer.settings_changed("nothing")
+    harness.shard.consumer.on_settings("nothing")
 
 
-def test_after_a_restart_a_groups_own_session_timeout_holds() -> None:
+def test_the_session_timeout_of_a_group_applies_after_a_restart() -> None:
     harness = ConsumerHarness({"t": 2})
     harness.member("t")
     harness.timings[GROUP] = Timing(session_timeout_ms=20_000)
@@ -346,10 +344,10 @@ def test_members_may_choose_the_assignor_and_the_majority_wins() -> None:
     assert harness.shard.describe_consumer(GROUP).assignor_name == "uniform"
 
 
-# ---- leaving, and not showing up
+# ---- leaving and timeouts
 
 
-def test_what_a_member_had_that_leaves_goes_to_the_others() -> None:
+def test_partitions_of_a_member_that_leaves_go_to_the_others() -> None:
     harness = ConsumerHarness({"t": 4})
     first, second = harness.member("t"), harness.member("t")
     harness.settle(first, second)
@@ -360,7 +358,7 @@ def test_what_a_member_had_that_leaves_goes_to_the_others() -> None:
     assert len(first.owned) == 4
 
 
-def test_a_group_that_all_have_left_is_empty_and_its_epoch_goes_on() -> None:
+def test_a_group_without_members_is_empty_and_its_epoch_increases() -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
     member.leave()
@@ -370,7 +368,7 @@ def test_a_group_that_all_have_left_is_empty_and_its_epoch_goes_on() -> None:
     assert (harness.state, member.epoch) == ("Stable", 3)
 
 
-def test_a_member_without_heartbeats_is_out_when_its_session_is_over() -> None:
+def test_a_member_without_heartbeats_is_removed_after_its_session_timeout() -> None:
     harness = ConsumerHarness({"t": 2})
     first, second = harness.member("t"), harness.member("t")
     harness.settle(first, second)
@@ -385,7 +383,7 @@ def test_a_member_without_heartbeats_is_out_when_its_session_is_over() -> None:
     assert ErrorCode(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_does_not_give_up_in_time_is_out_though_it_lives() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t", rebalance_ms=20_000)
     second = harness.member("t")
@@ -399,7 +397,7 @@ def test_a_member_that_does_not_give_up_in_time_is_out_though_it_lives() -> None
     assert len(second.owned) == 2
 
 
-def test_a_member_that_gave_up_in_time_is_not_out_later() -> None:
+def test_a_member_that_revoked_in_time_stays() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t", rebalance_ms=20_000)
     second = harness.member("t")
@@ -453,7 +451,7 @@ def test_a_change_of_topics_is_seen_again_when_its_write_has_failed() -> None:
 # ---- static members
 
 
-def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions() -> None:
+def test_a_static_member_that_leaves_temporarily_keeps_its_partitions() -> None:
     harness = ConsumerHarness({"t": 4})
     static, other = harness.member("t", instance_id="i"), harness.member("t")
     harness.settle(static, other)
@@ -470,7 +468,7 @@ def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions() -> None:
     assert ErrorCode(response.error_code) is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_stays_away_is_out_when_its_session_is_over() -> None:
+def test_a_static_member_that_stays_away_is_removed_after_its_session_timeout() -> None:
     harness = ConsumerHarness({"t": 2})
     static, other = harness.member("t", instance_id="i"), harness.member("t")
     harness.settle(static, other)
@@ -482,14 +480,14 @@ def test_a_static_member_that_stays_away_is_out_when_its_session_is_over() -> No
     assert len(other.owned) == 2
 
 
-def test_an_instance_id_that_is_in_use_is_not_given_to_another() -> None:
+def test_an_instance_id_in_use_is_refused() -> None:
     harness = ConsumerHarness({"t": 1})
     harness.member("t", instance_id="i")
     response = joined(harness, "other", instance_id="i")
     assert ErrorCode(response.error_code) is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
-def test_a_static_member_may_also_leave_for_good() -> None:
+def test_a_static_member_may_leave_permanently() -> None:
     harness = ConsumerHarness({"t": 1})
     static = harness.member("t", instance_id="i")
     assert ErrorCode(harness.beat(static.name, -1, instance_id="j").error_code) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -523,13 +521,13 @@ def test_a_pattern_is_resolved_by_the_coordinator_with_the_first_heartbeat() -> 
     assert member.owned == {("foo-2", 0), ("foo-3", 0)}
 
 
-def test_names_and_a_pattern_add_up() -> None:
+def test_topic_names_and_a_pattern_are_combined() -> None:
     harness = ConsumerHarness({"foo-1": 1, "bar": 1})
     member = harness.member("bar", pattern="foo.*")
     assert member.owned == {("foo-1", 0), ("bar", 0)}
 
 
-def test_a_pattern_that_is_given_up_is_forgotten() -> None:
+def test_an_unused_pattern_is_removed() -> None:
     harness = ConsumerHarness({"foo-1": 1, "bar": 1})
     first, second = harness.member(pattern="foo.*"), harness.member(pattern="foo.*")
     harness.settle(first, second)
@@ -542,14 +540,14 @@ def test_a_pattern_that_is_given_up_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "a**", "(?=a)", r"(a)\1", "a{1,2000}"])
-def test_what_is_no_pattern_is_refused_and_changes_nothing(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused_and_changes_nothing(pattern: str) -> None:
     harness = ConsumerHarness({"a": 1})
     response = joined(harness, topics=None, pattern=pattern)
     assert ErrorCode(response.error_code) is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert (harness.log, harness.shard.groups, harness.timers.timers) == ([], {}, {})
 
 
-def test_patterns_are_there_after_a_restart() -> None:
+def test_patterns_survive_a_restart() -> None:
     harness = ConsumerHarness({"foo-1": 1})
     member = harness.member(pattern="foo.*")
     harness.restart()
@@ -562,7 +560,7 @@ def test_patterns_are_there_after_a_restart() -> None:
 # ---- the whole group
 
 
-def test_a_group_is_as_it_was_after_a_restart() -> None:
+def test_a_group_survives_a_restart() -> None:
     harness = ConsumerHarness({"t": 5})
     members = [harness.member("t"), harness.member("t", instance_id="i"), harness.member("t", rack_id="r")]
     before = [vars_of(harness.group)]
@@ -632,23 +630,28 @@ def test_groups_are_listed_by_state_and_type() -> None:
     assert GroupState(listed.group_state) is GroupState.STABLE
 
 
-def test_a_description_names_what_members_have_and_shall_have() -> None:
+def test_a_description_has_current_and_target_assignments() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t", instance_id="i", rack_id="r")
     second = harness.member("t")
     described = harness.shard.describe_consumer(GROUP)
     assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Reconciling", 2, 2)
-    one, two = described.members
-    assert (one.member_id, one.instance_id, one.rack_id, one.member_type) == (first.name, "i", "r", 1)
-    assert [t.partitions for t in one.assignment.topic_partitions] == [[0, 1]]
-    assert [t.topic_name for t in one.target_assignment.topic_partitions] == ["t"]
-    assert two.assignment.topic_partitions == []
-    assert [len(t.partitions) for t in two.target_assignment.topic_partitions] == [1]
-    assert two.member_id == second.name
+    described_first, described_second = described.members
+    assert (
+        described_first.member_id,
+        described_first.instance_id,
+        described_first.rack_id,
+        described_first.member_type,
+    ) == (first.name, "i", "r", 1)
+    assert [t.partitions for t in described_first.assignment.topic_partitions] == [[0, 1]]
+    assert [t.topic_name for t in described_first.target_assignment.topic_partitions] == ["t"]
+    assert described_second.assignment.topic_partitions == []
+    assert [len(t.partitions) for t in described_second.target_assignment.topic_partitions] == [1]
+    assert described_second.member_id == second.name
     assert _code(harness, "describe_consumer", "other") is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_a_classic_description_does_not_know_the_group() -> None:
+def test_describe_groups_does_not_know_a_consumer_group() -> None:
     harness = ConsumerHarness({"t": 1})
     harness.member("t")
     assert _code(harness, "describe", GROUP) is ErrorCode.GROUP_ID_NOT_FOUND

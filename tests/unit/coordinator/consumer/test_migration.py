@@ -21,7 +21,8 @@ from tests.unit.coordinator.harness import GROUP, SESSION
 
 
 def subscription(topics: tuple[str, ...] = ("t",), owned: set[Place] | None = None) -> bytes:
-    """What a cooperative consumer says. None of owned: an eager one, which gives up everything before it joins."""
+    """The subscription of a cooperative consumer. Without `owned`: an eager consumer, which
+    revokes everything before it joins."""
     message = ConsumerProtocolSubscription(topics=list(topics))
     if owned is None:
         return b"\x00\x00" + message.to_bytes(0)
@@ -29,7 +30,7 @@ def subscription(topics: tuple[str, ...] = ("t",), owned: set[Place] | None = No
     for name, index in sorted(owned):
         by_topic.setdefault(name, []).append(index)
     message.owned_partitions = [
-        ConsumerProtocolSubscriptionTopicPartition(topic=name, partitions=found) for name, found in by_topic.items()
+        ConsumerProtocolSubscriptionTopicPartition(topic=name, partitions=indexes) for name, indexes in by_topic.items()
     ]
     return b"\x00\x01" + message.to_bytes(1)
 
@@ -40,7 +41,8 @@ def assignment(*places: Place, user_data: bytes | None = None) -> bytes:
         by_topic.setdefault(name, []).append(index)
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
-            ConsumerProtocolAssignmentTopicPartition(topic=name, partitions=found) for name, found in by_topic.items()
+            ConsumerProtocolAssignmentTopicPartition(topic=name, partitions=indexes)
+            for name, indexes in by_topic.items()
         ],
         user_data=user_data,
     )
@@ -79,9 +81,9 @@ class ClassicClient:
         assert answer.code is ErrorCode.NONE, answer.code
         self.name, self.generation = answer.response.member_id, answer.response.generation_id
 
-    def sync(self, given: dict[str, bytes] | None = None) -> ErrorCode:
+    def sync(self, assignments: dict[str, bytes] | None = None) -> ErrorCode:
         answer = self.harness.sync(
-            self.name, self.generation, given, instance_id=self.instance_id, protocol=("consumer", None)
+            self.name, self.generation, assignments, instance_id=self.instance_id, protocol=("consumer", None)
         )
         if answer.response is not None and answer.code is ErrorCode.NONE:
             self.take(answer.response)
@@ -89,13 +91,18 @@ class ClassicClient:
 
     def take(self, response: Any) -> None:
         owned = read_assignment(bytes(response.assignment), "", 0, self.harness.topics)
-        self.owned = {(self.harness.topics.name_of(one) or "?", i) for one, found in owned.items() for i in found}
+        self.owned = {
+            (self.harness.topics.name_of(topic_uuid) or "?", i)
+            for topic_uuid, indexes in owned.items()
+            for i in indexes
+        }
 
     def beat(self) -> ErrorCode:
         return self.harness.heartbeat(self.name, self.generation, self.instance_id)
 
     def go_on(self) -> bool:
-        """As the client does: a heartbeat, and where that says so, join and sync. Whether there was something new."""
+        """As the client does: a heartbeat, and where that says so, join and sync. Whether there was
+        something new."""
         code = self.beat()
         if code is ErrorCode.NONE:
             return False
@@ -120,7 +127,7 @@ def classic_group(harness: ConsumerHarness, count: int, **options: Any) -> list[
         client.joined(answer)
     topic = harness.topics.get("t")
     assert topic is not None
-    given = {
+    assignments = {
         client.name: assignment(*(("t", p) for p in range(topic.partitions) if p % count == index))
         for index, client in enumerate(clients)
     }
@@ -129,7 +136,7 @@ def classic_group(harness: ConsumerHarness, count: int, **options: Any) -> list[
         harness.sync(
             client.name,
             client.generation,
-            given if client.name == answer.response.leader else None,
+            assignments if client.name == answer.response.leader else None,
             protocol=("consumer", protocol),
         )
         for client, answer in zip(clients, answers, strict=True)
@@ -202,7 +209,7 @@ def test_members_of_both_protocols_share_the_partitions_after_an_upgrade(coopera
     new = harness.member("t")
     assert harness.group.type == "consumer"
     assert harness.group.epoch == generation + 1
-    # They keep what they have until they have been told to give it up.
+    # They keep their partitions until they are asked to revoke them.
     assert new.owned == set()
     settle(harness, classic, [new])
     assert [len(client.owned) for client in (*classic, new)] == [2, 2, 2]
@@ -226,7 +233,7 @@ def test_a_group_is_moved_over_member_by_member() -> None:
     settle(harness, [], new)
 
 
-def test_who_waits_for_the_rebalance_of_the_classic_group_joins_the_new_one() -> None:
+def test_a_member_in_the_rebalance_of_the_classic_group_joins_the_new_one() -> None:
     harness = ConsumerHarness({"t": 4})
     (first,) = classic_group(harness, 1)
     second = ClassicClient(harness)
@@ -322,7 +329,7 @@ def test_a_classic_member_joins_a_group_of_the_new_protocol() -> None:
     assert (len(client.owned), len(new.owned)) == (2, 2)
 
 
-def test_a_classic_member_is_told_to_join_when_its_partitions_are_free() -> None:
+def test_a_classic_member_is_asked_to_join_when_its_partitions_are_free() -> None:
     harness = ConsumerHarness({"t": 2})
     new = harness.member("t")
     client = ClassicClient(harness)

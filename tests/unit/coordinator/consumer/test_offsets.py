@@ -1,4 +1,4 @@
-"""Who may commit and fetch the offsets of a group of the new protocol, and when they are forgotten."""
+"""Commits, fetches and expiry of offsets in groups of the new protocol."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_older_epoch_will_do_for_what_the_member_has_had_since() -> None:
     assert commit(harness, member.name, old - 1, ("t", 0)) is ErrorCode.STALE_MEMBER_EPOCH
 
 
-def test_what_a_member_is_giving_up_it_may_still_commit() -> None:
+def test_a_member_may_commit_partitions_that_it_is_revoking() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t")
     harness.member("t")
@@ -99,7 +99,7 @@ def fetch(harness: ConsumerHarness, member_id: str | None, epoch: int) -> ErrorC
     return ErrorCode.NONE
 
 
-def test_who_says_which_member_it_is_fetches_with_its_epoch() -> None:
+def test_a_fetch_with_a_member_id_needs_the_members_epoch() -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
     assert fetch(harness, None, -1) is ErrorCode.NONE
@@ -112,12 +112,12 @@ def test_offsets_of_topics_in_use_are_not_deleted() -> None:
     harness = ConsumerHarness({"t": 1, "u": 1})
     member = harness.member("t")
     harness.commit({("t", 0): 1, ("u", 0): 2}, member_id=member.name, generation=member.epoch)
-    gone, in_use = harness.shard.delete_offsets(GROUP, [("t", 0), ("u", 0)])
-    assert [(record.topic, record.value) for record in gone] == [("u", None)]
+    deleted, in_use = harness.shard.delete_offsets(GROUP, [("t", 0), ("u", 0)])
+    assert [(record.topic, record.value) for record in deleted] == [("u", None)]
     assert in_use == {"t"}
 
 
-def test_offsets_of_topics_that_nobody_subscribes_to_are_forgotten_in_time() -> None:
+def test_offsets_of_unsubscribed_topics_expire() -> None:
     harness = ConsumerHarness({"t": 1, "u": 1})
     member = harness.member("t")
     harness.commit({("t", 0): 1, ("u", 0): 2}, member_id=member.name, generation=member.epoch)

@@ -1,4 +1,5 @@
-"""Whatever members do, however often they, the network and the coordinator fail: nobody has what another still has."""
+"""Whatever members do, however often they, the network and the coordinator fail: no partition
+has two owners."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ TOPICS = ("a", "b", "c")
 
 
 class Consumer:
-    """One that does things in its own time: it learns of an assignment, gives up, and takes, in separate steps."""
+    """One that does things in its own time: it learns of an assignment, gives up, and takes, in
+    separate steps."""
 
     def __init__(self, harness: ConsumerHarness, name: str, instance_id: str | None, topics: tuple[str, ...]) -> None:
         self.harness = harness
@@ -33,14 +35,14 @@ class Consumer:
         self.pattern: str | None = None
         self.epoch = 0
         self.owned: set[Place] = set()
-        self.wanted: set[Place] = set()  # the last assignment that it was told of
-        self.says_all = True  # with its next heartbeat, since it cannot know what the coordinator knows
-        self.told: set[Place] = set()
+        self.target: set[Place] = set()  # the last assignment it received
+        self.says_all = True  # with its next heartbeat: it cannot know the coordinator's state
+        self.reported: set[Place] = set()
         self.is_running = True
 
     @property
     def is_member(self) -> bool:
-        """The coordinator counts it in, and it has not been told otherwise."""
+        """A member of the group that has not learned otherwise."""
         group = self.harness.shard.groups.get(GROUP)
         member = group.members.get(self.name) if group is not None else None
         return member is not None and self.epoch > 0 and member.epoch != -2
@@ -50,10 +52,10 @@ class Consumer:
         joins = self.epoch == 0
         if joins:
             self.owned.clear()
-            self.wanted.clear()
+            self.target.clear()
         if joins or self.says_all:
             fields |= {"topics": self.topics, "pattern": self.pattern, "rebalance_timeout_ms": REBALANCE}
-        if joins or self.says_all or self.owned != self.told:
+        if joins or self.says_all or self.owned != self.reported:
             fields["owned"] = sorted(self.owned)
         reported = set(self.owned)
         response = self.harness.beat(self.name, self.epoch, **fields)
@@ -73,17 +75,17 @@ class Consumer:
             return
         assert code is ErrorCode.NONE, (code, response.error_message)
         if "owned" in fields:
-            self.told = reported
+            self.reported = reported
         self.says_all = False
         self.epoch = response.member_epoch
         if response.assignment is not None:
-            self.wanted = assigned(self.harness, response)
+            self.target = assigned(self.harness, response)
 
     def give_up(self) -> None:
-        self.owned &= self.wanted
+        self.owned &= self.target
 
     def take(self) -> None:
-        self.owned = set(self.wanted)
+        self.owned = set(self.target)
 
     def stop(self) -> None:
         self.is_running = False
@@ -117,12 +119,12 @@ class Groups(RuleBasedStateMachine):
         pattern=st.sampled_from([None, None, None, "[ab]", ".*"]),
     )
     def start(self, topics: tuple[str, ...], instance_id: str | None, pattern: str | None) -> Any:
-        if sum(one.is_running for one in self.all) >= 5:
+        if sum(member.is_running for member in self.all) >= 5:
             return multiple()
         return self._start(topics, instance_id, pattern)
 
     def _pick(self, number: int) -> Consumer | None:
-        running = [one for one in self.all if one.is_running]
+        running = [member for member in self.all if member.is_running]
         return running[number % len(running)] if running else None
 
     @rule(number=st.integers(0, 4), then=st.sampled_from(["", "give up", "take", "take"]))
@@ -138,15 +140,15 @@ class Groups(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 4), waits=st.booleans())
     def come_to_rest(self, number: int, waits: bool) -> None:
-        """All but one go on as they should; that one may be slow to give up what it has."""
+        """All but one member behave correctly; that one may be slow to revoke."""
         slow = self._pick(number)
         for _ in range(3):
-            for one in self.all:
-                if one.is_running:
-                    one.beat()
-                    if one is not slow or not waits:
-                        one.give_up()
-                        one.take()
+            for member in self.all:
+                if member.is_running:
+                    member.beat()
+                    if member is not slow or not waits:
+                        member.give_up()
+                        member.take()
 
     @rule(number=st.integers(0, 4))
     def an_answer_is_lost(self, number: int) -> None:
@@ -198,20 +200,20 @@ class Groups(RuleBasedStateMachine):
         slow = self._pick(number)
         for _ in range(REBALANCE // 10_000 + 1):
             self.harness.advance(10_000)
-            for one in self.all:
-                if one.is_running:
-                    one.beat()
-                    if one is not slow:
-                        one.give_up()
-                        one.take()
+            for member in self.all:
+                if member.is_running:
+                    member.beat()
+                    if member is not slow:
+                        member.give_up()
+                        member.take()
 
     @rule(name=st.sampled_from(TOPICS), count=st.integers(0, 6))
     def topic_changes(self, name: str, count: int) -> None:
-        known = self.harness.topics.get(name)
+        existing = self.harness.topics.get(name)
         if count == 0:
-            if known is not None:
+            if existing is not None:
                 self.harness.topics.remove(name)
-        elif known is None or count > known.partitions:
+        elif existing is None or count > existing.partitions:
             self.harness.topics.set(name, count)
 
     @rule()
@@ -229,23 +231,24 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def all_go_on(self) -> None:
-        """Members that keep sending heartbeats get to a stable group in which everything has an owner."""
-        running = [one for one in self.all if one.is_running]
+        """Members that keep sending heartbeats get to a stable group in which everything has an
+        owner."""
+        running = [member for member in self.all if member.is_running]
         for _ in range(4):
-            # Who is gone is out.
+            # Removed members are not in the group.
             self.harness.advance(SESSION // 4 + 1)
             self._round(running)
         for _ in range(30):
             self.harness.advance(1_000)
             self._round(running)
-        self._check_settled([one for one in running if one.is_running])
+        self._check_settled([member for member in running if member.is_running])
 
     def _round(self, running: list[Consumer]) -> None:
-        for one in running:
-            if one.is_running:
-                one.beat()
-                one.give_up()
-                one.take()
+        for member in running:
+            if member.is_running:
+                member.beat()
+                member.give_up()
+                member.take()
 
     def _check_settled(self, running: list[Consumer]) -> None:
         group = self.harness.shard.groups.get(GROUP)
@@ -253,7 +256,7 @@ class Groups(RuleBasedStateMachine):
             assert group is None or group.is_empty
             return
         assert group is not None and group.state_name == "Stable", group and group.state_name
-        owned = sorted(place for one in running for place in one.owned)
+        owned = sorted(place for member in running for place in member.owned)
         subscribed = group.subscribed_topics()
         there = [
             (name, index)
@@ -268,10 +271,10 @@ class Groups(RuleBasedStateMachine):
     @invariant()
     def nobody_has_what_another_has(self) -> None:
         owner: dict[Place, str] = {}
-        for one in getattr(self, "all", ()):
-            if one.is_running and one.is_member:
-                for place in one.owned:
-                    assert owner.setdefault(place, one.name) == one.name, (place, owner[place], one.name)
+        for member in getattr(self, "all", ()):
+            if member.is_running and member.is_member:
+                for place in member.owned:
+                    assert owner.setdefault(place, member.name) == member.name, (place, owner[place], member.name)
 
     @invariant()
     def the_tables_agree(self) -> None:
@@ -283,15 +286,19 @@ class Groups(RuleBasedStateMachine):
         for member in group.members.values():
             current = member.current
             for owned in (current.assigned, current.revoking):
-                for one, partitions in owned.items():
+                for topic_uuid, partitions in owned.items():
                     for index in partitions:
-                        assert (one, index) not in owners
-                        owners[(one, index)] = member.member_id
+                        assert (topic_uuid, index) not in owners
+                        owners[(topic_uuid, index)] = member.member_id
             assert current.epoch <= group.epoch
             assert bool(current.revoking) == (current.state == MemberState.UNREVOKED_PARTITIONS) or current.epoch < 0
-        assert owners == {(one, index): m for one, by_index in group.owners.items() for index, m in by_index.items()}
+        assert owners == {
+            (topic_uuid, index): m for topic_uuid, by_index in group.owners.items() for index, m in by_index.items()
+        }
         assert group.assignment_epoch <= group.epoch
-        target = [(one, index) for found in group.target.values() for one in found for index in found[one]]
+        target = [
+            (entry, index) for assigned in group.target.values() for entry in assigned for index in assigned[entry]
+        ]
         assert len(target) == len(set(target))
 
 

@@ -44,12 +44,12 @@ EXAMPLES: list[Any] = [
 
 
 @pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
-def test_what_is_written_is_read_back(record: Any) -> None:
+def test_records_survive_a_round_trip(record: Any) -> None:
     assert layout.decode(*layout.encode(record)) == record
-    gone = record._replace(value=None)
-    key, value = layout.encode(gone)
+    tombstone = record._replace(value=None)
+    key, value = layout.encode(tombstone)
     assert value is None
-    assert layout.decode(key, None) == gone
+    assert layout.decode(key, None) == tombstone
     assert key == layout.encode(record)[0]
 
 
@@ -71,7 +71,7 @@ def test_assignments_from_before_there_were_epochs_count_from_the_members_epoch(
 
 
 @pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
-def test_bytes_that_are_cut_are_no_record(record: Any) -> None:
+def test_truncated_bytes_are_no_record(record: Any) -> None:
     key, value = layout.encode(record)
     assert value is not None
     with pytest.raises(ProtocolError):
@@ -81,12 +81,12 @@ def test_bytes_that_are_cut_are_no_record(record: Any) -> None:
             layout.decode(key, value[:-2])
 
 
-def replayed(*found: Any) -> Any:
+def replayed(*records: Any) -> Any:
     clock = FakeClock()
     from kavka.coordinator.group.config import GroupConfig
 
     shard = GroupShard(clock, FakeTimers(clock, lambda outcome: None), GroupConfig())
-    for record in found:
+    for record in records:
         shard.replay(record)
     return shard
 
@@ -104,7 +104,7 @@ def test_a_compacted_log_may_have_the_assignment_before_the_member() -> None:
     assert group.owner(ONE, 0) == "m"
 
 
-def test_who_took_a_partition_last_has_it_whatever_the_former_owner_writes_later() -> None:
+def test_the_last_owner_of_a_partition_keeps_it_whatever_the_former_owner_writes_later() -> None:
     first = records.CurrentRecord("g", "a", records.Current(1, 1, 0, {ONE: {0: 1}}, {}))
     second = records.CurrentRecord("g", "b", records.Current(2, 2, 0, {ONE: {0: 2}}, {}))
     later = records.CurrentRecord("g", "a", records.Current(3, 2, 0, {}, {}))

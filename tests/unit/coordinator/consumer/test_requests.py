@@ -1,4 +1,4 @@
-"""The requests of the new protocol over their bytes, with the broker's own metadata."""
+"""The requests of the consumer protocol through their codec, with the broker's metadata."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartb
 from kavka.protocol.messages.describe_groups import DescribeGroupsRequest
 from kavka.protocol.messages.list_groups import ListGroupsRequest
 from kavka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from kavka.protocol.messages.update_metadata import (
-    UpdateMetadataBroker,
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataTopicState,
+from kavka.replication.metadata_cache import (
+    LEADER_DURING_DELETION,
+    BrokerInfo,
+    MetadataCache,
+    MetadataUpdate,
+    PartitionInfo,
+    TopicUpdate,
 )
-from kavka.replication.metadata_cache import LEADER_DURING_DELETION, MetadataCache
 from tests.unit.coordinator.test_group_requests import TOPIC_ID, Services, commit, with_services
 
 
@@ -70,7 +71,7 @@ async def test_errors_come_with_their_message(services: Services) -> None:
 
 
 @with_services
-async def test_a_member_that_says_too_much_is_refused_and_leaves_nothing(services: Services) -> None:
+async def test_a_too_large_subscription_is_refused_and_changes_nothing(services: Services) -> None:
     offer(services)
     names = [f"{'x' * 200}-{number}" for number in range(6_000)]
     response = await services.ask(heartbeat(subscribed_topic_names=names), 1)
@@ -79,14 +80,14 @@ async def test_a_member_that_says_too_much_is_refused_and_leaves_nothing(service
 
 
 @with_services
-async def test_it_is_not_served_while_some_broker_cannot(services: Services) -> None:
+async def test_the_protocol_is_refused_until_all_brokers_support_it(services: Services) -> None:
     offer(services, 0)
     response = await services.ask(heartbeat(), 1)
     assert ErrorCode(response.error_code) is ErrorCode.UNSUPPORTED_VERSION
 
 
 @with_services
-async def test_groups_of_the_new_protocol_are_listed_but_not_described_as_classic_ones(services: Services) -> None:
+async def test_consumer_groups_are_listed_but_not_described_as_classic_groups(services: Services) -> None:
     offer(services)
     await services.ask(heartbeat(), 1)
     (listed,) = (await services.ask(ListGroupsRequest(types_filter=["Consumer"]), 5)).groups
@@ -98,52 +99,45 @@ async def test_groups_of_the_new_protocol_are_listed_but_not_described_as_classi
 
 
 @with_services
-async def test_commits_and_fetches_go_by_the_members_epoch(services: Services) -> None:
+async def test_commits_and_fetches_check_the_member_epoch(services: Services) -> None:
     offer(services)
     await services.ask(heartbeat(), 1)
     for epoch, code in ((1, ErrorCode.NONE), (2, ErrorCode.STALE_MEMBER_EPOCH)):
         response = await services.ask(commit(member_id="m", generation_id_or_member_epoch=epoch), 9)
         assert ErrorCode(response.topics[0].partitions[0].error_code) is code
-        asked = OffsetFetchRequestGroup(
+        requested = OffsetFetchRequestGroup(
             group_id="g",
             member_id="m",
             member_epoch=epoch,
             topics=[OffsetFetchRequestTopics(name="orders", partition_indexes=[0])],
         )
-        response = await services.ask(OffsetFetchRequest(groups=[asked]), 9)
+        response = await services.ask(OffsetFetchRequest(groups=[requested]), 9)
         assert ErrorCode(response.groups[0].error_code) is code
     old = await services.ask(commit(member_id="m", generation_id_or_member_epoch=1), 8)
     assert ErrorCode(old.topics[0].partitions[0].error_code) is ErrorCode.UNSUPPORTED_VERSION
 
 
 @with_services
-async def test_a_topic_that_grows_is_seen_with_the_next_heartbeat(services: Services) -> None:
+async def test_added_partitions_are_assigned_with_the_next_heartbeat(services: Services) -> None:
     offer(services)
     await services.ask(heartbeat(), 1)
-    services.tell_metadata("orders", TOPIC_ID, 5)
+    services.publish_metadata("orders", TOPIC_ID, 5)
     response = await services.ask(heartbeat(1), 1)
     assert response.member_epoch == 2
     assert response.assignment.topic_partitions[0].partitions == [0, 1, 2, 3, 4]
 
 
-# ---- what groups see of the metadata
+# ---- the metadata that groups see
 
 
 def tell(cache: MetadataCache, name: str, partitions: int, *, leader: int = 1, replicas: tuple[int, ...] = (1,)) -> int:
-    state = UpdateMetadataTopicState(
-        topic_name=name,
-        topic_id=UUID(int=len(name)),
-        partition_states=[
-            UpdateMetadataPartitionState(partition_index=index, leader=leader, replicas=list(replicas))
-            for index in range(partitions)
-        ],
-    )
-    brokers = [UpdateMetadataBroker(id=1, rack="r1"), UpdateMetadataBroker(id=2, rack="r2")]
-    cache.update(UpdateMetadataRequest(live_brokers=brokers, topic_states=[state]))
+    states = [PartitionInfo(index, leader, replicas=list(replicas)) for index in range(partitions)]
+    brokers = [BrokerInfo(1, "r1", {}), BrokerInfo(2, "r2", {})]
+    cache.update(MetadataUpdate(brokers=brokers, topics=[TopicUpdate(name, UUID(int=len(name)), states)]))
     return cache.topics_version
 
 
-def test_the_version_of_the_topics_goes_up_with_what_groups_care_for_and_nothing_else() -> None:
+def test_the_topic_version_increases_only_with_relevant_changes() -> None:
     cache = MetadataCache()
     topics = CachedTopics(cache)
     versions = [topics.version, tell(cache, "a", 2), tell(cache, "a", 3), tell(cache, "a", 3, replicas=(1, 2))]
@@ -161,7 +155,7 @@ def test_a_topic_has_the_racks_of_its_replicas() -> None:
     assert (topic.partitions, topic.racks) == (2, (frozenset(["r1", "r2"]),) * 2)
 
 
-def test_the_hash_tells_changes_of_the_groups_own_topics() -> None:
+def test_the_hash_changes_with_the_topics_of_the_group() -> None:
     cache = MetadataCache()
     topics = CachedTopics(cache)
     assert metadata_hash(["a", "bb"], topics) == 0
@@ -175,7 +169,7 @@ def test_the_hash_tells_changes_of_the_groups_own_topics() -> None:
     assert len({0, first, second, metadata_hash(["a", "bb"], topics)}) == 4
 
 
-def test_the_protocol_is_offered_when_every_broker_has_it() -> None:
+def test_the_protocol_is_offered_when_all_brokers_support_it() -> None:
     features = Features(SUPPORTED)
     assert SUPPORTED[GROUP_VERSION] == Levels(0, 1)
     ours = BrokerRegistration(1, (), 0, None, features=features.registered())

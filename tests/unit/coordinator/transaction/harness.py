@@ -1,4 +1,5 @@
-"""A shard of transactional ids with its records in a list, and partitions that note which markers they get."""
+"""A shard of transactional ids with its records in a list, and partitions that note which markers
+they get."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ B = TopicPartition("b", 7)
 
 
 class Harness:
-    """`failure` makes the appends that follow fail; `hold_markers` keeps the markers from being written."""
+    """`failure` makes the appends that follow fail; `hold_markers` keeps the markers from being
+    written."""
 
     def __init__(self, version: int = 2, **config: Any) -> None:
         self.clock = FakeClock()
@@ -55,7 +57,8 @@ class Harness:
             self._prepared(transactional_id, prepared)
 
     def submit(self, outcome: Outcome) -> Any:
-        """As the runtime does: replayed at once, undone where the write fails. `late`: written, but not in time."""
+        """As the runtime does: replayed at once, undone where the write fails. `late`: written, but
+        not in time."""
         for record in outcome.records:
             self.shard.replay(record)
         error = None
@@ -64,7 +67,7 @@ class Harness:
             error = KafkaError(self.failure)
         else:
             self.log += [records.encode(record) for record in outcome.records]
-            self.shard.journal.forget()
+            self.shard.journal.clear()
             if outcome.records and self.late is not None:
                 error = KafkaError(self.late)
         if outcome.on_append is not None:
@@ -74,7 +77,7 @@ class Harness:
         return outcome.response
 
     def restart(self) -> None:
-        """The coordinator is gone with all it knew; another one reads the records."""
+        """The coordinator loses its state; another one loads the records."""
         self.timers.timers.clear()
         self.held.clear()
         self.shard = self._shard()
@@ -82,7 +85,7 @@ class Harness:
             decoded = records.decode(memoryview(key), None if value is None else memoryview(value))
             assert decoded is not None
             self.shard.replay(decoded)
-        self.shard.journal.forget()
+        self.shard.journal.clear()
         for outcome in self.shard.on_loaded():
             self.submit(outcome)
 
@@ -103,7 +106,7 @@ class Harness:
             if answer.error is ErrorCode.NONE:
                 return answer
             assert answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
-        raise AssertionError("asked to try again for ever")
+        raise AssertionError("retried forever")
 
     def add(
         self, producer: Producer, *partitions: TopicPartition, transactional_id: str = ID, version: int = 0
@@ -145,6 +148,6 @@ class Harness:
     def at_epoch(self, epoch: int) -> Producer:
         """The producer of ID, as if it had come to this epoch."""
         producer = self.init_again()
-        found = self.transaction
-        self.submit(Outcome((records.TransactionRecord(ID, found._replace(epoch=epoch)),)))
+        transaction = self.transaction
+        self.submit(Outcome((records.TransactionRecord(ID, transaction._replace(epoch=epoch)),)))
         return Producer(producer.producer_id, epoch)

@@ -1,4 +1,4 @@
-"""One node with real logs and real coordinators, on a loop and a clock that tests turn by hand."""
+"""One node with real logs and real coordinators, on a loop and a clock that tests control."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from kavka.common.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kavka.common.types import TopicPartition
 from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.transaction.service import TransactionCoordinator
-from kavka.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
-from kavka.protocol.messages.update_metadata import (
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataTopicState,
-)
 from kavka.records.control import parse_end_marker
-from kavka.replication.metadata_cache import LEADER_DURING_DELETION, MetadataCache
+from kavka.replication.metadata_cache import (
+    LEADER_DURING_DELETION,
+    MetadataCache,
+    MetadataUpdate,
+    PartitionInfo,
+    TopicUpdate,
+)
 from kavka.replication.partition import Partition
+from kavka.replication.partition_state import LeaderAndIsr
+from kavka.replication.staged_appends import StagedAppends
 from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
@@ -44,34 +46,29 @@ SETTINGS = {name.replace(".", "_"): value for name, value in BROKER_CONFIGS.defa
 
 
 class Replicas:
-    """As much of a ReplicaManager as markers and produce requests use."""
+    """The part of a ReplicaManager that markers and produce requests use."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.staged_appends = StagedAppends()
         self._cache = cache
 
     def leader(self, topic: str, index: int) -> Partition:
-        found = self.partitions.get(TopicPartition(topic, index))
-        if found is None or found.log is None:
+        partition = self.partitions.get(TopicPartition(topic, index))
+        if partition is None or partition.log is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if not found.is_leader:
+        if not partition.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return found
+        return partition
+
+    def count_failed_produce(self, topic: str, index: int) -> None:
+        pass
 
     def topic_name(self, topic_id: UUID) -> str:
         name = self._cache.topic_name(topic_id)
         if name is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return name
-
-    def note_staged(self, partition: Partition, answer: Any) -> None:
-        self._staged = [*getattr(self, "_staged", []), partition]
-
-    def write_staged(self) -> None:
-        staged, self._staged = getattr(self, "_staged", []), []
-        for partition in staged:
-            partition.write_staged()
-            partition.advance()
 
 
 class ProducerIds:
@@ -84,7 +81,7 @@ class ProducerIds:
 
 
 class Channel:
-    """The way to other brokers: keeps what is sent until a test answers it."""
+    """A channel to other brokers that stores requests until the test responds."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any, list[TopicPartition], Any]] = []
@@ -97,7 +94,7 @@ class Channel:
 
 
 class Node:
-    """`hold(tp)` keeps what is written to a partition from being committed until `release(tp)`."""
+    """`hold(tp)` prevents commits in a partition until `release(tp)`."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.path = path
@@ -137,7 +134,7 @@ class Node:
         self.transactions.start()
 
     def restart(self, *partitions: TopicPartition, epoch: int = 2) -> None:
-        """Killed, and started again with these partitions."""
+        """Restart after a crash, with these partitions."""
         self.transactions.stop()
         self.groups.stop()
         for partition in self.replicas.partitions.values():
@@ -149,29 +146,28 @@ class Node:
 
     # ---- partitions
 
-    def lead(self, tp: TopicPartition, *, epoch: int = 1, known: bool = True, **config: Any) -> Partition:
-        """This broker leads the partition, and (if `known`) everybody knows it."""
+    def lead(self, tp: TopicPartition, *, epoch: int = 1, is_published: bool = True, **config: Any) -> Partition:
+        """This broker leads the partition; if `is_published`, the metadata says so."""
         topic_id = UUID(int=abs(hash(tp.topic)))
         partition = self.replicas.partitions.get(tp)
         if partition is None:
             partition = Partition(tp, topic_id, ME, self._worker(tp), self.metrics.of_topic(tp.topic))
         log = partition.log or Log.open(self.path / str(tp), tp, LogConfig(**config), self.clock, clean_shutdown=False)
-        state = LeaderAndIsrPartitionState(leader=ME, leader_epoch=epoch, isr=[ME], replicas=[ME])
+        state = LeaderAndIsr(leader=ME, leader_epoch=epoch, isr=frozenset((ME,)), replicas=(ME,))
         partition.make_leader(state, log)
         self.replicas.partitions[tp] = partition
-        if known:
+        if is_published:
             self.tell(tp, ME)
         self.groups.on_leadership(partition, True)
         self.transactions.on_leadership(partition, True)
         return partition
 
     def tell(self, tp: TopicPartition, leader: int) -> None:
-        """What the controller says of a partition; LEADER_DURING_DELETION: its topic is gone."""
-        state = UpdateMetadataPartitionState(partition_index=tp.partition, leader=leader, replicas=[leader])
-        topic = UpdateMetadataTopicState(
-            topic_name=tp.topic, topic_id=UUID(int=abs(hash(tp.topic))), partition_states=[state]
-        )
-        self.cache.update(UpdateMetadataRequest(topic_states=[topic]))
+        """The controller's metadata of a partition; LEADER_DURING_DELETION: its topic is being
+        deleted."""
+        state = PartitionInfo(tp.partition, leader, replicas=[leader])
+        topic = TopicUpdate(tp.topic, UUID(int=abs(hash(tp.topic))), [state])
+        self.cache.update(MetadataUpdate(topics=[topic]))
 
     def delete(self, tp: TopicPartition) -> None:
         partition = self.replicas.partitions.pop(tp)
@@ -181,8 +177,7 @@ class Node:
 
     def resign(self, tp: TopicPartition) -> None:
         partition = self.replicas.partitions[tp]
-        partition.leader_id = 5
-        partition.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        partition.stop()
         self.tell(tp, 5)
         self.groups.on_leadership(partition, False)
         self.transactions.on_leadership(partition, False)
@@ -201,7 +196,7 @@ class Node:
         return run
 
     def hold(self, tp: TopicPartition) -> None:
-        """Needs a log with flush_messages=1: its high watermark then waits for a worker."""
+        """Needs a log with flush_messages=1, whose high watermark waits for a worker."""
         self.held.setdefault(tp, [])
 
     def release(self, tp: TopicPartition) -> None:
@@ -209,28 +204,28 @@ class Node:
             finish()
         self.loop.turn()
 
-    # ---- looking
+    # ---- queries
 
     def log(self, tp: TopicPartition) -> Log:
-        found = self.replicas.partitions[tp].log
-        assert found is not None
-        return found
+        records = self.replicas.partitions[tp].log
+        assert records is not None
+        return records
 
     def markers(self, tp: TopicPartition) -> list[tuple[int, int, bool, int]]:
         """(producer id, epoch, committed, coordinator epoch) of each."""
-        found = []
+        markers = []
         for batch in stored_batches(self.log(tp)):
             if batch.is_control:
                 marker = parse_end_marker(batch)
                 assert marker is not None
-                found.append((batch.producer_id, batch.producer_epoch, marker.commit, marker.coordinator_epoch))
-        return found
+                markers.append((batch.producer_id, batch.producer_epoch, marker.commit, marker.coordinator_epoch))
+        return markers
 
     def state(self, transactional_id: str) -> str:
         return self.transactions.host(transactional_id).shard.transactions[transactional_id].state.value
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """As if the loop called it."""
+        """Run as a callback of the loop."""
         asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
         try:
             return function(*args)
@@ -238,7 +233,8 @@ class Node:
             asyncio._set_running_loop(None)
 
     def run(self, awaitable: Any, wait_ms: int = 0) -> Any:
-        """The result of a coroutine or future, when turning the loop (or waiting at its clock) is enough to have it."""
+        """The result of a coroutine or future that completes by running the loop or advancing its
+        clock."""
         if asyncio.isfuture(awaitable):
             self.loop.turn()
             return awaitable.result()

@@ -1,10 +1,13 @@
-"""Any sequence of requests, timeouts, failed writes and restarts, from producers of which only the last may write.
+"""Any sequence of requests, timeouts, failed writes and restarts, from producers of which only the
+last may write.
 
-The model keeps for every producer what it was told and what it has written where. What must hold:
-- a transaction whose commit was answered has commit markers in all its partitions in the end, and never an abort;
-- no transaction has both kinds of markers;
-- a producer that was fenced never gets a partition into a transaction, or ends one, again;
-- epochs never go down while the producer id stays.
+The model stores the responses and the writes of every producer. Invariants:
+
+- a transaction whose commit was acknowledged has commit markers in all its partitions in the end,
+  and never an abort marker
+- no transaction has both kinds of markers
+- a fenced producer never adds a partition to a transaction or ends one again
+- epochs never decrease while the producer id stays
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ class Transactions(RuleBasedStateMachine):
         self.harness = Harness()
         self.clients: list[Client] = []
         self.owner: dict[str, Client] = {}
-        # By the identity that a marker shows: what the decision was, where it was answered.
+        # The decisions with a response, by the identity in the marker.
         self.answered: list[tuple[Producer, int, bool, frozenset[TopicPartition]]] = []
         self.highest: dict[int, int] = {}
 
@@ -78,8 +81,8 @@ class Transactions(RuleBasedStateMachine):
         )
         if answer is None:
             assert not client.superseded, "a fenced producer got a partition into a transaction"
-            found = self.harness.shard.transactions[client.transactional_id]
-            if client.open - found.partitions:
+            transaction = self.harness.shard.transactions[client.transactional_id]
+            if client.open - transaction.partitions:
                 client.open = set()
             client.open |= partitions
 
@@ -131,15 +134,19 @@ class Transactions(RuleBasedStateMachine):
     def nearly_out_of_epochs(self, data: Any) -> None:
         """The owner of an id that is at rest has come to its last epochs."""
         transactional_id = data.draw(st.sampled_from(sorted(self.owner)))
-        found = self.harness.shard.transactions[transactional_id]
+        transaction = self.harness.shard.transactions[transactional_id]
         client = self.owner[transactional_id]
-        if found.state not in AT_REST or found.epoch != client.producer.epoch or self.harness.failure is not None:
+        if (
+            transaction.state not in AT_REST
+            or transaction.epoch != client.producer.epoch
+            or self.harness.failure is not None
+        ):
             return
-        if found.producer_id != client.producer.producer_id or found.epoch >= 32765:
+        if transaction.producer_id != client.producer.producer_id or transaction.epoch >= 32765:
             return
-        grown = found._replace(epoch=32765)
+        grown = transaction._replace(epoch=32765)
         self.harness.submit(self.harness.shard._write(transactional_id, grown, None))
-        client.producer = Producer(found.producer_id, 32765)
+        client.producer = Producer(transaction.producer_id, 32765)
 
     # ---- what must hold
 
@@ -153,31 +160,31 @@ class Transactions(RuleBasedStateMachine):
             for producer_id, epoch, commit in markers:
                 if (producer_id, epoch) in kinds:
                     kinds[(producer_id, epoch)].add(commit)
-            assert all(len(found) == 1 for found in kinds.values())
+            assert all(len(kind) == 1 for kind in kinds.values())
 
     @invariant()
     def epochs_never_go_down(self) -> None:
-        for found in self.harness.shard.transactions.values():
-            assert 0 <= found.epoch <= 32767
+        for transaction in self.harness.shard.transactions.values():
+            assert 0 <= transaction.epoch <= 32767
             if self.harness.failure is None:
-                assert found.epoch >= self.highest.get(found.producer_id, 0)
-                self.highest[found.producer_id] = found.epoch
+                assert transaction.epoch >= self.highest.get(transaction.producer_id, 0)
+                self.highest[transaction.producer_id] = transaction.epoch
 
     @invariant()
     def the_log_says_what_the_coordinator_knows(self) -> None:
-        known = self.harness.shard.transactions
+        transactions = self.harness.shard.transactions
         copy = Harness()
         copy.hold_markers = True
         copy.log = list(self.harness.log)
         copy.restart()
-        assert {n: t._replace(last_epoch=-1) for n, t in known.items()} == copy.shard.transactions
+        assert {n: t._replace(last_epoch=-1) for n, t in transactions.items()} == copy.shard.transactions
 
     def teardown(self) -> None:
-        """In the end, with nothing in the way, every decision that was answered is in every partition."""
+        """In the end, without faults, every decision with a response is in every partition."""
         self.harness.failure = None
         self.harness.hold_markers = False
         self.harness.restart()
-        assert not any(found.state in ENDING for found in self.harness.shard.transactions.values())
+        assert not any(transaction.state in ENDING for transaction in self.harness.shard.transactions.values())
         for producer, epoch, commit, partitions in self.answered:
             for tp in partitions:
                 assert (producer.producer_id, epoch, commit) in self.harness.markers.get(tp, []), (tp, producer, commit)

@@ -67,7 +67,7 @@ transactions = st.builds(
 
 
 @given(st.text(max_size=9), transactions, st.sampled_from([OLD_VALUE, FLEXIBLE_VALUE]))
-def test_what_was_written_is_read(name: str, transaction: Transaction, version: int) -> None:
+def test_records_survive_a_round_trip(name: str, transaction: Transaction, version: int) -> None:
     if transaction.state is EMPTY:
         transaction = transaction._replace(partitions=frozenset())
     expected = transaction

@@ -1,4 +1,5 @@
-"""The transaction coordinator with real logs: what is in which of them when, also when one cannot be written."""
+"""The transaction coordinator with real logs: what is in which of them when, also when one cannot
+be written."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.coordinator.runtime import HostState
+from kavka.coordinator.shard_host import HostState
 from kavka.coordinator.transaction.markers import Marker
 from kavka.coordinator.transaction.shard import Producer
 from kavka.protocol.messages.txn_offset_commit import (
@@ -43,7 +44,7 @@ def add(node: Node, producer: Producer, *partitions: TopicPartition, version: in
 
 
 def end(node: Node, producer: Producer, commit: bool, version: int = 0) -> Any:
-    return node.transactions.end(ID, producer.producer_id, producer.epoch, commit, version, lambda found: found)
+    return node.transactions.end(ID, producer.producer_id, producer.epoch, commit, version, lambda result: result)
 
 
 def write(node: Node, producer: Producer, tp: TopicPartition, sequence: int = 0) -> int:
@@ -84,7 +85,7 @@ def test_a_transaction_is_decided_then_marked_then_complete_within_one_request(n
     assert node.state(ID) == "Ongoing", "the next one can begin at once"
 
 
-def test_nobody_is_told_and_nothing_is_marked_before_the_decision_is_committed(tmp_path: Path) -> None:
+def test_there_is_no_response_and_no_marker_before_the_decision_is_committed(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.lead(STATE, flush_messages=1)
     node.lead(A)
@@ -149,13 +150,13 @@ def test_a_partition_whose_topic_was_deleted_holds_nothing_up(node: Node) -> Non
     assert node.state(ID) == "CompleteCommit", "one that has been there for long knows"
 
 
-def test_a_partition_that_is_not_heard_of_yet_is_not_taken_for_a_deleted_one(node: Node) -> None:
+def test_a_partition_without_metadata_is_not_treated_as_deleted(node: Node) -> None:
     producer = init(node)
     add(node, producer, A)
     write(node, producer, A)
     prepared = _prepare_without_markers(node, producer)
     node.restart()
-    node.lead(STATE, epoch=2, known=False)
+    node.lead(STATE, epoch=2, is_published=False)
     node.loop.advance(3000)
     assert node.state(ID) == "PrepareCommit", "nothing is known of any topic"
     node.lead(A, epoch=2)
@@ -187,7 +188,8 @@ def test_a_coordinator_that_starts_again_ends_what_was_decided(node: Node) -> No
 
 
 def test_markers_are_written_again_after_a_crash_before_the_completion_is_known(node: Node) -> None:
-    """With the newer protocol the marker's epoch is already that of the partition: it is the same marker once more."""
+    """With the newer protocol the marker's epoch is already that of the partition: it is the same
+    marker once more."""
     producer = init(node)
     add(node, producer, A, version=2)
     write(node, producer, A)
@@ -198,7 +200,7 @@ def test_markers_are_written_again_after_a_crash_before_the_completion_is_known(
     node.loop.turn()
     assert node.state(ID) == "CompleteCommit"
     marker = (producer.producer_id, 1, True)
-    assert [found[:3] for found in node.markers(A)] == [marker, marker]
+    assert [marker[:3] for marker in node.markers(A)] == [marker, marker]
     assert node.log(A).last_stable_offset == node.log(A).end_offset
 
 
@@ -233,18 +235,18 @@ def test_a_completion_that_cannot_be_written_is_tried_again(node: Node, monkeypa
     producer = init(node)
     add(node, producer, A)
     log = node.log(STATE)
-    append = type(log.active.file).append
+    append = type(log.active_segment.file).append
     writes = 0
 
     def fail_second(self: Any, *args: Any) -> None:
         nonlocal writes
-        if self is log.active.file:
+        if self is log.active_segment.file:
             writes += 1
             if writes == 2:
                 raise OSError(28, "No space left on device")
         append(self, *args)
 
-    monkeypatch.setattr(type(log.active.file), "append", fail_second)
+    monkeypatch.setattr(type(log.active_segment.file), "append", fail_second)
     node.run(end(node, producer, True))
     assert node.state(ID) == "PrepareCommit"
     node.loop.advance(200)
@@ -255,7 +257,7 @@ def test_a_completion_that_cannot_be_written_is_tried_again(node: Node, monkeypa
 def test_an_end_that_cannot_be_written_changes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = init(node)
     add(node, producer, A)
-    file = type(node.log(STATE).active.file)
+    file = type(node.log(STATE).active_segment.file)
     append = file.append
 
     def fail(*_: Any) -> None:
@@ -331,12 +333,12 @@ def test_a_partition_with_a_later_epoch_has_the_marker_already(node: Node) -> No
 
 
 def commit_offset(node: Node, producer: Producer, offset: int) -> ErrorCode:
-    asked = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     answer = TxnOffsetCommitResponsePartition(partition_index=0)
     request = TxnOffsetCommitRequest(
         transactional_id=ID, group_id="g", producer_id=producer.producer_id, producer_epoch=producer.epoch
     )
-    items = [("a", ZERO_UUID, asked, answer)]
+    items = [("a", ZERO_UUID, partition, answer)]
     node.run(node.groups.commit_in_transaction(request, items, answer))
     return ErrorCode(answer.error_code)
 
@@ -349,12 +351,12 @@ def test_offsets_count_when_the_transaction_is_committed(node: Node, commit: boo
     shard = node.groups.host("g").shard
     assert shard.offsets.get("g", "a", 0) is None
     node.run(end(node, producer, commit))
-    found = shard.offsets.get("g", "a", 0)
-    assert (None if found is None else found.offset) == (5 if commit else None)
+    committed = shard.offsets.get("g", "a", 0)
+    assert (None if committed is None else committed.offset) == (5 if commit else None)
     assert node.state(ID).startswith("Complete")
     node.restart(A, OFFSETS, STATE)
-    found = node.groups.host("g").shard.offsets.get("g", "a", 0)
-    assert (None if found is None else found.offset) == (5 if commit else None)
+    committed = node.groups.host("g").shard.offsets.get("g", "a", 0)
+    assert (None if committed is None else committed.offset) == (5 if commit else None)
 
 
 def test_offsets_that_are_decided_count_when_their_coordinator_has_loaded_them(node: Node) -> None:
@@ -370,8 +372,8 @@ def test_offsets_that_are_decided_count_when_their_coordinator_has_loaded_them(n
     node.lead(OFFSETS, epoch=2)
     node.loop.advance(1100)
     assert node.state(ID) == "CompleteCommit"
-    found = node.groups.host("g").shard.offsets.get("g", "a", 0)
-    assert found is not None and found.offset == 5
+    committed = node.groups.host("g").shard.offsets.get("g", "a", 0)
+    assert committed is not None and committed.offset == 5
 
 
 # ---- who may write
@@ -394,12 +396,12 @@ def test_records_wait_while_their_partition_is_added(tmp_path: Path) -> None:
     node.hold(STATE)
     answer = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
     again = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
-    asked = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=False)
-    for found in (answer, again, asked):
-        assert not found.done()  # type: ignore[union-attr]
+    admission = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=False)
+    for outcome in (answer, again, admission):
+        assert not outcome.done()  # type: ignore[union-attr]
     node.release(STATE)
-    for found in (answer, again, asked):
-        assert found.result() == frozenset()  # type: ignore[union-attr]
+    for outcome in (answer, again, admission):
+        assert outcome.result() == frozenset()  # type: ignore[union-attr]
 
 
 def test_a_fenced_producer_is_not_admitted(node: Node) -> None:
@@ -411,7 +413,7 @@ def test_a_fenced_producer_is_not_admitted(node: Node) -> None:
         assert raised.value.code is ErrorCode.PRODUCER_FENCED
 
 
-def test_what_is_loading_is_not_listed_as_missing(node: Node) -> None:
+def test_loading_shards_are_not_listed_as_missing(node: Node) -> None:
     init(node)
     assert [name for name, _ in node.transactions.list([], None)] == [ID]
     node.restart()

@@ -1,4 +1,5 @@
-"""What a transaction coordinator answers, and what it writes: initialising, partitions, ends, fencing, expiry."""
+"""Responses and records of a transaction coordinator: initialisation, partitions, ends, fencing,
+expiry."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ def coordinator() -> Harness:
 
 def refused(code: ErrorCode, coordinator: Harness, call: Callable[..., Any], *args: Any, **options: Any) -> None:
     """Refused with `code`, and nothing written or changed by it."""
-    log, known = list(coordinator.log), dict(coordinator.shard.transactions)
+    log, transactions = list(coordinator.log), dict(coordinator.shard.transactions)
     with pytest.raises(KafkaError) as raised:
         call(*args, **options)
     assert raised.value.code is code
     assert coordinator.log == log
-    assert coordinator.shard.transactions == known
+    assert coordinator.shard.transactions == transactions
 
 
 # ---- initialising
@@ -93,7 +94,7 @@ def test_an_empty_id_is_refused(coordinator: Harness) -> None:
     refused(ErrorCode.INVALID_REQUEST, coordinator, coordinator.shard.describe, "")
 
 
-def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch(coordinator: Harness) -> None:
+def test_a_producer_that_continues_after_an_error_gets_the_next_epoch(coordinator: Harness) -> None:
     producer = coordinator.init()
     assert coordinator.init(expected=producer[:2]) == Producer(producer.producer_id, 1)
     again = coordinator.init(expected=producer[:2])
@@ -101,14 +102,14 @@ def test_a_producer_that_goes_on_after_an_error_gets_the_next_epoch(coordinator:
     assert coordinator.init(expected=again[:2]).epoch == 2
 
 
-def test_a_producer_that_goes_on_is_fenced_when_another_has_its_id(coordinator: Harness) -> None:
+def test_a_producer_that_continues_is_fenced_when_another_has_its_id(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.init()
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.init, expected=producer[:2])
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.init, expected=(producer.producer_id + 77, 0))
 
 
-def test_a_producer_whose_id_was_forgotten_goes_on_with_a_new_one(coordinator: Harness) -> None:
+def test_a_producer_whose_id_expired_continues_with_a_new_one(coordinator: Harness) -> None:
     assert coordinator.init(expected=(5, 3)).epoch == 0
 
 
@@ -119,7 +120,7 @@ def test_when_no_epoch_is_left_there_is_a_new_producer_id(coordinator: Harness) 
     assert new.epoch == 0
 
 
-def test_a_producer_that_used_up_its_epochs_goes_on_with_a_new_id_also_when_it_asks_twice(coordinator: Harness) -> None:
+def test_a_producer_that_used_up_its_epochs_gets_a_new_id_also_when_it_retries(coordinator: Harness) -> None:
     old = coordinator.at_epoch(MAX_EPOCH - 1)
     new = coordinator.init(expected=old[:2])
     assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
@@ -137,7 +138,7 @@ def test_fencing_at_the_last_epoch_uses_the_one_that_is_never_given_out(coordina
     assert (new.producer_id != producer.producer_id, new.epoch) == (True, 0)
 
 
-def test_who_was_fenced_at_the_last_epoch_is_not_taken_for_somebody_who_repeats_an_end(coordinator: Harness) -> None:
+def test_a_producer_fenced_at_the_last_epoch_is_not_treated_as_a_retry(coordinator: Harness) -> None:
     producer = coordinator.at_epoch(MAX_EPOCH - 1)
     coordinator.add(producer, A, version=V2)
     assert coordinator.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -216,7 +217,7 @@ def test_every_partition_gets_its_marker(coordinator: Harness, commit: bool) -> 
     assert coordinator.transaction.partitions == frozenset()
 
 
-def test_the_same_producer_goes_on_with_the_next_transaction(coordinator: Harness) -> None:
+def test_the_same_producer_starts_the_next_transaction(coordinator: Harness) -> None:
     producer = coordinator.init()
     for commit in (True, False, True):
         coordinator.add(producer, A)
@@ -224,7 +225,7 @@ def test_the_same_producer_goes_on_with_the_next_transaction(coordinator: Harnes
     assert [committed for _, _, committed in coordinator.markers[A]] == [True, False, True]
 
 
-def test_an_end_that_is_asked_for_twice_is_answered_twice_and_done_once(coordinator: Harness) -> None:
+def test_a_repeated_end_gets_two_responses_and_is_done_once(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A)
     coordinator.hold_markers = True
@@ -270,7 +271,7 @@ def test_every_end_raises_the_epoch_and_the_marker_has_the_new_one(coordinator: 
     coordinator.add(following, A, version=V2)
 
 
-def test_a_repeated_end_gets_the_same_answer_as_the_first(coordinator: Harness) -> None:
+def test_a_repeated_end_gets_the_same_response_as_the_first(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A, version=V2)
     coordinator.hold_markers = True
@@ -286,7 +287,8 @@ def test_a_repeated_end_gets_the_same_answer_as_the_first(coordinator: Harness) 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_fenced_producer_is_not_taken_for_one_that_repeats_its_end(coordinator: Harness, commit: bool) -> None:
-    """The one that fenced it speaks the older protocol, so that its epoch stays what a repeated end would look for."""
+    """The one that fenced it speaks the older protocol, so that its epoch stays what a repeated end
+    would look for."""
     old = coordinator.init()
     new = coordinator.init()
     coordinator.add(new, A, version=V1)
@@ -299,8 +301,8 @@ def test_a_fenced_producer_is_not_taken_for_one_that_repeats_its_end(coordinator
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, commit, version=V2)
 
 
-# By state, whether it is a commit, and whether the epoch is the one before: None where the epoch is raised (again),
-# 0 where the first answer is given again.
+# By state, whether it is a commit, and whether the epoch is the previous one: None where the epoch
+# is bumped (again), 0 where the first response is repeated.
 PRODUCER_FENCED, INVALID_STATE = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE
 TABLE: dict[tuple[str, bool, bool], ErrorCode | int | None] = {
     ("Empty", False, True): PRODUCER_FENCED,
@@ -319,7 +321,7 @@ TABLE: dict[tuple[str, bool, bool], ErrorCode | int | None] = {
 
 
 @pytest.mark.parametrize(("case", "expected"), TABLE.items())
-def test_what_an_end_means_when_no_transaction_is_open(
+def test_an_end_without_an_open_transaction(
     coordinator: Harness, case: tuple[str, bool, bool], expected: ErrorCode | int | None
 ) -> None:
     state, commit, repeated = case
@@ -341,7 +343,7 @@ def test_what_an_end_means_when_no_transaction_is_open(
         assert coordinator.transaction.epoch == before + raised
 
 
-def test_an_abort_without_partitions_fences_what_may_still_be_on_its_way(coordinator: Harness) -> None:
+def test_an_abort_without_partitions_fences_records_in_flight(coordinator: Harness) -> None:
     producer = coordinator.init()
     following = coordinator.end(producer, False, version=V2)
     assert following.epoch == producer.epoch + 1
@@ -384,7 +386,8 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(ve
     assert coordinator.markers[A] == [(producer.producer_id, producer.epoch + 1, False)]
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, producer, True, version=V1)
     if version == V2:
-        # With the newer protocol this looks like the answer to an abort that was lost; a commit is refused.
+        # With the newer protocol this looks like a retry of an abort whose response was lost; a
+        # commit is refused.
         refused(ErrorCode.INVALID_TXN_STATE, coordinator, coordinator.end, producer, True, version=V2)
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, producer, A)
     assert coordinator.abort_timed_out() == 0

@@ -21,7 +21,7 @@ KAFKAS = {
 
 
 def test_states_have_kafkas_names_and_numbers() -> None:
-    assert {number: found.value for found, number in NUMBERS.items()} == KAFKAS
+    assert {number: state.value for state, number in NUMBERS.items()} == KAFKAS
 
 
 def test_a_decision_leads_to_its_own_completion_and_to_nothing_else() -> None:
@@ -40,7 +40,7 @@ def test_only_what_is_at_rest_can_be_forgotten_and_nothing_comes_back() -> None:
 
 @pytest.mark.parametrize("origin", list(State))
 @pytest.mark.parametrize("to", list(State))
-def test_what_the_table_does_not_allow_is_refused(origin: State, to: State) -> None:
+def test_transitions_outside_the_table_are_refused(origin: State, to: State) -> None:
     transaction = Transaction(1, 0, state=origin)
     if to in TRANSITIONS[origin]:
         assert state.move(transaction, to, 7).state is to

@@ -1,4 +1,4 @@
-"""Which lines of growing, rotated and cut files are read, and that none is read twice."""
+"""Lines of growing, rotated and truncated files: each is read exactly once."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from typing import Any
 import pytest
 
 from kavka.pipeline.connect.connectors import lines
+from kavka.pipeline.connect.connectors.file_bookmarks import Bookmark, locate
 from kavka.pipeline.connect.connectors.files import FileStreamSource, _next
-from kavka.pipeline.connect.connectors.following import Place, locate
 from kavka.pipeline.connect.errors import ConnectError
 
 
 class Reader:
-    """Reads on from where it stopped, as the source does."""
+    """Continues at the last position, like the source."""
 
-    def __init__(self, *paths: Path, most: int = 1 << 20) -> None:
+    def __init__(self, *paths: Path, max_bytes: int = 1 << 20) -> None:
         self.paths = list(paths)
         self.offsets: dict[str, dict[str, Any]] = {}
-        self.most = most
+        self.max_bytes = max_bytes
 
     def step(self) -> list[str] | None:
-        end = _next(self.paths, self.offsets, self.most)
+        end = _next(self.paths, self.offsets, self.max_bytes)
         if end is None:
             return None
-        found = []
-        for name, one in sorted(end.items()):
-            if one != self.offsets.get(name) and one["begin"] != one["position"]:
-                place = Place.from_json(one)
-                where = locate(Path(name), place)
+        found_lines = []
+        for name, offset in sorted(end.items()):
+            if offset != self.offsets.get(name) and offset["begin"] != offset["position"]:
+                bookmark = Bookmark.from_json(offset)
+                where = locate(Path(name), bookmark)
                 assert where is not None
-                found += read(where, place.begin, place.position)
+                found_lines += read(where, bookmark.begin, bookmark.position)
         self.offsets = end
-        return found
+        return found_lines
 
     def all(self) -> list[str]:
-        found: list[str] = []
+        found_lines: list[str] = []
         while (step := self.step()) is not None:
-            found += step
-        return found
+            found_lines += step
+        return found_lines
 
 
 def read(path: Path, begin: int, end: int, tasks: int = 1, block: int = lines.BLOCK) -> list[str]:
-    parts = [part for piece in lines.cut([(str(path), begin, end)], tasks) for part in piece]
+    parts = [part for piece in lines.split_ranges([(str(path), begin, end)], tasks) for part in piece]
     return [line for part in parts for column in lines.read(*part, block) for line in column.to_pylist()]
 
 
@@ -59,7 +59,7 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_only_whole_lines_are_read_and_what_follows_is_read_later(log: Path) -> None:
+def test_only_complete_lines_are_read(log: Path) -> None:
     reader = Reader(log)
     assert reader.all() == []
     append(log, "one\ntwo\nthr")
@@ -81,7 +81,7 @@ def test_a_rotated_file_is_read_to_its_end_before_the_new_one(log: Path) -> None
     assert reader.all() == []
 
 
-def test_a_file_rotated_away_and_deleted_leaves_the_new_one_to_be_read(log: Path) -> None:
+def test_a_new_file_is_read_after_the_old_one_was_deleted(log: Path) -> None:
     reader = Reader(log)
     append(log, "one\n")
     assert reader.all() == ["one"]
@@ -91,7 +91,7 @@ def test_a_file_rotated_away_and_deleted_leaves_the_new_one_to_be_read(log: Path
     assert reader.all() == ["two, and longer than before"]
 
 
-def test_a_file_that_is_cut_is_read_from_its_beginning(log: Path) -> None:
+def test_a_truncated_file_is_read_from_its_beginning(log: Path) -> None:
     reader = Reader(log)
     append(log, "one\ntwo\n")
     assert reader.all() == ["one", "two"]
@@ -101,7 +101,7 @@ def test_a_file_that_is_cut_is_read_from_its_beginning(log: Path) -> None:
     assert reader.all() == ["new"]
 
 
-def test_a_file_that_is_cut_and_has_grown_beyond_the_old_end_is_known_by_its_first_bytes(log: Path) -> None:
+def test_truncation_is_detected_by_the_first_bytes(log: Path) -> None:
     reader = Reader(log)
     append(log, "one\n")
     assert reader.all() == ["one"]
@@ -110,7 +110,7 @@ def test_a_file_that_is_cut_and_has_grown_beyond_the_old_end_is_known_by_its_fir
     assert reader.all() == ["other", "lines"]
 
 
-def test_a_file_written_anew_with_the_same_beginning_is_read_on(log: Path) -> None:
+def test_reading_continues_in_a_rewritten_file_with_the_same_start(log: Path) -> None:
     reader = Reader(log)
     append(log, "one\ntwo\n")
     assert reader.all() == ["one", "two"]
@@ -120,26 +120,26 @@ def test_a_file_written_anew_with_the_same_beginning_is_read_on(log: Path) -> No
     assert reader.all() == ["three"]
 
 
-def test_a_position_that_a_user_has_set_counts_for_any_file(log: Path) -> None:
+def test_a_position_set_by_a_user_applies_to_any_file(log: Path) -> None:
     append(log, "one\ntwo\n")
     reader = Reader(log)
     reader.offsets = {str(log): {"position": 4}}
     assert reader.all() == ["two"]
 
 
-@pytest.mark.parametrize("found", [{}, {"position": -1}, {"position": "4"}, {"position": 1, "inode": "x"}])
-def test_an_offset_that_is_none_is_refused(found: dict[str, Any]) -> None:
+@pytest.mark.parametrize("offset", [{}, {"position": -1}, {"position": "4"}, {"position": 1, "inode": "x"}])
+def test_invalid_offsets_are_rejected(offset: dict[str, Any]) -> None:
     with pytest.raises(ConnectError, match=r"^/a: "):
-        FileStreamSource.check_offsets({"/a": found})
+        FileStreamSource.check_offsets({"/a": offset})
 
 
-def test_batches_are_of_about_the_size_asked_for_and_a_longer_line_is_one_of_its_own(log: Path) -> None:
-    reader = Reader(log, most=10)
+def test_batches_have_about_the_configured_size(log: Path) -> None:
+    reader = Reader(log, max_bytes=10)
     append(log, "12345\n12345\n" + "x" * 50 + "\n1\n")
     assert [reader.step() for _ in range(5)] == [["12345"], ["12345"], ["x" * 50], ["1"], None]
 
 
-def test_files_of_a_folder_are_read_each_from_where_it_was(tmp_path: Path) -> None:
+def test_each_file_of_a_folder_has_its_own_position(tmp_path: Path) -> None:
     first, second = tmp_path / "a.log", tmp_path / "b.log"
     reader = Reader(first, second)
     append(first, "a1\n")
@@ -163,7 +163,7 @@ def test_a_file_renamed_within_the_folder_is_not_read_again(tmp_path: Path) -> N
     assert reader.all() == ["late"]
 
 
-def test_a_file_of_a_folder_that_is_moved_out_of_the_pattern_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_file_renamed_out_of_the_pattern_is_read_to_its_end(tmp_path: Path) -> None:
     first, other = tmp_path / "a.log", tmp_path / "b.log"
     reader = Reader(first, other)
     append(first, "one\n")
@@ -179,7 +179,7 @@ def test_a_file_of_a_folder_that_is_moved_out_of_the_pattern_is_read_to_its_end(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_line_is_read_once_however_a_file_is_cut_into_tasks_and_blocks(log: Path, seed: int) -> None:
+def test_every_line_is_read_once_for_any_tasks_and_blocks(log: Path, seed: int) -> None:
     chance = random.Random(seed)
     expected = ["é" * chance.choice([0, 1, 3, 40]) + str(number) for number in range(chance.randint(1, 60))]
     ending = chance.choice(["\n", "\r\n"])
@@ -189,7 +189,7 @@ def test_every_line_is_read_once_however_a_file_is_cut_into_tasks_and_blocks(log
         assert read(log, 0, size, tasks, chance.choice([1 << 20, 64])) == expected
 
 
-def test_bytes_that_are_no_text_are_replaced(log: Path) -> None:
+def test_invalid_utf8_is_replaced(log: Path) -> None:
     log.write_bytes(b"good\nb\xffd\n")
     assert read(log, 0, log.stat().st_size) == ["good", "b�d"]
 

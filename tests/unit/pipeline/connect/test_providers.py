@@ -1,4 +1,4 @@
-"""Configuration providers: what placeholders stand for, and that only the task gets to see it."""
+"""Configuration providers: placeholders are resolved, and only the task sees the values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def providers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Providers:
 
 
 @pytest.mark.parametrize(
-    "given, found",
+    "text, expected",
     [
         ("a${file:F:password}b${file:F:empty}c", f"a{PASSWORD}bc"),
         ("${file:F:nope}", None),
@@ -86,23 +86,21 @@ def providers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Providers:
         ("${none}${env:FOO_V}${env:BAR_V}", "${none}foobar"),
     ],
 )
-def test_placeholders_stand_for_what_apaches_do(
-    providers: Providers, folder: Path, given: str, found: str | None
-) -> None:
-    """As Apache's ConfigTransformer 3.9.1 and 4.3.0 answer; None: what they leave as it is."""
-    text = given.replace("F:", f"{folder}/secrets.properties:")
+def test_placeholders_resolve_as_in_kafka(providers: Providers, folder: Path, text: str, expected: str | None) -> None:
+    """The results of Kafka's ConfigTransformer 3.9.1 and 4.3.0; None: the text is unchanged."""
+    text = text.replace("F:", f"{folder}/secrets.properties:")
     text = text.replace("D:", f"{folder}/d:").replace("D/", f"{folder}/d/")
-    assert providers.resolved({"k": text}) == {"k": text if found is None else found}
+    assert providers.resolved({"k": text}) == {"k": text if expected is None else expected}
 
 
 @pytest.mark.parametrize("text", ["${" + ":" * 200_000, "${:" * 200_000, "${" * 200_000 + "}", "}" * 400_000])
-def test_hostile_placeholders_take_no_time(providers: Providers, text: str) -> None:
+def test_hostile_placeholders_take_little_time(providers: Providers, text: str) -> None:
     begin = time.thread_time()
     assert providers.resolved({"k": text}) == {"k": text}
     assert time.thread_time() - begin < 5
 
 
-def test_what_cannot_be_read_is_an_error_in_one_line(providers: Providers, folder: Path) -> None:
+def test_unreadable_values_are_a_one_line_error(providers: Providers, folder: Path) -> None:
     for path in ("/none", str(folder)):
         with pytest.raises(ProviderError, match=f"^Could not read properties from file {path}$"):
             providers.resolved({"k": f"${{file:{path}:x}}"})
@@ -110,13 +108,13 @@ def test_what_cannot_be_read_is_an_error_in_one_line(providers: Providers, folde
         providers.resolved({"k": "${env:some:FOO_V}"})
 
 
-def test_what_has_no_value_is_told_by_the_log(
+def test_unresolved_placeholders_are_logged(
     providers: Providers, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     providers.resolved({"k": "${env:NOPE_V}${what:x:y}${env:FOO_V}"}, "Connector c")
     assert caplog.messages == [
-        "Connector c: ${env:NOPE_V} is left as it is: the provider env: it has no NOPE_V",
-        "Connector c: ${what:x:y} is left as it is: the provider what: it is not among config.providers",
+        "Connector c: ${env:NOPE_V} is not resolved by provider env: it has no NOPE_V",
+        "Connector c: ${what:x:y} is not resolved by provider what: it is not in config.providers",
     ]
 
 
@@ -125,17 +123,17 @@ def test_what_has_no_value_is_told_by_the_log(
     [
         ({}, "Missing required configuration"),
         ({"class": "com.example.Vault"}, "could not be found"),
-        ({"class": f"{JAVA}.Vault"}, "known are DirectoryConfigProvider"),
+        ({"class": f"{JAVA}.Vault"}, "available are DirectoryConfigProvider"),
         ({"class": "pathlib.Path"}, "the module pathlib is not declared as a plugin: set plugin.modules=pathlib"),
         ({"class": "FileConfigProvider", "param.allowed.paths": "rel"}, "Path rel is not absolute"),
         ({"class": "FileConfigProvider", "param.allowed.paths": "/no/such"}, "Path /no/such does not exist"),
-        ({"class": "EnvVarConfigProvider", "param.allowlist.pattern": "("}, "is no regular expression"),
+        ({"class": "EnvVarConfigProvider", "param.allowlist.pattern": "("}, "is not a regular expression"),
     ],
 )
-def test_a_provider_that_cannot_be_ends_the_worker_when_it_starts(settings: dict[str, str], message: str) -> None:
-    given = {"config.providers": "p", **{f"config.providers.p.{name}": value for name, value in settings.items()}}
+def test_an_invalid_provider_is_rejected(settings: dict[str, str], message: str) -> None:
+    properties = {"config.providers": "p", **{f"config.providers.p.{name}": value for name, value in settings.items()}}
     with pytest.raises(ConfigErrors, match=message):
-        Providers.of(given)
+        Providers.of(properties)
 
 
 class Ours(ConfigProvider):
@@ -148,15 +146,15 @@ class Ours(ConfigProvider):
         return {key: f"{path}/{key}{self._end}" for key in keys}
 
 
-def test_a_provider_of_ones_own() -> None:
-    given = {"config.providers": "ours", "config.providers.ours.class": f"{__name__}.Ours"}
-    providers = Providers.of({**given, "config.providers.ours.param.end": "!"}, DECLARED)
+def test_custom_provider() -> None:
+    properties = {"config.providers": "ours", "config.providers.ours.class": f"{__name__}.Ours"}
+    providers = Providers.of({**properties, "config.providers.ours.param.end": "!"}, DECLARED)
     assert providers.resolved({"k": "${ours:a:b} ${ours:c}"}) == {"k": "a/b! /c!"}
     with pytest.raises(ProviderError, match=r"^the configuration provider ours failed: RuntimeError$"):
         providers.resolved({"k": "${ours:broken:b}"})
 
 
-def test_values_are_taken_out_of_texts_and_of_what_is_logged() -> None:
+def test_values_are_hidden_in_text_and_logs() -> None:
     secrets = Secrets()
     assert secrets.hidden("open sesame 42") == "open sesame 42"
     for value, placeholder in ((PASSWORD, "${p}"), ("4711", "${n}"), ("true", "${t}"), ("1", "${o}")):
@@ -179,14 +177,14 @@ def test_values_are_taken_out_of_texts_and_of_what_is_logged() -> None:
     assert "sesame" not in out.getvalue()
 
 
-class Telling(Source):
-    """Tells all that it knows, and fails with it."""
+class Leaking(Source):
+    """Fails with the password that it received."""
 
     options = (Option("password"),)
-    known: list[str] = []
+    passwords: list[str] = []
 
     def start(self, context: Context) -> None:
-        Telling.known.append(context["password"])
+        Leaking.passwords.append(context["password"])
         raise ConnectError(f"{context['password']} is wrong") from ValueError(f"really: {context.given['password']}")
 
 
@@ -196,64 +194,64 @@ def herder(providers: Providers) -> Iterator[Herder]:
     nothing: Any = lambda: None  # noqa: E731
     worker = Worker("w:1", converters, nothing, "points", OffsetStore(MemoryTable()), providers=providers,
                     declared=DECLARED)  # fmt: skip
-    made = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
-    yield made
-    made.close()
+    herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
+    yield herder
+    herder.close()
 
 
 def test_only_the_task_sees_the_value(herder: Herder, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Telling.known.clear()
+    Leaking.passwords.clear()
     placeholder = f"${{file:{folder}/secrets.properties:password}}"
-    given = {"connector.class": f"{__name__}.Telling", "password": placeholder}
+    config = {"connector.class": f"{__name__}.Leaking", "password": placeholder}
     herder.start()
-    herder.create("c", given, None)
+    herder.create("c", config, None)
 
     def failed() -> bool:
         return bool(herder.statuses.task("c")) and herder.status("c")["tasks"][0]["state"] == "FAILED"
 
-    wait_until(failed, timeout=60, what="the task has failed")
-    assert Telling.known == [PASSWORD]
+    wait_until(failed, timeout=60, what="the failure of the task")
+    assert Leaking.passwords == [PASSWORD]
     assert herder.config("c")["password"] == placeholder
     trace = herder.status("c")["tasks"][0]["trace"]
     assert f"ConnectError: {placeholder} is wrong" in trace and f"really: {placeholder}" in trace
-    shown = [herder.info("c"), herder.status("c"), herder.tasks("c"), herder.validate("Telling", given)]
+    shown = [herder.info("c"), herder.status("c"), herder.tasks("c"), herder.validate("Leaking", config)]
     assert PASSWORD not in json.dumps(shown) and PASSWORD not in caplog.text
-    # The value is looked up anew with every start.
+    # The value is resolved again at every start.
     (folder / "secrets.properties").write_text("password=another\n")
     herder.restart_task("c", 0)
-    wait_until(lambda: Telling.known == [PASSWORD, "another"], timeout=60, what="it has started again")
+    wait_until(lambda: Leaking.passwords == [PASSWORD, "another"], timeout=60, what="the restart")
     (folder / "secrets.properties").unlink()
     herder.restart_task("c", 0)
     wait_until(
         lambda: failed() and "Could not read properties from file" in herder.status("c")["tasks"][0]["trace"],
         timeout=60,
-        what="it has failed for want of the file",
+        what="the failure without the file",
     )
 
 
 def test_validate_checks_the_value_and_shows_the_placeholder(herder: Herder, folder: Path) -> None:
     number = f"${{file:{folder}/secrets.properties:number}}"
-    given = {"connector.class": "FileStreamSource", "file": "${env:FOO_V}", "topic": "t", "tasks.max": number}
-    found = {one["value"]["name"]: one["value"] for one in herder.validate("FileStreamSource", given)["configs"]}
-    assert found["file"]["value"] == "${env:FOO_V}" and found["file"]["errors"] == []
-    assert found["tasks.max"]["value"] == number
-    (error,) = found["tasks.max"]["errors"]
+    config = {"connector.class": "FileStreamSource", "file": "${env:FOO_V}", "topic": "t", "tasks.max": number}
+    values = {info["value"]["name"]: info["value"] for info in herder.validate("FileStreamSource", config)["configs"]}
+    assert values["file"]["value"] == "${env:FOO_V}" and values["file"]["errors"] == []
+    assert values["tasks.max"]["value"] == number
+    (error,) = values["tasks.max"]["errors"]
     assert error.startswith(f"Invalid value {number} for configuration tasks.max") and "abcd" not in error
-    with pytest.raises(RestError, match="contains the following 1 error") as refused:
-        herder.create("c", given, None)
-    assert "abcd" not in str(refused.value)
-    with pytest.raises(RestError, match=r"^Could not read properties from file /none$") as refused:
-        herder.validate("FileStreamSource", {**given, "file": "${file:/none:x}"})
-    assert refused.value.code == 500
+    with pytest.raises(RestError, match="contains the following 1 error") as rejected:
+        herder.create("c", config, None)
+    assert "abcd" not in str(rejected.value)
+    with pytest.raises(RestError, match=r"^Could not read properties from file /none$") as rejected:
+        herder.validate("FileStreamSource", {**config, "file": "${file:/none:x}"})
+    assert rejected.value.code == 500
 
 
-def test_a_class_may_be_named_by_a_placeholder(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_class_may_be_a_placeholder(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLASS", "FileStreamSource")
-    made = herder.create("c", {"connector.class": "${env:CLASS}", "file": "f", "topic": "t"}, "STOPPED")
-    assert (made["type"], made["config"]["connector.class"]) == ("source", "${env:CLASS}")
+    info = herder.create("c", {"connector.class": "${env:CLASS}", "file": "f", "topic": "t"}, "STOPPED")
+    assert (info["type"], info["config"]["connector.class"]) == ("source", "${env:CLASS}")
 
 
-def test_the_workers_own_settings_have_placeholders_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_settings_may_have_placeholders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFSETS", str(tmp_path / "offsets"))
     monkeypatch.setenv("EXACTLY", "sometimes")
     seen: list[Any] = []
@@ -261,7 +259,7 @@ def test_the_workers_own_settings_have_placeholders_too(tmp_path: Path, monkeypa
     def stopped(herder: Any, *_: Any) -> None:
         seen.append(herder.worker.properties)
 
-    monkeypatch.setattr(workers.Server, "run", lambda self, *given: stopped(*given))
+    monkeypatch.setattr(workers.Server, "run", lambda self, *arguments: stopped(*arguments))
     properties = {
         "key.converter": TEXT, "value.converter": TEXT, "listeners": "http://127.0.0.1:0",
         "offset.storage.file.filename": "${env:OFFSETS}",

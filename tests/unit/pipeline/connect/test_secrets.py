@@ -1,4 +1,5 @@
-"""Passwords are in no error, log line, status or answer of validate; in the stored configuration alone."""
+"""Passwords appear in no error, log line, status or validate response, only in the stored
+configuration."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from kavka.pipeline.connect.providers import Providers, Secrets, is_secret, show
 from tests.support.connect_app import Asked, idle_herder
 from tests.support.processes import wait_until
 
-TOLD, STORED = "Correct-Horse-1", "Battery-Staple-2"
-"""A password that a configuration has itself, and one that a file has."""
+PLAIN, STORED = "Correct-Horse-1", "Battery-Staple-2"
+"""A password in a configuration, and one in a file."""
 
 
 class Leaking(Source):
-    """Puts all that it is configured with into its errors."""
+    """Puts its whole configuration into its errors."""
 
     options = (
         Option("vault.password", ConfigType.PASSWORD, None),
@@ -36,11 +37,11 @@ class Leaking(Source):
     )
 
     @classmethod
-    def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
         if config["moment"] == "check":
-            return {"plain": f"cannot be with {dict(given)}"}
+            return {"plain": f"invalid with {dict(originals)}"}
         if config["moment"] == "crash":
-            raise RuntimeError(f"crashed with {dict(given)}")
+            raise RuntimeError(f"crashed with {dict(originals)}")
         return {}
 
     def start(self, context: Context) -> None:
@@ -66,16 +67,17 @@ def herder(caplog: pytest.LogCaptureFixture) -> Iterator[Herder]:
 
 
 def configs(secret: str) -> Iterator[dict[str, Any]]:
-    """The password where it belongs, under a name that is no option, and in addresses and headers."""
+    """The password in its own option, in a setting that is not an option, and in URLs and
+    headers."""
     for moment in ("check", "crash", "never"):
-        for password in (TOLD, secret):
+        for password in (PLAIN, secret):
             config = {"connector.class": f"{__name__}.Leaking", "moment": moment}
             yield {**config, "vault.password": password}
             yield {**config, "producer.override.sasl.jaas.config": password}
             yield {**config, "plain": f"jdbc:x://user:{password}@host/d"}
             yield {**config, "plain": f"https://host/?user=u&token={password}"}
             yield {**config, "plain": f"X-A: b|Authorization: Bearer {password}|X-C: d"}
-    for password in (TOLD, secret):
+    for password in (PLAIN, secret):
         yield {"password": password}
         yield {"connector.class": "no.Such", "password": password}
         yield {"connector.class": None, "auth.token": password}
@@ -84,7 +86,7 @@ def configs(secret: str) -> Iterator[dict[str, Any]]:
         yield {"connector.class": "HttpSink", "topics": "t", "connection.password": password, "auth.type": "?"}
 
 
-def test_no_password_is_in_an_error_or_an_answer_of_validate(
+def test_errors_and_validate_responses_contain_no_password(
     herder: Herder, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ask = Asked(herder)
@@ -99,11 +101,11 @@ def test_no_password_is_in_an_error_or_an_answer_of_validate(
             status, response = ask(method, path, body)
             statuses.add(status)
             shown = json.dumps(response) + caplog.text
-            assert TOLD not in shown and STORED not in shown, (status, config, response)
+            assert PLAIN not in shown and STORED not in shown, (status, config, response)
     assert statuses == {200, 400, 500}
 
 
-def test_no_password_is_in_a_status_or_the_log(herder: Herder, secret: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_status_and_log_contain_no_password(herder: Herder, secret: str, caplog: pytest.LogCaptureFixture) -> None:
     herder.start()
     ask = Asked(herder)
     names = []
@@ -119,23 +121,23 @@ def test_no_password_is_in_a_status_or_the_log(herder: Herder, secret: str, capl
         wait_until(lambda name=name: failed(name), timeout=60, what=f"{name} has failed")  # type: ignore[misc]
         _, response = ask("GET", f"/connectors/{name}/status")
         assert "failed with" in response["tasks"][0]["trace"]
-        assert TOLD not in json.dumps(response) and STORED not in json.dumps(response)
+        assert PLAIN not in json.dumps(response) and STORED not in json.dumps(response)
     assert "starting with" in caplog.text and "failed with" in caplog.text
-    assert TOLD not in caplog.text and STORED not in caplog.text
-    # The owner of a configuration can read it, as with Kafka Connect.
-    assert ask("GET", "/connectors/c0/config")[1]["vault.password"] == TOLD
+    assert PLAIN not in caplog.text and STORED not in caplog.text
+    # The owner of a configuration can read it, as in Kafka Connect.
+    assert ask("GET", "/connectors/c0/config")[1]["vault.password"] == PLAIN
 
 
-def test_passwords_of_the_worker_itself_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_passwords_of_the_worker_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     root = logging.getLogger()
-    with workers._resolved({"sasl.jaas.config": f"required password='{TOLD}';", "ssl.key.password": STORED}):
+    with workers._resolved({"sasl.jaas.config": f"required password='{PLAIN}';", "ssl.key.password": STORED}):
         assert root.handlers
-        logging.getLogger("leaking").error("connecting with %s and %s", STORED, f"required password='{TOLD}';")
+        logging.getLogger("leaking").error("connecting with %s and %s", STORED, f"required password='{PLAIN}';")
     assert "connecting with [hidden] and [hidden]" in caplog.text
-    assert TOLD not in caplog.text and STORED not in caplog.text
+    assert PLAIN not in caplog.text and STORED not in caplog.text
 
 
-def test_secrets_are_known_by_their_names() -> None:
+def test_secrets_are_recognized_by_name() -> None:
     for name in ("connection.password", "auth.bearer.token", "aws.secret.access.key", "sasl.jaas.config",
                  "ssl.keystore.key", "basic.auth.credentials", "basic.auth.user.info", "API_KEY"):  # fmt: skip
         assert is_secret(name)
@@ -154,7 +156,7 @@ def test_secrets_are_known_by_their_names() -> None:
         "jdbc:postgresql://${{env:HOST}}/d?password={}",
     ],
 )
-def test_passwords_in_addresses_are_secrets(value: str) -> None:
+def test_passwords_in_urls_are_secrets(value: str) -> None:
     password = "S3cr;t-x" if "sqlserver" in value else "S3cret@x" if "//me" in value else "S3cret-x"
     config = value.format(password)
     assert password not in shown_value("connection.url", config)
@@ -163,7 +165,7 @@ def test_passwords_in_addresses_are_secrets(value: str) -> None:
     assert shown_value("connection.url", with_placeholder) == with_placeholder
 
 
-def test_many_passwords_cost_little_time() -> None:
+def test_many_passwords_take_little_time() -> None:
     settings = {f"password{number}": f"s3cret-{number:06}" for number in range(3000)}
     before = time.thread_time()
     assert Secrets.of(settings).hidden("it was s3cret-000007") == "it was [hidden]"

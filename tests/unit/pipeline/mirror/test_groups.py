@@ -1,4 +1,4 @@
-"""Where groups would go on in the target, and who is told so."""
+"""Checkpoints of consumer groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kavka.pipeline.mirror.flow import Flow
 
 
 class Target:
-    """A producer: what is sent to it fails while `down`, and is kept else."""
+    """A producer: it stores records, or fails them while `down`."""
 
     def __init__(self) -> None:
         self.down = False
@@ -35,7 +35,7 @@ class Target:
         pass
 
 
-def test_a_checkpoint_that_was_not_written_is_with_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_checkpoint_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target()
     syncs = SimpleNamespace(read=lambda: None, translate=lambda tp, upstream: upstream + 100)
     monkeypatch.setattr(groups, "OffsetSyncs", lambda flow, admin: syncs)
@@ -54,4 +54,4 @@ def test_a_checkpoint_that_was_not_written_is_with_the_next_ones(monkeypatch: py
     sync.emit_checkpoints()
     assert len(target.written) == 1
     sync.emit_checkpoints()
-    assert len(target.written) == 1, "it has not changed"
+    assert len(target.written) == 1, "an unchanged checkpoint is not written again"

@@ -1,4 +1,4 @@
-"""Which topics are mirrored, and what they are called."""
+"""Which topics are mirrored, and their names in the target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def flow(**more: Any) -> Flow:
     return Flow("A", "B", servers, servers, servers, servers, **more)
 
 
-def test_the_default_policy_puts_the_cluster_before_the_name() -> None:
+def test_the_default_policy_prefixes_names_with_the_cluster() -> None:
     policy = Policy()
     assert policy.remote_topic("A", "orders") == "A.orders"
     assert policy.topic_source("A.orders") == "A"
@@ -25,7 +25,7 @@ def test_the_default_policy_puts_the_cluster_before_the_name() -> None:
     assert Policy(separator="_").remote_topic("A", "orders") == "A_orders"
 
 
-def test_the_identity_policy_keeps_names_but_those_of_heartbeats() -> None:
+def test_the_identity_policy_keeps_names_except_heartbeats() -> None:
     policy = Policy("org.apache.kafka.connect.mirror.IdentityReplicationPolicy")
     assert policy.keeps_names
     assert policy.remote_topic("A", "orders") == "orders"
@@ -33,7 +33,7 @@ def test_the_identity_policy_keeps_names_but_those_of_heartbeats() -> None:
     assert policy.topic_source("A.orders") is None
 
 
-def test_a_topic_that_has_come_from_the_target_is_not_sent_back_however_far_it_went() -> None:
+def test_a_topic_from_the_target_is_a_cycle() -> None:
     policy = Policy()
     assert policy.is_cycle("B.orders", "B")
     assert policy.is_cycle("C.B.orders", "B")
@@ -41,7 +41,7 @@ def test_a_topic_that_has_come_from_the_target_is_not_sent_back_however_far_it_w
     assert not policy.is_cycle("orders", "B")
 
 
-def test_names_of_internal_topics_are_those_of_mirrormaker() -> None:
+def test_internal_topics_have_mirrormakers_names() -> None:
     assert Policy().offset_syncs_topic("B") == "mm2-offset-syncs.B.internal"
     assert Policy().checkpoints_topic("A") == "A.checkpoints.internal"
     assert Policy(separator="_").checkpoints_topic("A") == "A_checkpoints_internal"
@@ -49,7 +49,7 @@ def test_names_of_internal_topics_are_those_of_mirrormaker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "wanted"),
+    ("topic", "is_mirrored"),
     [
         ("orders", True),
         ("__consumer_offsets", False),
@@ -63,12 +63,12 @@ def test_names_of_internal_topics_are_those_of_mirrormaker() -> None:
         ("B.heartbeats", False),
     ],
 )
-def test_what_a_flow_mirrors_by_default(topic: str, wanted: bool) -> None:
-    assert flow().wants_topic(topic) is wanted
+def test_topics_mirrored_by_default(topic: str, is_mirrored: bool) -> None:
+    assert flow().includes_topic(topic) is is_mirrored
 
 
 @pytest.mark.parametrize(
-    ("topic", "wanted"),
+    ("topic", "is_mirrored"),
     [
         ("mine.internal", True),
         ("mine-internal", True),
@@ -78,19 +78,17 @@ def test_what_a_flow_mirrors_by_default(topic: str, wanted: bool) -> None:
         ("__consumer_offsets", False),
     ],
 )
-def test_topics_of_ones_own_that_end_with_internal_are_mirrored_where_the_filter_lets_them(
-    topic: str, wanted: bool
-) -> None:
-    """As MirrorMaker 4.3 does with the same setting."""
-    assert flow(topics_exclude=()).wants_topic(topic) is wanted
+def test_user_topics_that_end_with_internal_may_be_mirrored(topic: str, is_mirrored: bool) -> None:
+    """The same as in MirrorMaker 4.3 with the same setting."""
+    assert flow(topics_exclude=()).includes_topic(topic) is is_mirrored
 
 
-def test_heartbeats_are_mirrored_though_the_pattern_does_not_name_them() -> None:
-    assert flow(topics=("orders",)).wants_topic("heartbeats")
-    assert not flow(topics=("orders",), replicate_heartbeats=False).wants_topic("heartbeats")
+def test_heartbeats_are_mirrored_without_a_matching_pattern() -> None:
+    assert flow(topics=("orders",)).includes_topic("heartbeats")
+    assert not flow(topics=("orders",), replicate_heartbeats=False).includes_topic("heartbeats")
 
 
-def test_patterns_match_the_whole_name_and_wrong_ones_are_told() -> None:
+def test_patterns_match_the_whole_name_and_invalid_ones_are_rejected() -> None:
     names = NameFilter(("orders", "pay.*"), ("payments-old",))
     assert [n for n in ("orders", "orders2", "payments", "payments-old") if names.allows(n)] == ["orders", "payments"]
     with pytest.raises(OptionError, match="is not a regular expression"):
@@ -99,16 +97,16 @@ def test_patterns_match_the_whole_name_and_wrong_ones_are_told() -> None:
         Policy("MyPolicy")
 
 
-def test_with_names_kept_a_topic_that_would_come_back_is_known() -> None:
+def test_with_unchanged_names_returned_topics_are_detected() -> None:
     back = ("B", "A", ("b.*",), ())
-    assert flow(policy_class=IDENTITY, others=(back,)).comes_back("billing")
-    assert not flow(policy_class=IDENTITY, others=(back,)).comes_back("orders")
-    assert not flow(others=(back,)).comes_back("billing")
+    assert flow(policy_class=IDENTITY, others=(back,)).is_returned("billing")
+    assert not flow(policy_class=IDENTITY, others=(back,)).is_returned("orders")
+    assert not flow(others=(back,)).is_returned("billing")
     round_about = (("B", "C", (".*",), ()), ("C", "A", (".*",), ("orders",)))
-    assert flow(policy_class=IDENTITY, others=round_about).comes_back("billing")
-    assert not flow(policy_class=IDENTITY, others=round_about).comes_back("orders")
+    assert flow(policy_class=IDENTITY, others=round_about).is_returned("billing")
+    assert not flow(policy_class=IDENTITY, others=round_about).is_returned("orders")
 
 
-def test_a_flow_is_the_same_after_its_way_through_json() -> None:
+def test_a_flow_round_trips_through_json() -> None:
     before = flow(topics=("a", "b"), others=(("B", "A", ("x",), ("y",)),), internal_factors={"heartbeats": 2})
     assert Flow.from_json(before.to_json()) == before

@@ -1,4 +1,4 @@
-"""From MirrorMaker's files to flows."""
+"""Parsing of MirrorMaker's configuration files."""
 
 from __future__ import annotations
 
@@ -20,58 +20,62 @@ A->B.enabled = true
 
 
 def flows(more: str = "", base: str = BASE) -> dict[str, Flow]:
-    return {one.name: one for one in flows_of(parse_properties(base + more))}
+    return {flow.name: flow for flow in flows_of(parse_properties(base + more))}
 
 
-def test_a_pair_that_is_not_enabled_has_heartbeats_alone() -> None:
-    found = flows()
-    assert {name: one.enabled for name, one in found.items()} == {"A->B": True, "B->A": False}
+def test_a_disabled_pair_only_has_heartbeats() -> None:
+    by_name = flows()
+    assert {name: flow.enabled for name, flow in by_name.items()} == {"A->B": True, "B->A": False}
     assert set(flows("emit.heartbeats.enabled = false")) == {"A->B"}
 
 
-def test_the_defaults_are_those_of_mirrormaker() -> None:
-    one = flows()["A->B"]
-    assert (one.topics, one.groups, one.separator) == ((".*",), (".*",), ".")
-    assert (one.refresh_topics, one.checkpoints_interval, one.heartbeats_interval) == (600, 60, 1)
-    assert (one.sync_configs, one.emit_checkpoints, one.sync_groups, one.exactly_once) == (True, True, False, False)
-    assert one.reset == "earliest"
-    assert one.offset_syncs_topic == "mm2-offset-syncs.B.internal"
-    assert one.group == "kavka-mirror-A->B"
+def test_the_defaults_equal_those_of_mirrormaker() -> None:
+    flow = flows()["A->B"]
+    assert (flow.topics, flow.groups, flow.separator) == ((".*",), (".*",), ".")
+    assert (flow.refresh_topics, flow.checkpoints_interval, flow.heartbeats_interval) == (600, 60, 1)
+    assert (flow.sync_configs, flow.emit_checkpoints, flow.sync_groups, flow.exactly_once) == (True, True, False, False)
+    assert flow.reset == "earliest"
+    assert flow.offset_syncs_topic == "mm2-offset-syncs.B.internal"
+    assert flow.group == "kavka-mirror-A->B"
 
 
-def test_a_setting_of_the_pair_comes_before_the_same_without_one() -> None:
-    found = flows("topics = all.*\nA->B.topics = x, y\nrefresh.topics.interval.seconds=7\nB->A.enabled=true\n")
-    assert found["A->B"].topics == ("x", "y")
-    assert found["B->A"].topics == ("all.*",)
-    assert found["A->B"].refresh_topics == 7
+def test_settings_of_a_pair_take_precedence() -> None:
+    by_name = flows("topics = all.*\nA->B.topics = x, y\nrefresh.topics.interval.seconds=7\nB->A.enabled=true\n")
+    assert by_name["A->B"].topics == ("x", "y")
+    assert by_name["B->A"].topics == ("all.*",)
+    assert by_name["A->B"].refresh_topics == 7
 
 
-def test_settings_of_clients_are_found_under_every_prefix() -> None:
-    one = flows(
+def test_client_settings_are_read_from_every_prefix() -> None:
+    flow = flows(
         "consumer.fetch.min.bytes = 5\nA.consumer.isolation.level = read_committed\nB.producer.linger.ms = 9\n"
         "A->B.producer.compression.type = zstd\nA.client.id = me\nproducer.acks = 1\nA->B.producer.acks = all\n"
         "A.consumer.auto.offset.reset = latest\nA.consumer.no.such.thing = 1\n"
     )["A->B"]
-    assert one.consumer["bootstrap.servers"] == "a:1"
-    assert (one.consumer["fetch.min.bytes"], one.consumer["isolation.level"], one.consumer["client.id"]) == (
+    assert flow.consumer["bootstrap.servers"] == "a:1"
+    assert (flow.consumer["fetch.min.bytes"], flow.consumer["isolation.level"], flow.consumer["client.id"]) == (
         "5", "read_committed", "me",
     )  # fmt: skip
-    assert (one.producer["bootstrap.servers"], one.producer["linger.ms"], one.producer["acks"]) == ("b:2", "9", "all")
-    assert one.producer["compression.type"] == "zstd"
-    assert one.source_admin == {"bootstrap.servers": "a:1", "client.id": "me"}
-    assert one.reset == "latest"
-    assert "auto.offset.reset" not in one.consumer and "no.such.thing" not in one.consumer
+    assert (flow.producer["bootstrap.servers"], flow.producer["linger.ms"], flow.producer["acks"]) == (
+        "b:2",
+        "9",
+        "all",
+    )
+    assert flow.producer["compression.type"] == "zstd"
+    assert flow.source_admin == {"bootstrap.servers": "a:1", "client.id": "me"}
+    assert flow.reset == "latest"
+    assert "auto.offset.reset" not in flow.consumer and "no.such.thing" not in flow.consumer
 
 
 def test_offset_syncs_in_the_target_are_named_after_the_source() -> None:
-    one = flows("offset-syncs.topic.location = target")["A->B"]
-    assert one.offset_syncs_topic == "mm2-offset-syncs.A.internal"
-    assert one.offset_syncs_settings["bootstrap.servers"] == "b:2"
+    flow = flows("offset-syncs.topic.location = target")["A->B"]
+    assert flow.offset_syncs_topic == "mm2-offset-syncs.A.internal"
+    assert flow.offset_syncs_settings["bootstrap.servers"] == "b:2"
 
 
-def test_without_offset_syncs_there_are_no_checkpoints_and_without_those_no_offsets() -> None:
-    one = flows("emit.offset-syncs.enabled = false\nsync.group.offsets.enabled = true")["A->B"]
-    assert (one.emit_offset_syncs, one.emit_checkpoints, one.sync_groups) == (False, False, False)
+def test_checkpoints_and_group_offsets_require_offset_syncs() -> None:
+    flow = flows("emit.offset-syncs.enabled = false\nsync.group.offsets.enabled = true")["A->B"]
+    assert (flow.emit_offset_syncs, flow.emit_checkpoints, flow.sync_groups) == (False, False, False)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_without_offset_syncs_there_are_no_checkpoints_and_without_those_no_offs
     [
         ("", "", '"clusters"'),
         ("clusters = A, B\nA.bootstrap.servers = a:1", "", "B.bootstrap.servers"),
-        (BASE.replace("true", "false"), "", "nothing is mirrored"),
+        (BASE.replace("true", "false"), "", "no pair of clusters is enabled"),
         (BASE, "A->B.topics = (", "is not a regular expression"),
         (BASE, "replication.policy.class = Mine", "replication.policy.class"),
         (BASE, "sync.group.offsets.enabled = maybe", "true or false"),
@@ -90,11 +94,11 @@ def test_without_offset_syncs_there_are_no_checkpoints_and_without_those_no_offs
         (
             BASE,
             "B->A.enabled = true\nreplication.policy.class = IdentityReplicationPolicy",
-            "round in circles",
+            "loop forever",
         ),
     ],
 )
-def test_what_cannot_be_is_told_in_a_line(base: str, more: str, message: str) -> None:
+def test_invalid_settings_are_rejected(base: str, more: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         flows(more, base)
 
@@ -114,13 +118,13 @@ def test_what_cannot_be_is_told_in_a_line(base: str, more: str, message: str) ->
         "predicates = isPrivate",
     ],
 )
-def test_what_would_change_what_is_mirrored_and_is_not_supported_is_refused(prefix: str, setting: str) -> None:
+def test_unsupported_settings_that_change_the_result_are_rejected(prefix: str, setting: str) -> None:
     with pytest.raises(OptionError) as caught:
         flows(f"{prefix}{setting}")
     assert str(caught.value).startswith(f"{prefix}{setting} is not supported") and "\n" not in str(caught.value)
 
 
-def test_such_a_setting_is_accepted_where_it_says_what_is_done_anyway(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_settings_with_the_default_value_are_accepted(caplog: pytest.LogCaptureFixture) -> None:
     mirror = "org.apache.kafka.connect.mirror"
     with caplog.at_level(logging.WARNING):
         flows(
@@ -133,46 +137,47 @@ def test_such_a_setting_is_accepted_where_it_says_what_is_done_anyway(caplog: py
     assert not caplog.records
 
 
-def test_groups_are_looked_for_once_where_they_are_not_to_be_refreshed() -> None:
-    found = flows("A->B.refresh.groups.enabled = false\nrefresh.groups.interval.seconds = 7\nB->A.enabled = true")
-    assert (found["A->B"].refresh_groups, found["B->A"].refresh_groups) == (0, 7)
+def test_groups_are_listed_once_if_refreshing_is_disabled() -> None:
+    by_name = flows("A->B.refresh.groups.enabled = false\nrefresh.groups.interval.seconds = 7\nB->A.enabled = true")
+    assert (by_name["A->B"].refresh_groups, by_name["B->A"].refresh_groups) == (0, 7)
 
 
-def test_two_ways_with_names_kept_are_fine_where_each_has_its_topics() -> None:
-    found = flows(
+def test_opposite_flows_with_unchanged_names_need_different_topics() -> None:
+    by_name = flows(
         "B->A.enabled = true\nreplication.policy.class = IdentityReplicationPolicy\n"
         "A->B.topics = a.*\nB->A.topics = b.*"
     )
-    assert not found["A->B"].comes_back("apples")
-    assert found["A->B"].others == (("B", "A", ("b.*",), found["B->A"].topics_exclude),)
+    assert not by_name["A->B"].is_returned("apples")
+    assert by_name["A->B"].others == (("B", "A", ("b.*",), by_name["B->A"].topics_exclude),)
 
 
-def test_exactly_once_may_be_a_setting_of_the_target_as_in_mirrormaker() -> None:
-    one = flows("B.exactly.once.source.support = enabled\nstate.dir = /x")["A->B"]
-    assert one.exactly_once and one.state_dir == "/x"
+def test_exactly_once_may_be_a_setting_of_the_target() -> None:
+    flow = flows("B.exactly.once.source.support = enabled\nstate.dir = /x")["A->B"]
+    assert flow.exactly_once and flow.state_dir == "/x"
 
 
-def test_only_flows_into_the_clusters_that_are_asked_for() -> None:
-    given = parse_properties(BASE + "B->A.enabled = true")
-    assert [one.name for one in flows_of(given, ["A"])] == ["B->A"]
-    with pytest.raises(OptionError, match="no cluster C"):
-        flows_of(given, ["C"])
+def test_flows_are_restricted_to_the_selected_targets() -> None:
+    settings = parse_properties(BASE + "B->A.enabled = true")
+    assert [flow.name for flow in flows_of(settings, ["A"])] == ["B->A"]
+    with pytest.raises(OptionError, match="cluster C is not one of"):
+        flows_of(settings, ["C"])
 
 
-def test_a_name_that_nobody_knows_is_told_with_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_settings_are_logged_with_a_suggestion(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         flows("A->B.topic = x\nsync.topic.acls.enabled = true\nspark.foo = 1\nA.consumer.x = 1\ntasks.max = 3")
     assert [record.getMessage() for record in caplog.records] == [
-        "A->B.topic is no setting; did you mean topics?",
-        "ACLs are not synced: sync.topic.acls.enabled has no effect",
+        "A->B.topic is not a setting; did you mean topics?",
+        "sync.topic.acls.enabled has no effect: ACLs are not synced",
+        "tasks.max has no effect: the mirror does not run in Kafka Connect",
     ]
 
 
-def test_the_older_mirrormaker_copies_topics_under_their_names_and_nothing_else() -> None:
-    one = simple_flow({"bootstrap.servers": "a:1", "group.id": "g"}, {"bootstrap.servers": "b:2"}, "x|y")
-    assert (one.topics, one.group, one.reset, one.remote_topic("x")) == (("x|y",), "g", "latest", "x")
-    assert not (one.emit_heartbeats or one.emit_checkpoints or one.emit_offset_syncs or one.sync_configs)
-    assert not one.wants_topic("heartbeats") and not one.wants_topic("__consumer_offsets")
+def test_the_older_mirrormaker_only_copies_topics() -> None:
+    flow = simple_flow({"bootstrap.servers": "a:1", "group.id": "g"}, {"bootstrap.servers": "b:2"}, "x|y")
+    assert (flow.topics, flow.group, flow.reset, flow.remote_topic("x")) == (("x|y",), "g", "latest", "x")
+    assert not (flow.emit_heartbeats or flow.emit_checkpoints or flow.emit_offset_syncs or flow.sync_configs)
+    assert not flow.includes_topic("heartbeats") and not flow.includes_topic("__consumer_offsets")
     for consumer, producer, message in (
         ({"group.id": "g"}, {"bootstrap.servers": "b:2"}, "--consumer.config has no bootstrap.servers"),
         ({"bootstrap.servers": "a:1", "group.id": "g"}, {}, "--producer.config has no bootstrap.servers"),

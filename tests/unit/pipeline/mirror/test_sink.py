@@ -1,4 +1,4 @@
-"""What a task of the mirror sends, and what it says became of it."""
+"""The batches that a mirror task sends, and the runs that it reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kavka.client.consumer.buffer import WholeBatch
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.pipeline.mirror import sink
 from kavka.pipeline.mirror.runs import Run
-from kavka.pipeline.mirror.sink import LAYOUT, Moves
+from kavka.pipeline.mirror.sink import LAYOUT, Transfer
 from kavka.pipeline.mirror.source import row_of
 from kavka.pipeline.spark.offsets import Range
 from kavka.records.builder import BatchBuilder
@@ -43,7 +43,7 @@ class Future:
 
 
 class Target:
-    """A producer whose records land one after the other; from `refuse` on they are refused."""
+    """A producer that assigns consecutive offsets; it rejects records from offset `refuse` on."""
 
     def __init__(self, refuse: int = 1 << 60) -> None:
         self.next, self._refuse = 0, refuse
@@ -58,37 +58,37 @@ class Target:
         return future
 
 
-def sent(monkeypatch: pytest.MonkeyPatch, target: Target, *batches: WholeBatch, **more: Any) -> Moves:
-    moves = Moves(flow(**more))
-    monkeypatch.setattr(sink, "in_pieces", lambda *_: [[one] for one in batches])
-    rows = row_of(moves.flow, Range("orders", 2, batches[0].first, batches[-1].end))
-    for future in moves.send(target, rows, LAYOUT):  # type: ignore[arg-type]
+def sent(monkeypatch: pytest.MonkeyPatch, target: Target, *batches: WholeBatch, **more: Any) -> Transfer:
+    transfer = Transfer(flow(**more))
+    monkeypatch.setattr(sink, "read_pieces", lambda *_: [[item] for item in batches])
+    rows = row_of(transfer.flow, Range("orders", 2, batches[0].first, batches[-1].end))
+    for future in transfer.send(target, rows, LAYOUT):  # type: ignore[arg-type]
         future.get(0)
-    return moves
+    return transfer
 
 
-def test_batches_go_to_the_same_partition_and_are_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_sent_to_the_same_partition_as_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target()
-    moves = sent(monkeypatch, target, batch(10, 11, 12), batch(13, 14))
+    transfer = sent(monkeypatch, target, batch(10, 11, 12), batch(13, 14))
     assert set(target.sent) == {("A.orders", 2)}
-    assert moves.runs() == {("orders", 2): [Run(10, 0, 5)]}
-    assert moves.records == 5
+    assert transfer.runs() == {("orders", 2): [Run(10, 0, 5)]}
+    assert transfer.records == 5
 
 
-def test_of_a_compacted_batch_every_record_has_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves = sent(monkeypatch, Target(), batch(10, 12, 13, 17))
-    assert moves.runs() == {("orders", 2): [Run(10, 0, 1), Run(12, 1, 2), Run(17, 3, 1)]}
+def test_a_compacted_batch_has_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    transfer = sent(monkeypatch, Target(), batch(10, 12, 13, 17))
+    assert transfer.runs() == {("orders", 2): [Run(10, 0, 1), Run(12, 1, 2), Run(17, 3, 1)]}
 
 
-def test_many_batches_are_settled_while_others_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completed_batches_are_removed_while_others_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [batch(number) for number in range(sink._MANY * 2)]
-    moves = sent(monkeypatch, Target(), *batches)
-    assert len(moves._sent) <= sink._MANY
-    assert moves.runs() == {("orders", 2): [Run(0, 0, sink._MANY * 2)]}
+    transfer = sent(monkeypatch, Target(), *batches)
+    assert len(transfer._sent) <= sink._MANY
+    assert transfer.runs() == {("orders", 2): [Run(0, 0, sink._MANY * 2)]}
 
 
-def test_what_the_target_refuses_ends_the_task_or_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_batch_fails_the_task_or_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KafkaError, match="too large"):
         sent(monkeypatch, Target(refuse=2), batch(0, 1), batch(2))
-    moves = sent(monkeypatch, Target(refuse=2), batch(0, 1), batch(2), abort_on_failure=False)
-    assert moves.runs() == {("orders", 2): [Run(0, 0, 2)]}
+    transfer = sent(monkeypatch, Target(refuse=2), batch(0, 1), batch(2), abort_on_failure=False)
+    assert transfer.runs() == {("orders", 2): [Run(0, 0, 2)]}

@@ -22,7 +22,7 @@ def port() -> Iterator[int]:
         yield listener.port
 
 
-def test_status_and_metrics_are_there_and_nothing_else(port: int) -> None:
+def test_only_status_and_metrics_are_served(port: int) -> None:
     for path in ("/", "/status"):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as response:
             assert response.headers["Content-Type"] == "application/json"
@@ -32,6 +32,6 @@ def test_status_and_metrics_are_there_and_nothing_else(port: int) -> None:
     assert get(port, "/other") == 404
 
 
-def test_half_open_requests_keep_nobody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_open_requests_block_no_other_client(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_S", 2.0)
     check_half_open(port, "/status")

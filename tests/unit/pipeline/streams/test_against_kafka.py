@@ -1,5 +1,5 @@
-"""The model beside Kafka's own TopologyTestDriver, on the same topologies and records (golden/streams-3.9.1.txt is what
-support/java/StreamsProbe.java prints without a cache)."""
+"""The model beside Kafka's own TopologyTestDriver, on the same topologies and records
+(golden/streams-3.9.1.txt is what support/java/StreamsProbe.java prints without a cache)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_a_topology_is_described_in_kafkas_words(name: str) -> None:
 def test_a_topology_writes_what_it_writes_in_kafka(name: str) -> None:
     found, expected = streams_cases.driven(name), KAFKA[name][1]
     if name in ("stream_left_join", "stream_outer_join"):
-        # Kafka tells records that found nothing some time after their window has closed; we do when it closes.
+        # Kafka tells records that found nothing some time after their window has closed; we do when
+        # it closes.
         found, expected = sorted(found), sorted(expected)
     if name == "stream_outer_join":
         # In that time a late record may still find them: then there is one record less.

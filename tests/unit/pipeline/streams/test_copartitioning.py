@@ -1,4 +1,5 @@
-"""Topics whose records meet by key must have the same number of partitions, however the steps are named."""
+"""Topics whose records meet by key must have the same number of partitions, however the steps are
+named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the comparison with Kafka's driver does not show: state taken up again, caches, handlers, what is refused."""
+"""What the comparison with Kafka's driver does not show: state taken up again, caches, handlers,
+what is refused."""
 
 from __future__ import annotations
 
@@ -398,7 +399,8 @@ def planned(name: str) -> str:
 
 
 def test_what_runs_where_is_as_it_was() -> None:
-    """golden/streams-plans.txt: state in checkpoints depends on it, so a change is one that users must hear of."""
+    """golden/streams-plans.txt: state in checkpoints depends on it, so a change is one that users
+    must hear of."""
     found = "\n".join(planned(name) for name in streams_cases.CASES) + "\n"
     assert found == (Path(__file__).resolve().parents[3] / "golden" / "streams-plans.txt").read_text()
 

@@ -20,8 +20,8 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 
 class Group:
-    """In place of an admin: what a group has committed, and topics of two partitions from offset 10 to 50, where the
-    first open transaction begins at 40."""
+    """In place of an admin: what a group has committed, and topics of two partitions from offset 10
+    to 50, where the first open transaction begins at 40."""
 
     def __init__(self, committed: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         self._committed = committed
@@ -86,7 +86,8 @@ def test_partitions_that_are_not_set_begin_as_their_topics_do() -> None:
 
 
 class Cluster:
-    """In place of the source's: the topic a with one partition, that ends at 5, and what the group is told."""
+    """In place of the source's: the topic a with one partition, that ends at 5, and what the group
+    is told."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []

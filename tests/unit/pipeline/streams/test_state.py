@@ -1,4 +1,5 @@
-"""The state of tasks in Spark, with Spark replaced by dictionaries: what a start after another one finds there."""
+"""The state of tasks in Spark, with Spark replaced by dictionaries: what a start after another one
+finds there."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ Added = dict[tuple[int, bytes], tuple[int, int, bytes]]
 
 
 def summed(job: workers.Job, *micro_batches: list[pa.RecordBatch]) -> list[list[Any]]:
-    """What is written in each micro-batch, with Spark's sum and max of everything so far done here."""
+    """What is written in each micro-batch, with Spark's sum and max of everything so far done
+    here."""
     job.plan = replace(job.plan, summed=True)
     state: Added = defaultdict(lambda: (0, -1, b""))
     sent = []

@@ -1,7 +1,8 @@
-"""[pure] Who reads what in a classic group: its leader runs the assignor that all members know.
+"""[pure] Assignors of a classic group: its leader runs an assignor that all members support.
 
-An assignor of one's own is any object like `Assignor`; `partition.assignment.strategy` takes it, its class, or its
-dotted name. Kafka's own are known by Java's class names and by the names that they go by in the protocol.
+A custom assignor is any object with the methods of `Assignor`. `partition.assignment.strategy`
+takes the object, its class, or its dotted name. Kafka's assignors have their Java class names and
+their protocol names.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ ASSIGNORS = {
 
 
 class Subscription(NamedTuple):
-    """What a member says of itself when it joins. `owned` and `generation` are only there from members that do not give
-    everything up before; -1 is a generation that is not known."""
+    """A member's metadata in JoinGroup. Only members that keep partitions while they rejoin send
+    `owned` and `generation`; -1 is an unknown generation."""
 
     topics: frozenset[str]
     user_data: bytes | None = None
@@ -43,71 +44,77 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
+    """The partitions of a member, and data that the assignor sends to it."""
+
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
 
 
 class Assignor:
-    """The base of assignors; one's own need not inherit from it.
+    """The base of assignors; custom ones need not inherit from it.
 
-    `name` is the same in all members of a group. With `cooperative`, members keep reading what they have while they
-    rejoin, and `assign` must leave out what has another owner until that one has given it up; `check_cooperative`
-    tells.
+    `name` is the same in all members of a group. With `cooperative`, members keep their partitions
+    while they rejoin, and `assign` must not assign a partition that another member still owns
+    (`check_cooperative`).
     """
 
     name = ""
     cooperative = False
 
     def user_data(self, topics: frozenset[str]) -> bytes | None:
-        """What this member tells the leader's `assign`, beside its topics."""
+        """Data of this member for the leader's `assign`."""
         return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Any]:
-        """For each member id an `Assignment`, or just partitions. `partitions` are counts by topic, of the topics that
-        exist among those that any member subscribes to."""
+        """Return an `Assignment` or partitions for each member id. `partitions` are partition
+        counts of the existing topics that any member subscribes to."""
         raise NotImplementedError
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """What this member was given."""
+        """Called with the assignment of this member."""
 
 
 def load(values: Any, configs: Mapping[str, Any]) -> list[Any]:
-    """The assignors of the setting, in its order."""
+    """Create the assignors of the setting, in its order."""
     items = values if isinstance(values, (list, tuple)) else (values,)
-    found = [classes.make(NAME, item, ASSIGNORS, "an assignor", configs) for item in items]
-    if not found:
-        raise ConfigError(NAME, "it must name an assignor")
-    names = [getattr(assignor, "name", None) for assignor in found]
-    for assignor, name in zip(found, names, strict=True):
+    loaded = [classes.make(NAME, item, ASSIGNORS, "an assignor", configs) for item in items]
+    if not loaded:
+        raise ConfigError(NAME, "must name an assignor")
+    names = [getattr(assignor, "name", None) for assignor in loaded]
+    for assignor, name in zip(loaded, names, strict=True):
         if not isinstance(name, str) or not name or not callable(getattr(assignor, "assign", None)):
-            raise ConfigError(NAME, f"a {type(assignor).__name__} is no assignor: it needs a name and a method assign")
+            raise ConfigError(
+                NAME, f"{type(assignor).__name__} is not an assignor: it needs a name and a method assign"
+            )
         if names.count(name) > 1:
-            raise ConfigError(NAME, f"there are two assignors with the name {name}")
-    return found
+            raise ConfigError(NAME, f"two assignors have the name {name}")
+    return loaded
 
 
 def members_in_order(members: Mapping[str, Subscription]) -> list[str]:
-    """Static members first, by instance id, since that stays the same over restarts; then the others by member id."""
+    """Sort members: static members first by instance id, which does not change on a restart; then
+    the others by member id."""
     return sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or m, m))
 
 
 def check_cooperative(members: Mapping[str, Subscription], assignments: Mapping[str, Assignment]) -> str | None:
-    """What is wrong with an assignment for members that have not given up what they own; None if nothing."""
-    owners = {tp: member_id for member_id, one in members.items() for tp in one.owned}
+    """Describe a partition that is assigned to one member while another owns it; None if there is
+    none."""
+    owners = {tp: member_id for member_id, subscription in members.items() for tp in subscription.owned}
     for member_id, assignment in assignments.items():
         for tp in assignment.partitions:
             owner = owners.get(tp)
             if owner is not None and owner != member_id:
-                return f"{tp} is given to {member_id} while {owner} still has it"
+                return f"{tp} is assigned to {member_id} while {owner} still owns it"
     return None
 
 
-def as_assignments(found: Mapping[str, Any], members: Iterable[str]) -> dict[str, Assignment]:
-    """What an assignor returned, whole: members that it left out get nothing."""
+def as_assignments(returned: Mapping[str, Any], members: Iterable[str]) -> dict[str, Assignment]:
+    """Convert the result of an assignor; members without an entry get an empty assignment."""
     result: dict[str, Assignment] = {}
     for member_id in members:
-        given = found.get(member_id, ())
-        if not isinstance(given, Assignment):
-            given = Assignment(tuple(TopicPartition(*tp) for tp in given))
-        result[member_id] = given
+        assignment = returned.get(member_id, ())
+        if not isinstance(assignment, Assignment):
+            assignment = Assignment(tuple(TopicPartition(*tp) for tp in assignment))
+        result[member_id] = assignment
     return result

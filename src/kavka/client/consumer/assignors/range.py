@@ -1,5 +1,6 @@
-"""[pure] Topic by topic, each member a stretch of neighbouring partitions, the first members one more where it does not
-come out even. So partition n of topics with the same number of partitions goes to the same member."""
+"""[pure] Assigns each member a range of partitions of each topic; the first members get one more if
+the number does not divide evenly. Partition n of topics with equal partition counts goes to the
+same member."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ class RangeAssignor(Assignor):
         result: dict[str, list[TopicPartition]] = {member: [] for member in members}
         order = members_in_order(members)
         for topic in sorted(partitions):
-            takers = [member for member in order if topic in members[member].topics]
-            if not takers:
+            subscribers = [member for member in order if topic in members[member].topics]
+            if not subscribers:
                 continue
-            share, extras = divmod(partitions[topic], len(takers))
+            share, extras = divmod(partitions[topic], len(subscribers))
             first = 0
-            for index, member in enumerate(takers):
+            for index, member in enumerate(subscribers):
                 after = first + share + (index < extras)
                 result[member] += [TopicPartition(topic, p) for p in range(first, after)]
                 first = after

@@ -1,5 +1,5 @@
-"""[pure] All partitions of all topics in order, dealt to the members in turn; one that does not read the topic is
-passed over."""
+"""[pure] Assigns all partitions of all topics in order to the members in turn, skipping members
+that do not subscribe to the topic."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RoundRobinAssignor(Assignor):
     ) -> dict[str, list[TopicPartition]]:
         result: dict[str, list[TopicPartition]] = {member: [] for member in members}
         turns = cycle(members_in_order(members))
-        wanted = {topic for one in members.values() for topic in one.topics}
-        for topic in sorted(wanted & partitions.keys()):
+        topics = {topic for subscription in members.values() for topic in subscription.topics}
+        for topic in sorted(topics & partitions.keys()):
             for partition in range(partitions[topic]):
                 member = next(turns)
                 while topic not in members[member].topics:

@@ -1,10 +1,11 @@
-"""[pure] Even shares, and as few moves as that takes.
+"""[pure] Balanced assignments with as few moves as possible.
 
-What members had they keep, as far as they still may: where two say that they have a partition, the one of the newer
-generation has it, and of the same generation neither. What nobody has goes to the subscriber with the smallest share.
-Then partitions move from larger to smaller shares until that makes them no more even. Where members read different
-topics a move may take several steps: one gives a partition to a second, which gives one of another topic to a third;
-the shortest such way is taken.
+Members keep their partitions if possible. If two members claim a partition, the one with the newer
+generation keeps it, and neither if the generations are equal. Partitions without an owner go to the
+subscriber with the fewest partitions. Then partitions move from larger to smaller assignments until
+no move improves the balance. If members subscribe to different topics, a move may need several
+steps: the first member gives a partition to a second, which gives a partition of another topic to a
+third. The shortest chain is used.
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ _I16 = Struct(">h")
 _I32 = Struct(">i")
 NO_GENERATION = -1
 
-Held = dict[str, dict[str, set[int]]]
-"""By member and topic, the partitions it has."""
+Owned = dict[str, dict[str, set[int]]]
+"""Partitions by member and topic."""
 
 
 class StickyAssignor(Assignor):
-    """Members give up everything before they join, so what they had they tell in their user data: an array of topic and
-    partitions, then the generation (i32), in the plain encoding with lengths of 2 and 4 bytes."""
+    """Members revoke all partitions before they join, so they send their previous partitions as
+    user data: an array of topics with partitions, then the generation (i32), with lengths of 2 and
+    4 bytes."""
 
     name = "sticky"
 
     def __init__(self) -> None:
-        self._had: tuple[TopicPartition, ...] = ()
+        self._previous: tuple[TopicPartition, ...] = ()
         self._generation = NO_GENERATION
 
     def user_data(self, topics: frozenset[str]) -> bytes | None:
-        if not self._had and self._generation == NO_GENERATION:
+        if not self._previous and self._generation == NO_GENERATION:
             return None
-        return write_user_data(self._had, self._generation)
+        return write_user_data(self._previous, self._generation)
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        self._had = assignment.partitions
+        self._previous = assignment.partitions
         self._generation = generation
 
     def assign(
@@ -50,16 +52,19 @@ class StickyAssignor(Assignor):
         return assign_sticky(partitions, members, self.owned_by(members))
 
     def owned_by(self, members: Mapping[str, Subscription]) -> dict[str, tuple[tuple[TopicPartition, ...], int]]:
-        """By member what it says that it had, and in which generation."""
+        """By member: its previous partitions, and their generation."""
         return {
-            member: (one.owned, one.generation) if one.owned else read_user_data(one.user_data)
-            for member, one in members.items()
+            member: (subscription.owned, subscription.generation)
+            if subscription.owned
+            else read_user_data(subscription.user_data)
+            for member, subscription in members.items()
         }
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """Members keep what they have: what moves is left out of the first assignment, and given to its new owner in the
-    second, which follows when the old one has given it up. Their user data is the generation alone (i32)."""
+    """Members keep their partitions while they rejoin. The first assignment omits the partitions
+    that move; the second one, after their owner has revoked them, assigns them to the new owner.
+    The user data is the generation (i32)."""
 
     name = "cooperative-sticky"
     cooperative = True
@@ -69,30 +74,30 @@ class CooperativeStickyAssignor(StickyAssignor):
 
     def owned_by(self, members: Mapping[str, Subscription]) -> dict[str, tuple[tuple[TopicPartition, ...], int]]:
         result = {}
-        for member, one in members.items():
-            generation = one.generation
-            if generation < 0 and one.user_data is not None and len(one.user_data) >= 4:
-                (generation,) = _I32.unpack_from(one.user_data)
-            result[member] = one.owned, generation
+        for member, subscription in members.items():
+            generation, data = subscription.generation, subscription.user_data
+            if generation < 0 and data is not None and len(data) >= 4:
+                (generation,) = _I32.unpack_from(data)
+            result[member] = subscription.owned, generation
         return result
 
     def assign(
         self, partitions: Mapping[str, int], members: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
-        found = super().assign(partitions, members)
+        targets = super().assign(partitions, members)
         owners: dict[TopicPartition, set[str]] = defaultdict(set)
-        for member, one in members.items():
-            for tp in one.owned:
+        for member, subscription in members.items():
+            for tp in subscription.owned:
                 owners[tp].add(member)
         return {
-            member: [tp for tp in given if not owners.get(tp) or owners[tp] == {member}]
-            for member, given in found.items()
+            member: [tp for tp in target if not owners.get(tp) or owners[tp] == {member}]
+            for member, target in targets.items()
         }
 
 
-def write_user_data(had: tuple[TopicPartition, ...], generation: int) -> bytes:
+def write_user_data(owned: tuple[TopicPartition, ...], generation: int) -> bytes:
     topics: dict[str, list[int]] = {}
-    for tp in sorted(had):
+    for tp in sorted(owned):
         topics.setdefault(tp.topic, []).append(tp.partition)
     out = [_I32.pack(len(topics))]
     for topic, indexes in topics.items():
@@ -103,11 +108,11 @@ def write_user_data(had: tuple[TopicPartition, ...], generation: int) -> bytes:
 
 
 def read_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """Nothing, of no generation, where it is not what `write_user_data` writes. The oldest version has no
-    generation."""
+    """Decode the data of `write_user_data`; no partitions and no generation if it is invalid. The
+    oldest version has no generation."""
     if not data:
         return (), NO_GENERATION
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     try:
         (topics,) = _I32.unpack_from(data)
         pos = 4
@@ -121,12 +126,12 @@ def read_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]
             if count < 0 or count * 4 > len(data) - pos:
                 return (), NO_GENERATION
             for index in range(count):
-                found.append(TopicPartition(topic, _I32.unpack_from(data, pos + 4 + 4 * index)[0]))
+                partitions.append(TopicPartition(topic, _I32.unpack_from(data, pos + 4 + 4 * index)[0]))
             pos += 4 + 4 * count
         generation = _I32.unpack_from(data, pos)[0] if len(data) - pos >= 4 else NO_GENERATION
     except (ValueError, OverflowError, ArithmeticError, LookupError, _StructError):
         return (), NO_GENERATION
-    return tuple(found), generation
+    return tuple(partitions), generation
 
 
 def assign_sticky(
@@ -134,94 +139,96 @@ def assign_sticky(
     members: Mapping[str, Subscription],
     owned: Mapping[str, tuple[tuple[TopicPartition, ...], int]],
 ) -> dict[str, list[TopicPartition]]:
-    order = members_in_order(members)
-    shares = _Shares(partitions, members, order)
-    for tp, member in _kept(partitions, members, owned).items():
-        shares.give(member, tp.topic, tp.partition)
-    shares.deal_the_rest()
-    shares.level()
+    shares = _Shares(partitions, members, members_in_order(members))
+    for tp, member in _retained(partitions, members, owned).items():
+        shares.assign(member, tp.topic, tp.partition)
+    shares.assign_free()
+    shares.balance()
     return {
-        member: [TopicPartition(topic, p) for topic in sorted(held) for p in sorted(held[topic])]
-        for member, held in shares.held.items()
+        member: [TopicPartition(topic, p) for topic in sorted(owned) for p in sorted(owned[topic])]
+        for member, owned in shares.owned.items()
     }
 
 
-def _kept(
+def _retained(
     partitions: Mapping[str, int],
     members: Mapping[str, Subscription],
     owned: Mapping[str, tuple[tuple[TopicPartition, ...], int]],
 ) -> dict[TopicPartition, str]:
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in sorted(members):
-        had, generation = owned.get(member, ((), NO_GENERATION))
-        for tp in had:
+        previous, generation = owned.get(member, ((), NO_GENERATION))
+        for tp in previous:
             if tp.topic not in members[member].topics or not 0 <= tp.partition < partitions.get(tp.topic, 0):
                 continue
-            known = claims.get(tp)
-            if known is None or generation > known[0]:
+            claim = claims.get(tp)
+            if claim is None or generation > claim[0]:
                 claims[tp] = generation, member
-            elif generation == known[0] and known[1] != member:
+            elif generation == claim[0] and claim[1] != member:
                 claims[tp] = generation, None
     return {tp: member for tp, (_, member) in claims.items() if member is not None}
 
 
 class _Shares:
-    """What each member has so far."""
+    """Owns the assignment while it is computed: the partitions of each member, and the free
+    ones."""
 
     def __init__(self, partitions: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> None:
-        self.held: Held = {member: {} for member in order}
+        self.owned: Owned = {member: {} for member in order}
         self.count = dict.fromkeys(order, 0)
         self.place = {member: index for index, member in enumerate(order)}
         self.free = {topic: set(range(count)) for topic, count in partitions.items()}
-        self.readers = {topic: [m for m in order if topic in members[m].topics] for topic in partitions}
+        self.subscribers = {topic: [m for m in order if topic in members[m].topics] for topic in partitions}
         self.topics = {member: sorted(members[member].topics & partitions.keys()) for member in order}
 
-    def give(self, member: str, topic: str, partition: int) -> None:
-        self.held[member].setdefault(topic, set()).add(partition)
+    def assign(self, member: str, topic: str, partition: int) -> None:
+        self.owned[member].setdefault(topic, set()).add(partition)
         self.free[topic].discard(partition)
         self.count[member] += 1
 
     def move(self, topic: str, giver: str, taker: str) -> None:
-        """The partition that goes is the last, so that what stays is the same for everybody who works it out."""
-        had = self.held[giver][topic]
-        partition = max(had)
-        had.discard(partition)
-        if not had:
-            del self.held[giver][topic]
+        """Move the last partition, so that the result is deterministic."""
+        owned = self.owned[giver][topic]
+        partition = max(owned)
+        owned.discard(partition)
+        if not owned:
+            del self.owned[giver][topic]
         self.count[giver] -= 1
-        self.give(taker, topic, partition)
+        self.assign(taker, topic, partition)
 
-    def deal_the_rest(self) -> None:
-        """Topics with few readers first: the others have more of a choice."""
-        for topic in sorted(self.free, key=lambda t: (len(self.readers[t]), t)):
-            readers = self.readers[topic]
-            if not readers:
+    def assign_free(self) -> None:
+        """Assign free partitions; topics with few subscribers first, since they have less
+        choice."""
+        for topic in sorted(self.free, key=lambda t: (len(self.subscribers[t]), t)):
+            subscribers = self.subscribers[topic]
+            if not subscribers:
                 continue
             for partition in sorted(self.free[topic]):
-                self.give(min(readers, key=self._load), topic, partition)
+                self.assign(min(subscribers, key=self._load), topic, partition)
 
-    def level(self) -> None:
-        """Every round takes one from a larger share to one smaller by two or more, so it ends."""
-        settled: set[str] = set()
+    def balance(self) -> None:
+        """Every round moves a partition to a member that has at least two fewer, so it
+        terminates."""
+        balanced: set[str] = set()
         while True:
-            takers = [member for member in self.count if member not in settled]
+            takers = [member for member in self.count if member not in balanced]
             if not takers:
                 return
             taker = min(takers, key=self._load)
             if max(self.count.values()) < self.count[taker] + 2:
                 return
-            way = self._way_to(taker)
-            if way is None:
-                settled.add(taker)
+            moves = self._moves_to(taker)
+            if moves is None:
+                balanced.add(taker)
                 continue
-            settled.clear()
-            for topic, giver, to in way:
+            balanced.clear()
+            for topic, giver, to in moves:
                 self.move(topic, giver, to)
 
-    def _way_to(self, taker: str) -> list[tuple[str, str, str]] | None:
-        """The moves that bring `taker` one from the largest share that has two more than it; None where there is
-        none."""
-        came: dict[str, tuple[str, str]] = {taker: ("", "")}
+    def _moves_to(self, taker: str) -> list[tuple[str, str, str]] | None:
+        """The moves that give `taker` a partition of the largest member with at least two more;
+        None if there is no such member."""
+        previous: dict[str, tuple[str, str]] = {taker: ("", "")}
         queue = deque([taker])
         best: str | None = None
         seen: set[str] = set()
@@ -231,22 +238,22 @@ class _Shares:
                 if topic in seen:
                     continue
                 seen.add(topic)
-                for other in self.readers[topic]:
-                    if other not in came and topic in self.held[other]:
-                        came[other] = topic, member
+                for other in self.subscribers[topic]:
+                    if other not in previous and topic in self.owned[other]:
+                        previous[other] = topic, member
                         queue.append(other)
-                        enough = self.count[other] >= self.count[taker] + 2
-                        if enough and (best is None or self.count[other] > self.count[best]):
+                        has_more = self.count[other] >= self.count[taker] + 2
+                        if has_more and (best is None or self.count[other] > self.count[best]):
                             best = other
         if best is None:
             return None
-        way: list[tuple[str, str, str]] = []
+        moves: list[tuple[str, str, str]] = []
         giver = best
         while giver != taker:
-            topic, to = came[giver]
-            way.append((topic, giver, to))
+            topic, to = previous[giver]
+            moves.append((topic, giver, to))
             giver = to
-        return way
+        return moves
 
     def _load(self, member: str) -> tuple[int, int]:
         return self.count[member], self.place[member]

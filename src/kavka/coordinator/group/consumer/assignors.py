@@ -1,11 +1,11 @@
-"""[pure] Who shall have what: the assignors of the server.
+"""[pure] The server-side assignors.
 
-An assignor is given the members with their subscriptions and what the last target gave them, and the topics. It gives
-every partition of a topic that anybody subscribes to, to exactly one member that does. The same input gives the same
-output, in whatever order it comes.
+The input of an assignor is the members, with their subscriptions and their previous targets, and
+the topics. It assigns each partition of a subscribed topic to exactly one subscriber. The result
+does not depend on the order of the input.
 
-- `uniform`  as evenly as the subscriptions allow, with as few moves as that allows (`uniform.py`)
-- `range`    partitions with the same number to the same member, for joins (`range.py`)
+- `uniform`  as evenly as the subscriptions allow, with as few moves as possible (`uniform.py`)
+- `range`    co-partitioned: partitions with the same number to the same member (`range.py`)
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kavka.coordinator.group.consumer.topics import Topic
 
 
 class MemberSpec(NamedTuple):
-    """`topics`: what it subscribes to, of the topics that are there. `assigned`: what the last target gave it."""
+    """`topics`: the existing topics that the member subscribes to. `assigned`: its previous
+    target."""
 
     topics: frozenset[UUID]
     assigned: Partitions = {}
@@ -39,8 +40,8 @@ def by_name() -> dict[str, Assignor]:
     return {"uniform": assign_uniformly, "range": assign_ranges}
 
 
-class Hands:
-    """Partitions by member and topic while an assignment is made."""
+class AssignmentBuilder:
+    """A partial assignment: partitions by member and topic."""
 
     __slots__ = ("held", "loads")
 
@@ -48,7 +49,7 @@ class Hands:
         self.held: dict[str, dict[UUID, set[int]]] = {member_id: {} for member_id in members}
         self.loads: dict[str, int] = dict.fromkeys(members, 0)
 
-    def give(self, member_id: str, topic_id: UUID, partition: int) -> None:
+    def assign(self, member_id: str, topic_id: UUID, partition: int) -> None:
         topics = self.held[member_id]
         partitions = topics.get(topic_id)
         if partitions is None:
@@ -57,7 +58,7 @@ class Hands:
             partitions.add(partition)
         self.loads[member_id] += 1
 
-    def take(self, member_id: str, topic_id: UUID, partition: int) -> None:
+    def unassign(self, member_id: str, topic_id: UUID, partition: int) -> None:
         self.held[member_id][topic_id].discard(partition)
         self.loads[member_id] -= 1
 

@@ -1,7 +1,7 @@
-"""[pure] What an operation does to a group, before it is in the log: its records, and the group as it will be.
+"""[pure] The records of an operation on a group, and the group as it will be.
 
-The group itself stays as it is. The first record makes a copy, on which it and the later ones are applied; when the
-operation is done the runtime writes the records, and applies them to the group itself.
+The first record copies the group; all records are applied to the copy. Then the runtime writes the
+records and replays them into the group itself.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kavka.coordinator.group.consumer.records import (
     TargetEpochRecord,
     TargetMemberRecord,
 )
-from kavka.coordinator.group.consumer.state import STRAIGHT, ConsumerGroup, topic_ids
+from kavka.coordinator.group.consumer.state import DIRECT, ConsumerGroup, topic_ids
 from kavka.coordinator.group.consumer.topics import Topic, Topics, metadata_hash
 
 
 class Change:
-    """`group` is the group as it will be."""
+    """`group` is the group after the records that were added so far."""
 
     __slots__ = ("_is_copy", "group", "records")
 
     def __init__(self, group: ConsumerGroup, before: list[Any] | None = None) -> None:
-        """`before`: records that come first and are not of this group as it is."""
+        """`before`: records that are written first, for example those of a migration."""
         self.group = group
         self.records: list[Any] = list(before or ())
         self._is_copy = False
@@ -41,10 +41,10 @@ class Change:
         if not self._is_copy:
             self.group = self.group.copy()
             self._is_copy = True
-        self.group.apply(record, STRAIGHT)
+        self.group.apply(record, DIRECT)
 
     def add_last(self, record: Any) -> None:
-        """Nobody looks at the group after it: so it need not be applied."""
+        """Add the last record of the operation. It is not applied to the copy."""
         self.records.append(record)
 
     def remove_member(self, member_id: str) -> None:
@@ -53,7 +53,7 @@ class Change:
         self.add(TargetMemberRecord(group, member_id, None))
         self.add(MemberRecord(group, member_id, None))
 
-    def forget_unused_patterns(self) -> None:
+    def drop_unused_patterns(self) -> None:
         used = self.group.used_patterns()
         for pattern in [pattern for pattern in self.group.patterns if pattern not in used]:
             self.add(PatternRecord(self.group.group_id, pattern, None))
@@ -63,15 +63,15 @@ class Change:
         value = metadata_hash(group.subscribed_topics(), topics)
         self.add(GroupEpochRecord(group.group_id, GroupEpoch(group.epoch + 1, value)))
         if group.has_partition_metadata:
-            # The hash has taken its place.
+            # The metadata hash replaces it.
             self.add(PartitionMetadataRecord(group.group_id, None))
 
     def new_target(self, assignor: Assignor, topics: Topics, now_ms: int) -> None:
-        """Make the target assignment for the group's epoch, and write down where it differs from the last."""
+        """Compute the target assignment for the group's epoch; add records where it differs."""
         group = self.group
         members: dict[str, MemberSpec] = {}
         ids_of: dict[frozenset[str], Any] = {}
-        known: dict[Any, Topic] = {}
+        topics_by_id: dict[Any, Topic] = {}
         for member_id, member in group.members.items():
             names = group.topics_of(member.subscription)
             ids = ids_of.get(names)
@@ -79,13 +79,13 @@ class Change:
                 for name in names:
                     topic = topics.get(name)
                     if topic is not None:
-                        known[topic.topic_id] = topic
+                        topics_by_id[topic.topic_id] = topic
                 ids = ids_of[names] = topic_ids(names, topics)
             subscription = member.subscription
             members[member_id] = MemberSpec(
                 ids, group.target.get(member_id, {}), subscription.instance_id, subscription.rack_id
             )
-        target: dict[str, Partitions] = assignor(members, known)
+        target: dict[str, Partitions] = assignor(members, topics_by_id)
         for member_id in [member_id for member_id in group.target if member_id not in target]:
             self.add(TargetMemberRecord(group.group_id, member_id, None))
         for member_id, partitions in target.items():

@@ -1,4 +1,4 @@
-"""The settings that groups of the new protocol go by."""
+"""The settings of consumer groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GroupValues: TypeAlias = Callable[[str], Mapping[str, int]]
 
 
 class Timing(NamedTuple):
-    """What each group may have of its own."""
+    """Settings that can be overridden per group."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -34,7 +34,7 @@ class ConsumerConfig:
     assignors: tuple[str, ...] = ("uniform", "range")
     upgrade: bool = True
     downgrade: bool = True
-    # By the group's name; the only ones that may change while the broker runs.
+    # By group id. These settings may change while the broker runs.
     timing: Callable[[str], Timing] = field(default=lambda group_id: Timing())
 
     @classmethod
@@ -51,7 +51,7 @@ class ConsumerConfig:
 
 
 def _short_name(name: str) -> str:
-    """Kafka also takes the names of its classes."""
+    """Kafka also accepts the class names."""
     return {
         "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
         "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",

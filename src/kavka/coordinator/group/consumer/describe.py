@@ -1,4 +1,4 @@
-"""[pure] A group of the new protocol as ConsumerGroupDescribe shows it."""
+"""[pure] ConsumerGroupDescribe for a consumer group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kavka.coordinator.group.consumer.topics import Topics
 from kavka.protocol.messages.consumer_group_describe import Assignment, DescribedGroup, TopicPartitions
 from kavka.protocol.messages.consumer_group_describe import Member as DescribedMember
 
-SPEAKS_CLASSIC, SPEAKS_CONSUMER = 0, 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 def describe_group(group: ConsumerGroup, topics: Topics, default_assignor: str) -> DescribedGroup:
@@ -25,24 +25,24 @@ def describe_group(group: ConsumerGroup, topics: Topics, default_assignor: str) 
 
 
 def _describe_member(group: ConsumerGroup, member: Member, topics: Topics) -> DescribedMember:
-    said = member.subscription
+    subscription = member.subscription
     return DescribedMember(
         member_id=member.member_id,
-        instance_id=said.instance_id,
-        rack_id=said.rack_id,
+        instance_id=subscription.instance_id,
+        rack_id=subscription.rack_id,
         member_epoch=member.epoch,
-        client_id=said.client_id,
-        client_host=said.client_host,
-        subscribed_topic_names=sorted(said.topics),
-        subscribed_topic_regex=said.pattern or None,
+        client_id=subscription.client_id,
+        client_host=subscription.client_host,
+        subscribed_topic_names=sorted(subscription.topics),
+        subscribed_topic_regex=subscription.pattern or None,
         assignment=_named(member.current.assigned, topics),
         target_assignment=_named(group.target.get(member.member_id, {}), topics),
-        member_type=SPEAKS_CLASSIC if member.is_classic else SPEAKS_CONSUMER,
+        member_type=CLASSIC_MEMBER if member.is_classic else CONSUMER_MEMBER,
     )
 
 
 def _named(partitions: Mapping[UUID, Iterable[int]], topics: Topics) -> Assignment:
-    """Topics that are gone have no name, and are left out."""
+    """Deleted topics have no name and are omitted."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))

@@ -1,6 +1,8 @@
-"""[pure] What consumers of the classic protocol put into JoinGroup and SyncGroup, in terms of the new one.
+"""[pure] The embedded consumer protocol: the subscriptions and assignments in JoinGroup and
+SyncGroup.
 
-Subscriptions and assignments are bytes that begin with an int16 version; topics are by name there, by id here.
+Both are bytes that start with an int16 version. They have topic names; consumer groups use topic
+ids.
 """
 
 from __future__ import annotations
@@ -17,43 +19,43 @@ from kavka.protocol.messages.consumer_protocol import (
 )
 from kavka.protocol.primitives import ProtocolError
 
-# Clients' own assignors, none of which reads the data that may come with an assignment. (librdkafka's sticky ones write
-# some nevertheless, for which Kafka refuses to upgrade their groups.)
+# Assignors of clients that ignore the user data of an assignment. (librdkafka's sticky assignors
+# write some, which makes Kafka refuse to upgrade their groups.)
 WITHOUT_USER_DATA = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
 
 
 def _decode(kind: Any, data: bytes) -> Any:
     if len(data) < 2 or (version := int.from_bytes(data[:2], "big", signed=True)) < 0:
-        raise ProtocolError("bytes without a version")
-    # A newer version begins with the fields of the one that is known.
+        raise ProtocolError("the bytes have no version")
+    # A newer version starts with the fields of the latest version that we support.
     message, _ = kind.decode(data, 2, min(version, kind.MAX_VERSION))
     return message
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """ProtocolError where it is none."""
+    """Raises ProtocolError if it cannot be parsed."""
     subscription: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
     return subscription
 
 
 def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> Owned:
-    """Empty for a member that was never told of one. ProtocolError where it is none, or has data for an assignor that
-    is not known: that would be lost."""
+    """Empty for a member without an assignment. Raises ProtocolError if the bytes are invalid, or
+    have user data of an unknown assignor, which would be lost."""
     if not data:
         return {}
     assignment: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
     if assignment.user_data and assignor not in WITHOUT_USER_DATA:
-        raise ProtocolError("data of a custom assignor would be lost")
+        raise ProtocolError("user data of a custom assignor would be lost")
     owned: Owned = {}
-    for one in assignment.assigned_partitions:
-        topic = topics.get(one.topic)
-        if topic is not None and one.partitions:
-            owned[topic.topic_id] = dict.fromkeys(one.partitions, epoch)
+    for entry in assignment.assigned_partitions:
+        topic = topics.get(entry.topic)
+        if topic is not None and entry.partitions:
+            owned[topic.topic_id] = dict.fromkeys(entry.partitions, epoch)
     return owned
 
 
 def write_assignment(owned: Owned, like: bytes, topics: Topics) -> bytes:
-    """In the version in which the member sent its subscription, `like`."""
+    """Encoded in the version of the member's subscription, `like`."""
     version = int.from_bytes(like[:2], "big", signed=True) if len(like) >= 2 else 0
     version = max(0, min(version, ConsumerProtocolAssignment.MAX_VERSION))
     assigned = [
@@ -61,16 +63,17 @@ def write_assignment(owned: Owned, like: bytes, topics: Topics) -> bytes:
         for topic_id, partitions in owned.items()
         if (name := topics.name_of(topic_id)) is not None
     ]
-    assigned.sort(key=lambda one: one.topic)
+    assigned.sort(key=lambda entry: entry.topic)
     out: list[bytes] = [version.to_bytes(2, "big")]
     ConsumerProtocolAssignment(assigned_partitions=assigned).encode(out, version)
     return b"".join(out)
 
 
 def reported_partitions(subscription: ConsumerProtocolSubscription, topics: Topics) -> list[TopicPartitions]:
-    """What a member says that it has. Those that give up everything before they join (eager ones) have nothing."""
+    """The partitions that a member reports to own. Eager members revoke everything before they join
+    and own none."""
     return [
-        TopicPartitions(topic_id=topic.topic_id, partitions=list(one.partitions))
-        for one in subscription.owned_partitions
-        if (topic := topics.get(one.topic)) is not None
+        TopicPartitions(topic_id=topic.topic_id, partitions=list(entry.partitions))
+        for entry in subscription.owned_partitions
+        if (topic := topics.get(entry.topic)) is not None
     ]

@@ -1,50 +1,50 @@
-"""[pure] The topics that the patterns of groups stand for."""
+"""[pure] Resolution of the regular expressions that groups subscribe to."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import KeysView
+from dataclasses import dataclass, field
 
 from kavka.common.regex import BadPattern, Pattern
 
-REMEMBERED = 256
+CACHE_SIZE = 256
 
 
-class _Known:
-    """A pattern with the names that were tried, and those of them that match; or why it cannot be used."""
+@dataclass(slots=True, eq=False, repr=False)
+class _CachedPattern:
+    """A pattern with the topic names that were tested and those that match, or the error of an
+    invalid one."""
 
-    __slots__ = ("error", "matching", "pattern", "tried")
-
-    def __init__(self) -> None:
-        self.pattern: Pattern | None = None
-        self.error = ""
-        self.tried: set[str] = set()
-        self.matching: set[str] = set()
+    pattern: Pattern | None = field(init=False, default=None)
+    error: str = field(init=False, default="")
+    tried: set[str] = field(init=False, default_factory=set)
+    matching: set[str] = field(init=False, default_factory=set)
 
 
 class Patterns:
-    """Of the patterns in use lately, so that of a thousand topics only the new one has to be looked at."""
+    """A cache of patterns, so that only new topic names are tested."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._cache: OrderedDict[str, _CachedPattern] = OrderedDict()
 
     def resolve(self, text: str, names: KeysView[str]) -> frozenset[str]:
-        """BadPattern where it is none, or would cost too much."""
-        known = self._known.get(text)
-        if known is None:
-            known = self._known[text] = _Known()
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        self._known.move_to_end(text)
-        if known.error:
-            raise BadPattern(known.error)
+        """The matching names. Raises BadPattern if the pattern is invalid or too expensive."""
+        cached = self._cache.get(text)
+        if cached is None:
+            cached = self._cache[text] = _CachedPattern()
+            while len(self._cache) > CACHE_SIZE:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(text)
+        if cached.error:
+            raise BadPattern(cached.error)
         try:
-            if known.pattern is None:
-                known.pattern = Pattern(text)
-            known.matching |= known.pattern.select(names - known.tried)
+            if cached.pattern is None:
+                cached.pattern = Pattern(text)
+            cached.matching |= cached.pattern.select(names - cached.tried)
         except BadPattern as error:
-            known.error = str(error)
+            cached.error = str(error)
             raise
-        known.tried = set(names)
-        known.matching &= known.tried
-        return frozenset(known.matching)
+        cached.tried = set(names)
+        cached.matching &= cached.tried
+        return frozenset(cached.matching)

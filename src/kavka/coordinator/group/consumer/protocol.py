@@ -1,19 +1,20 @@
-"""[pure] ConsumerGroupHeartbeat: members of the new protocol join, live, are told what to do, and leave.
+"""[pure] ConsumerGroupHeartbeat: members of the consumer protocol join, reconcile and leave.
 
-A heartbeat does up to three things, each on what the one before has made of the group:
-1. The member comes, or says something new of itself. What may move partitions raises the group's epoch.
-2. Where the target assignment is behind the group's epoch, a new one is made; at most one in an interval.
-3. The member takes its next step towards the target.
+A heartbeat has up to three steps, each on the result of the one before:
+1. The member joins or updates its subscription. A change that may move partitions increments the
+   group epoch.
+2. If the target assignment lags the group epoch, a new one is computed, at most once per interval.
+3. The member takes its next step towards its target.
 
-An error that is raised has changed nothing. Answers are given when the records are in the log.
+An operation that raises has changed nothing. Responses are sent when the records are committed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID, uuid4
 
 from kavka.common.clock import Clock
@@ -45,7 +46,8 @@ from kavka.coordinator.group.consumer.state import (
     MemberState,
 )
 from kavka.coordinator.group.consumer.topics import Topics, metadata_hash
-from kavka.coordinator.operations import NOTHING, Journal, OnAppend, Outcome, Timers
+from kavka.coordinator.group.group import Groups
+from kavka.coordinator.operations import NOTHING, OnAppend, Outcome, Timers
 from kavka.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -53,50 +55,41 @@ from kavka.protocol.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 CLIENT_MAKES_MEMBER_ID_FROM = 1
-# A member that waits (for the target, or for what others give up) is asked to come again sooner than others.
+# Heartbeat interval of a member that waits for its target or for partitions of other members.
 WAITING_HEARTBEAT_MS = 1_000
 RETRY_FENCING_MS = 1_000
 
 
-class Shard(Protocol):
-    """What is needed of the shard that the groups are part of."""
-
-    groups: dict[str, Any]
-    journal: Journal
-
-    def add_replay(self, kind: type, replay: Any) -> None: ...
-
-
 class ConsumerProtocol:
-    """The groups of the new protocol among those of one shard."""
+    """The operations of the consumer protocol on the groups of one shard."""
 
-    def __init__(self, shard: Shard, clock: Clock, timers: Timers, config: ConsumerConfig, topics: Topics) -> None:
+    def __init__(self, shard: Groups, clock: Clock, timers: Timers, config: ConsumerConfig, topics: Topics) -> None:
         self._shard = shard
         self._clock = clock
         self._timers = timers
         self.config = config
         self.topics = topics
         self.patterns = Patterns()
-        known = assignors.by_name()
-        self._assignors = {name: known[name] for name in config.assignors if name in known} or known
+        available = assignors.by_name()
+        self._assignors = {name: available[name] for name in config.assignors if name in available} or available
         self.default_assignor = next(iter(self._assignors))
-        # By group: the version of the topics for which the metadata hash, and the patterns, were last looked at.
-        self._seen: dict[str, int] = {}
-        for kind in KINDS:
-            shard.add_replay(kind, self.replay)
+        # By group: the version of the topics at the last check of its metadata hash and patterns.
+        self._checked_version: dict[str, int] = {}
+        for record_type in KINDS:
+            shard.add_replay(record_type, self.replay)
 
     # ---- replay
 
     def replay(self, record: Any) -> None:
         groups, journal = self._shard.groups, self._shard.journal
-        group = groups.get(record.group)
-        if not isinstance(group, ConsumerGroup):
+        group = self.find(record.group)
+        if group is None:
             if record.value is None:
                 return
-            # It comes new, or in the place of a classic group.
+            # The group is new, or replaces a classic group.
             group = ConsumerGroup(record.group)
             journal.put(groups, record.group, group)
         if type(record) is GroupEpochRecord and record.value is None:
@@ -104,19 +97,29 @@ class ConsumerProtocol:
             return
         group.apply(record, journal)
 
-    def on_loaded(self) -> None:
-        for group in self.groups():
-            for member in group.members.values():
-                self.watch_session(group.group_id, member)
-                if member.current.state == MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
-                    self._watch_rebalance(group.group_id, member)
+    def on_loaded(self, group: ConsumerGroup) -> Outcome:
+        for member in group.members.values():
+            self.watch_session(group.group_id, member)
+            if member.current.state == MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
+                self._watch_rebalance(group.group_id, member)
+        return NOTHING
 
-    def groups(self) -> list[ConsumerGroup]:
-        return [group for group in self._shard.groups.values() if isinstance(group, ConsumerGroup)]
+    def on_unloaded(self, group: ConsumerGroup, code: ErrorCode) -> None:
+        """Heartbeats never wait, so there is no pending request to fail."""
+
+    def on_commit(self, group: ConsumerGroup, member: Member) -> None:
+        """A commit does not extend the session."""
+
+    def remove(self, group: ConsumerGroup) -> Outcome:
+        return Outcome(group.tombstones())
+
+    def find(self, group_id: str) -> ConsumerGroup | None:
+        group = self._shard.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
 
     def group(self, group_id: str) -> ConsumerGroup:
-        group = self._shard.groups.get(group_id)
-        if not isinstance(group, ConsumerGroup):
+        group = self.find(group_id)
+        if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return group
 
@@ -154,7 +157,8 @@ class ConsumerProtocol:
             )
 
     def check_room(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-        """`group.consumer.max.size`. Who is a member already, or takes the place of one, needs no room."""
+        """Enforces `group.consumer.max.size`. Members, and replacements of static members, always
+        pass."""
         if (
             len(group.members) >= self.config.max_size
             and member_id not in group.members
@@ -167,7 +171,7 @@ class ConsumerProtocol:
 
     # ---- ConsumerGroupHeartbeat
 
-    def heartbeat(
+    def join_or_reconcile(
         self,
         group: ConsumerGroup,
         request: ConsumerGroupHeartbeatRequest,
@@ -175,8 +179,8 @@ class ConsumerProtocol:
         client_host: str,
         before: list[Any],
     ) -> Outcome:
-        """Of a member that joins or stays. `before`: what has to be written first where the group comes from a classic
-        one, for which it then is an unwritten draft."""
+        """A heartbeat that does not leave. If the group is converted from a classic group, `group`
+        is the unwritten conversion and `before` has its records."""
         joins = request.member_epoch == JOIN_EPOCH
         self.check_room(group, request.member_id, request.instance_id)
         member_id = request.member_id or str(uuid4())
@@ -210,12 +214,12 @@ class ConsumerProtocol:
         )
         if joins or is_full or partitions_of(member.current.assigned) != partitions_of(current.assigned):
             response.assignment = _as_assignment(current.assigned)
-        return Outcome(change.records, response, partial(self._forget_seen_on_error, group.group_id, None))
+        return Outcome(change.records, response, partial(self._on_written, group.group_id, ()))
 
     def _interval_for(self, group: ConsumerGroup, current: Current) -> int:
         interval = self.config.timing(group.group_id).heartbeat_interval_ms
-        waits = current.state == MemberState.UNRELEASED_PARTITIONS or group.epoch > group.assignment_epoch
-        return min(interval, WAITING_HEARTBEAT_MS) if waits else interval
+        is_waiting = current.state == MemberState.UNRELEASED_PARTITIONS or group.epoch > group.assignment_epoch
+        return min(interval, WAITING_HEARTBEAT_MS) if is_waiting else interval
 
     def _find_member(
         self,
@@ -230,7 +234,7 @@ class ConsumerProtocol:
         if instance_id is None:
             if joins:
                 member = group.members.get(member_id) or Member(member_id)
-                log.info("Member %s joins group %s", member_id, group.group_id)
+                logger.info("Member %s joins group %s", member_id, group.group_id)
             else:
                 member = group.member(member_id)
             check_epoch(member, epoch, reported)
@@ -239,64 +243,65 @@ class ConsumerProtocol:
             member = group.check_static(instance_id, member_id)
             check_epoch(member, epoch, reported)
             return member
-        known = group.static_member(instance_id)
-        log.info("Static member %s joins group %s as %s", instance_id, group.group_id, member_id)
-        if known is None:
+        previous = group.static_member(instance_id)
+        logger.info("Static member %s joins group %s as %s", instance_id, group.group_id, member_id)
+        if previous is None:
             return group.members.get(member_id) or Member(member_id)
-        if not known.is_classic and known.epoch != STATIC_LEAVE_EPOCH:
+        if not previous.is_classic and previous.epoch != STATIC_LEAVE_EPOCH:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance "
-                f"id is owned by {known.member_id} member.",
+                f"id is owned by {previous.member_id} member.",
             )
-        return self.replace_member(change, known, member_id)
+        return self.replace_member(change, previous, member_id)
 
-    def replace_member(self, change: Change, known: Member, member_id: str) -> Member:
-        """A static member is back, under another member id: it goes on in the place that it had."""
+    def replace_member(self, change: Change, previous: Member, member_id: str) -> Member:
+        """A static member rejoins with another member id: it gets the assignment of the old one."""
         group_id = change.group.group_id
-        target = change.group.target.get(known.member_id, {})
-        member = known._replace(
-            member_id=member_id, current=known.current._replace(epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+        target = change.group.target.get(previous.member_id, {})
+        member = previous._replace(
+            member_id=member_id, current=previous.current._replace(epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
         )
-        change.remove_member(known.member_id)
+        change.remove_member(previous.member_id)
         change.add(MemberRecord(group_id, member_id, member.subscription))
         change.add(TargetMemberRecord(group_id, member_id, target))
         change.add(CurrentRecord(group_id, member_id, member.current))
         return member
 
-    # ---- the three things
+    # ---- the steps of a heartbeat
 
     def update_member(self, change: Change, member: Member, subscription: Subscription) -> bool:
-        """Whether the member now subscribes to something else."""
+        """Returns whether the member's subscription changed."""
         group_id, member_id = change.group.group_id, member.member_id
         old = member.subscription
-        votes = subscription.assignor != old.assignor
-        assignor = change.group.preferred_assignor(self.default_assignor) if votes else ""
+        assignor_changed = subscription.assignor != old.assignor
+        assignor = change.group.preferred_assignor(self.default_assignor) if assignor_changed else ""
         if subscription != old or member_id not in change.group.members:
             change.add(MemberRecord(group_id, member_id, subscription))
         names_changed = subscription.topics != old.topics
         pattern_changed = subscription.pattern != old.pattern
-        raises = (
+        needs_epoch = (
             change.group.epoch == 0
             or names_changed
             or pattern_changed
-            or (votes and assignor != change.group.preferred_assignor(self.default_assignor))
+            or (assignor_changed and assignor != change.group.preferred_assignor(self.default_assignor))
         )
         version = self.topics.version
-        if pattern_changed or (self._seen.get(group_id) != version and change.group.used_patterns()):
-            raises |= self._resolve_patterns(change, subscription.pattern if pattern_changed else "")
-        if not raises and self._seen.get(group_id) != version:
-            raises = metadata_hash(change.group.subscribed_topics(), self.topics) != change.group.metadata_hash
-        self._seen[group_id] = version
-        if raises:
+        if pattern_changed or (self._checked_version.get(group_id) != version and change.group.used_patterns()):
+            needs_epoch |= self._resolve_patterns(change, subscription.pattern if pattern_changed else "")
+        if not needs_epoch and self._checked_version.get(group_id) != version:
+            needs_epoch = metadata_hash(change.group.subscribed_topics(), self.topics) != change.group.metadata_hash
+        self._checked_version[group_id] = version
+        if needs_epoch:
             change.raise_epoch(self.topics)
-            log.info("Group %s comes to epoch %d", group_id, change.group.epoch)
+            logger.info("Group %s moves to epoch %d", group_id, change.group.epoch)
         return names_changed or pattern_changed
 
     def _resolve_patterns(self, change: Change, new: str) -> bool:
-        """Find the topics that the group's patterns stand for; `new` must be a proper one. Whether they changed."""
+        """Resolve the group's patterns; raises if `new` is invalid. Returns whether the matching
+        topics changed."""
         changed = False
-        change.forget_unused_patterns()
+        change.drop_unused_patterns()
         for pattern in sorted(change.group.used_patterns()):
             try:
                 topics = self.patterns.resolve(pattern, self.topics.names())
@@ -306,10 +311,12 @@ class ConsumerProtocol:
                         ErrorCode.INVALID_REGULAR_EXPRESSION,
                         f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}.",
                     ) from None
-                log.warning("Group %s keeps what it knows of the pattern %s: %s", change.group.group_id, pattern, error)
+                logger.warning(
+                    "Group %s keeps the previous topics of the pattern %s: %s", change.group.group_id, pattern, error
+                )
                 continue
-            known = change.group.patterns.get(pattern)
-            if known is None or known.topics != topics:
+            resolved = change.group.patterns.get(pattern)
+            if resolved is None or resolved.topics != topics:
                 changed = True
                 resolved = ResolvedPattern(topics, self.topics.version, self._clock.now_ms())
                 change.add(PatternRecord(change.group.group_id, pattern, resolved))
@@ -324,12 +331,12 @@ class ConsumerProtocol:
         name = group.preferred_assignor(self.default_assignor)
         assignor = self._assignors.get(name) or self._assignors[self.default_assignor]
         change.new_target(assignor, self.topics, self._clock.now_ms())
-        log.info("Group %s has a target assignment for epoch %d, made by %s", group.group_id, group.epoch, name)
+        logger.info("Computed the target of group %s for epoch %d with %s", group.group_id, group.epoch, name)
 
     def may_assign(self, group: ConsumerGroup) -> bool:
-        made = group.assignment_timestamp
+        assigned_at = group.assignment_timestamp
         interval = self.config.timing(group.group_id).assignment_interval_ms
-        return not made or not 0 <= self._clock.now_ms() - made < interval
+        return not assigned_at or not 0 <= self._clock.now_ms() - assigned_at < interval
 
     def update_current(self, change: Change, member_id: str, reported: Reported, subscription_changed: bool) -> Current:
         group = change.group
@@ -359,53 +366,53 @@ class ConsumerProtocol:
         name = self.topics.name_of(topic_id)
         return name is not None and name in names
 
-    # ---- leaving, by one's own will or not
+    # ---- leaving and fencing
 
-    def leave(self, request: ConsumerGroupHeartbeatRequest) -> tuple[ConsumerGroup, Member, Outcome | None]:
-        """The group, the member that leaves, and, where it only leaves for a while, what that does."""
+    def start_leave(self, request: ConsumerGroupHeartbeatRequest) -> tuple[ConsumerGroup, Member, Outcome | None]:
+        """The group, the leaving member, and the outcome if a static member leaves temporarily."""
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.instance_id)
         if request.instance_id is None or request.member_epoch != STATIC_LEAVE_EPOCH:
-            log.info("Member %s leaves group %s", member.member_id, group.group_id)
+            logger.info("Member %s leaves group %s", member.member_id, group.group_id)
             return group, member, None
-        log.info("Static member %s leaves group %s for a while", request.instance_id, group.group_id)
+        logger.info("Static member %s leaves group %s temporarily", request.instance_id, group.group_id)
         current = member.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking={})
         response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=STATIC_LEAVE_EPOCH)
         return group, member, Outcome((CurrentRecord(group.group_id, member.member_id, current),), response)
 
     def fence(self, group: ConsumerGroup, members: Iterable[Member], response: Any = None) -> Outcome:
-        """Take members out. What they had is free; the others get it with the next target."""
-        gone = [member.member_id for member in members]
-        if not gone:
+        """Remove members. The next target assigns their partitions to others."""
+        member_ids = [member.member_id for member in members]
+        if not member_ids:
             return Outcome(response=response)
         change = Change(group)
-        for member_id in gone:
+        for member_id in member_ids:
             change.remove_member(member_id)
-        change.forget_unused_patterns()
+        change.drop_unused_patterns()
         change.raise_epoch(self.topics)
-        log.info("Group %s comes to epoch %d without %s", group.group_id, change.group.epoch, ", ".join(gone))
-        return Outcome(change.records, response, partial(self._forget_seen_on_error, group.group_id, gone))
+        logger.info("Group %s moves to epoch %d without %s", group.group_id, change.group.epoch, ", ".join(member_ids))
+        return Outcome(change.records, response, partial(self._on_written, group.group_id, member_ids))
 
-    def _forget_seen_on_error(self, group_id: str, gone: list[str] | None, error: KafkaError | None) -> None:
+    def _on_written(self, group_id: str, removed: Sequence[str], error: KafkaError | None) -> None:
         if error is not None:
-            self._seen.pop(group_id, None)
-            for member_id in gone or ():
-                # It is still there, and perhaps no timer of its own is left.
+            self._checked_version.pop(group_id, None)
+            for member_id in removed:
+                # It is still a member, perhaps without a running timer.
                 self._timers.schedule(
                     session_key(group_id, member_id),
                     RETRY_FENCING_MS,
-                    partial(self._on_timer, group_id, member_id, "it could not be taken out before"),
+                    partial(self._on_timer, group_id, member_id, "an earlier removal could not be written"),
                 )
             return
-        for member_id in gone or ():
+        for member_id in removed:
             self.drop_timers(group_id, member_id)
 
     # ---- timers
 
-    def settings_changed(self, group_id: str) -> None:
-        """Members have the group's session timeout from now on; the rest is looked up with each heartbeat."""
-        group = self._shard.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
+    def on_settings(self, group_id: str) -> None:
+        """Apply the group's new session timeout. Heartbeats look up the other settings."""
+        group = self.find(group_id)
+        if group is not None:
             for member in group.members.values():
                 if not member.is_classic:
                     self.watch_session(group_id, member)
@@ -416,29 +423,29 @@ class ConsumerProtocol:
         self._timers.schedule(
             session_key(group_id, member.member_id),
             timeout,
-            partial(self._on_timer, group_id, member.member_id, "its session is over"),
+            partial(self._on_timer, group_id, member.member_id, "its session expired"),
         )
 
     def _watch_rebalance(self, group_id: str, member: Member) -> None:
         self._timers.schedule(
             _rebalance_key(group_id, member.member_id),
-            # Not known only where the log has lost what the member said.
+            # The rebalance timeout is unknown only if the log has lost the member's record.
             max(member.subscription.rebalance_timeout_ms, self.config.timing(group_id).heartbeat_interval_ms),
             partial(
-                self._on_timer, group_id, member.member_id, "it did not give up its partitions in time", member.epoch
+                self._on_timer, group_id, member.member_id, "it did not revoke its partitions in time", member.epoch
             ),
         )
 
-    def _on_timer(self, group_id: str, member_id: str, why: str, unrevoked_at: int | None = None) -> Outcome:
-        group = self._shard.groups.get(group_id)
-        member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
+    def _on_timer(self, group_id: str, member_id: str, reason: str, unrevoked_at: int | None = None) -> Outcome:
+        group = self.find(group_id)
+        member = group.members.get(member_id) if group is not None else None
         if member is None or group is None:
             return NOTHING
         if unrevoked_at is not None and (
             member.epoch != unrevoked_at or member.current.state != MemberState.UNREVOKED_PARTITIONS
         ):
             return NOTHING
-        log.info("Member %s of group %s is out: %s", member_id, group_id, why)
+        logger.info("Removing member %s of group %s: %s", member_id, group_id, reason)
         return self.fence(group, (member,))
 
     def drop_timers(self, group_id: str, member_id: str) -> None:
@@ -447,8 +454,8 @@ class ConsumerProtocol:
 
 
 def check_epoch(member: Member, epoch: int, reported: Reported) -> None:
-    """FENCED_MEMBER_EPOCH unless the epoch is the member's. The one before it will do where the member has only what it
-    was given: then it has not got the answer that had the new one."""
+    """FENCED_MEMBER_EPOCH unless the epoch is the member's. The previous epoch is accepted from a
+    member that owns only its assigned partitions: it has lost the last response."""
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     if (

@@ -1,25 +1,26 @@
-"""[pure] The assignor `range`: of each topic, every subscriber gets a run of partitions.
+"""[pure] The assignor `range`: each subscriber of a topic gets a contiguous range of partitions.
 
-The members that subscribe to a topic stand in a row, and its partitions are cut into as many runs, the first ones
-longer by one where that does not come out even. Topics with the same number of partitions and the same subscribers are
-cut alike for the same row: whoever has partition 3 of one has partition 3 of all, which is what joins need.
+The subscribers of a topic are ordered, and its partitions are split into as many ranges; the first
+ranges are longer by one if the division has a remainder. Topics with the same number of partitions
+and the same subscribers are split the same way, so that joins find partition n of all topics on one
+member.
 
-Members keep their places in the row: those that have lower partitions come first. New ones come after them, static
-members by their instance ids, the others by their member ids.
+Members with lower partitions come first, so that they keep their ranges. New members follow: static
+members by instance id, the others by member id.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from kavka.coordinator.group.consumer.assignors import Hands, Members, TopicsById, in_order
+from kavka.coordinator.group.consumer.assignors import AssignmentBuilder, Members, TopicsById, in_order
 from kavka.coordinator.group.consumer.records import Partitions
 
 NOWHERE = 1 << 31
 
 
 def assign_ranges(members: Members, topics: TopicsById) -> dict[str, Partitions]:
-    hands = Hands(members)
+    builder = AssignmentBuilder(members)
     subscribers: dict[UUID, list[str]] = {}
     for member_id in sorted(members):
         for topic_id in members[member_id].topics:
@@ -36,9 +37,9 @@ def assign_ranges(members: Members, topics: TopicsById) -> dict[str, Partitions]
             end = start + length + (index < longer)
             for topic_id in same:
                 for partition in range(start, end):
-                    hands.give(member_id, topic_id, partition)
+                    builder.assign(member_id, topic_id, partition)
             start = end
-    return hands.result()
+    return builder.result()
 
 
 def _place(members: Members, member_id: str, topics: list[UUID]) -> tuple[int, bool, str]:

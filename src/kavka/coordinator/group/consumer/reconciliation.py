@@ -1,16 +1,17 @@
-"""[pure] The next step of a member on its way from what it has to what it shall have.
+"""[pure] The next step of a member from its current assignment to its target.
 
 The rules
-- What a member has and shall not have any more it is asked to give up (`UNREVOKED_PARTITIONS`). It stays at its epoch
-  until it reports to own none of that; meanwhile it is given nothing.
-- Then it comes to the epoch of the target and is given what is free. If all is: `STABLE`. If somebody else still has
-  some of it: `UNRELEASED_PARTITIONS`, and it is given the rest when that becomes free.
-- Topics that it does not subscribe to (any more) do not count, even where the target is behind and still has them.
+- A member revokes assigned partitions that are not in its target (`UNREVOKED_PARTITIONS`). It stays
+  at its epoch and gets no new partitions until it reports that it owns none of them.
+- Then it advances to the epoch of the target and gets the free partitions of its target. It is
+  `STABLE` if that is all of them. If other members still own some, it is `UNRELEASED_PARTITIONS`
+  and gets them when they are free.
+- Topics that the member no longer subscribes to are ignored, even if an older target has them.
 
     from \\ to     STABLE  UNREVOKED  UNRELEASED
-    STABLE           x         x          x        there is a newer target, or it subscribes to less
-    UNREVOKED        x         x          x        it has given up all it was asked for
-    UNRELEASED       x         x          x        looked at with every heartbeat
+    STABLE           x         x          x        newer target, or fewer subscribed topics
+    UNREVOKED        x         x          x        all revocations are acknowledged
+    UNRELEASED       x         x          x        checked with every heartbeat
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ STABLE = MemberState.STABLE
 UNREVOKED = MemberState.UNREVOKED_PARTITIONS
 UNRELEASED = MemberState.UNRELEASED_PARTITIONS
 
-# What a request says that a member has: objects with `topic_id` and `partitions`. None: it does not say.
+# The partitions that a request reports as owned: objects with `topic_id` and `partitions`. None:
+# not reported.
 Reported = Sequence[Any] | None
 
 
@@ -50,15 +52,15 @@ def reconcile(
         if _reports_any(reported, current.revoking):
             return _without_unsubscribed(current, subscribes, reported) if subscription_changed else current
     elif state != UNRELEASED and (reported is None or len(reported) > 0):
-        # A newer coordinator has left a state that is not known here: begin anew.
+        # A newer coordinator has written a state that is unknown here: start over.
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            "The state of the member is not known. The member must abandon all its partitions and rejoin.",
+            "The state of the member is unknown. The member must abandon all its partitions and rejoin.",
         )
-    return _towards(member, target_epoch, target, subscribes, owner, reported)
+    return _next_step(member, target_epoch, target, subscribes, owner, reported)
 
 
-def _towards(
+def _next_step(
     member: Member,
     target_epoch: int,
     target: Partitions,
@@ -67,40 +69,40 @@ def _towards(
     reported: Reported,
 ) -> Current:
     current = member.current
-    kept: Owned = {}
+    assigned: Owned = {}
     revoking: Owned = {}
     for topic_id, partitions in current.assigned.items():
-        wanted = target.get(topic_id, frozenset()) if subscribes(topic_id) else frozenset()
-        stay = {index: epoch for index, epoch in partitions.items() if index in wanted}
-        go = {index: epoch for index, epoch in partitions.items() if index not in wanted}
-        if stay:
-            kept[topic_id] = stay
-        if go:
-            revoking[topic_id] = go
+        target_indexes = target.get(topic_id, frozenset()) if subscribes(topic_id) else frozenset()
+        retained = {index: epoch for index, epoch in partitions.items() if index in target_indexes}
+        revoked = {index: epoch for index, epoch in partitions.items() if index not in target_indexes}
+        if retained:
+            assigned[topic_id] = retained
+        if revoked:
+            revoking[topic_id] = revoked
     if revoking and _reports_any(reported, revoking):
-        return Current(current.epoch, current.epoch, UNREVOKED, kept, revoking)
-    waits = False
-    for topic_id, partitions_wanted in target.items():
+        return Current(current.epoch, current.epoch, UNREVOKED, assigned, revoking)
+    is_waiting = False
+    for topic_id, target_partitions in target.items():
         if not subscribes(topic_id):
             continue
-        have = kept.get(topic_id, {})
+        retained_here = assigned.get(topic_id, {})
         new: dict[int, int] = {}
-        for index in partitions_wanted:
-            if index in have:
+        for index in target_partitions:
+            if index in retained_here:
                 continue
-            has_it = owner(topic_id, index)
-            # What it gives up itself is free again for it.
-            if has_it is None or has_it == member.member_id:
+            owner_id = owner(topic_id, index)
+            # The member may keep partitions that it was about to revoke.
+            if owner_id is None or owner_id == member.member_id:
                 new[index] = target_epoch
             else:
-                waits = True
+                is_waiting = True
         if new:
-            kept[topic_id] = {**have, **new}
-    return Current(target_epoch, current.epoch, UNRELEASED if waits else STABLE, kept, {})
+            assigned[topic_id] = {**retained_here, **new}
+    return Current(target_epoch, current.epoch, UNRELEASED if is_waiting else STABLE, assigned, {})
 
 
 def _without_unsubscribed(current: Current, subscribes: Callable[[UUID], bool], reported: Reported) -> Current:
-    """It subscribes to less: give that up at once, whatever the target."""
+    """Revoke unsubscribed topics at once, whatever the target."""
     dropped = [topic_id for topic_id in current.assigned if not subscribes(topic_id)]
     if not dropped:
         return current
@@ -114,7 +116,7 @@ def _without_unsubscribed(current: Current, subscribes: Callable[[UUID], bool], 
 
 
 def _reports_any(reported: Reported, owned: Owned) -> bool:
-    """Whether a member still has any of these, as far as one knows."""
+    """Whether the member may still own any of these partitions."""
     if reported is None:
         return True
     for topic in reported:
@@ -125,7 +127,7 @@ def _reports_any(reported: Reported, owned: Owned) -> bool:
 
 
 def reports_only(reported: Reported, owned: Owned) -> bool:
-    """Whether a member says what it has, and has nothing but what it was given."""
+    """Whether the member reports its partitions, and owns only assigned ones."""
     if reported is None:
         return False
     return all(

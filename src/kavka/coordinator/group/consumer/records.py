@@ -1,14 +1,14 @@
-"""[pure] The records of groups of the new protocol in `__consumer_offsets`, in Kafka's own layout.
+"""[pure] The records of consumer groups in `__consumer_offsets`, in Kafka's layout.
 
-    key 3    ConsumerGroupMetadata, by group                     its epoch, and a hash of its topics' metadata
-    key 4    ConsumerGroupPartitionMetadata, by group            (before Kafka 4.1 the metadata itself; never written)
-    key 5    ConsumerGroupMemberMetadata, by group and member    what a member has said of itself
-    key 6    ConsumerGroupTargetAssignmentMetadata, by group     the epoch of the target, and when it was made
-    key 7    ConsumerGroupTargetAssignmentMember, by both        what the member shall have
-    key 8    ConsumerGroupCurrentMemberAssignment, by both       what it has, and what it still has to give up
-    key 16   ConsumerGroupRegularExpression, by group, pattern   the topics that a pattern stands for
+    key 3    ConsumerGroupMetadata, by group                     epoch, metadata hash
+    key 4    ConsumerGroupPartitionMetadata, by group            before Kafka 4.1; only read
+    key 5    ConsumerGroupMemberMetadata, by group and member    subscription of a member
+    key 6    ConsumerGroupTargetAssignmentMetadata, by group     epoch and time of the target
+    key 7    ConsumerGroupTargetAssignmentMember, by both        target of a member
+    key 8    ConsumerGroupCurrentMemberAssignment, by both       assigned and revoking partitions
+    key 16   ConsumerGroupRegularExpression, by group, pattern   topics that match a pattern
 
-Without a value a record is a tombstone.
+A record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATTERN_KEY = 16
 
 _VERSION = Struct(">h")
 
-# Partitions by topic; those that a member has, with the epoch at which it got each.
+# Partitions by topic. `Owned` has the epoch at which the member got each partition.
 Partitions = dict[UUID, frozenset[int]]
 Owned = dict[UUID, dict[int, int]]
 
@@ -48,14 +48,14 @@ class TargetEpoch(NamedTuple):
 
 
 class ClassicMetadata(NamedTuple):
-    """Of a member that speaks the classic protocol."""
+    """The metadata of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
 class Subscription(NamedTuple):
-    """What a member has said of itself. `pattern` is empty where there is none."""
+    """The metadata of a member. `pattern` is empty if there is none."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -69,7 +69,7 @@ class Subscription(NamedTuple):
 
 
 class Current(NamedTuple):
-    """Where a member is on its way to the target assignment."""
+    """A member's progress towards its target assignment."""
 
     epoch: int
     previous_epoch: int
@@ -152,7 +152,7 @@ def encode_group_epoch(record: GroupEpochRecord) -> Encoded:
 
 def encode_partition_metadata(record: PartitionMetadataRecord) -> Encoded:
     if record.value is not None:
-        raise ValueError("only its tombstone is written")
+        raise ValueError("only a tombstone can be written")
     key = messages.ConsumerGroupPartitionMetadataKey(group_id=record.group)
     return _encoded(key, PARTITION_METADATA_KEY, None)
 
@@ -257,85 +257,85 @@ def _value(kind: Any, value: Buffer) -> Any:
 
 
 def decode_group_epoch(version: int, key: Buffer, value: Buffer | None) -> GroupEpochRecord:
-    where, _ = messages.ConsumerGroupMetadataKey.decode(key, 2, version)
+    parsed_key, _ = messages.ConsumerGroupMetadataKey.decode(key, 2, version)
     if value is None:
-        return GroupEpochRecord(where.group_id, None)
-    found = _value(messages.ConsumerGroupMetadataValue, value)
-    return GroupEpochRecord(where.group_id, GroupEpoch(found.epoch, found.metadata_hash))
+        return GroupEpochRecord(parsed_key.group_id, None)
+    decoded = _value(messages.ConsumerGroupMetadataValue, value)
+    return GroupEpochRecord(parsed_key.group_id, GroupEpoch(decoded.epoch, decoded.metadata_hash))
 
 
 def decode_partition_metadata(version: int, key: Buffer, value: Buffer | None) -> PartitionMetadataRecord:
-    where, _ = messages.ConsumerGroupPartitionMetadataKey.decode(key, 2, version)
-    return PartitionMetadataRecord(where.group_id, None if value is None else True)
+    parsed_key, _ = messages.ConsumerGroupPartitionMetadataKey.decode(key, 2, version)
+    return PartitionMetadataRecord(parsed_key.group_id, None if value is None else True)
 
 
 def decode_member(version: int, key: Buffer, value: Buffer | None) -> MemberRecord:
-    where, _ = messages.ConsumerGroupMemberMetadataKey.decode(key, 2, version)
+    parsed_key, _ = messages.ConsumerGroupMemberMetadataKey.decode(key, 2, version)
     if value is None:
-        return MemberRecord(where.group_id, where.member_id, None)
-    found = _value(messages.ConsumerGroupMemberMetadataValue, value)
-    classic = found.classic_member_metadata
+        return MemberRecord(parsed_key.group_id, parsed_key.member_id, None)
+    decoded = _value(messages.ConsumerGroupMemberMetadataValue, value)
+    classic = decoded.classic_member_metadata
     subscription = Subscription(
-        found.instance_id,
-        found.rack_id,
-        found.client_id,
-        found.client_host,
-        frozenset(found.subscribed_topic_names),
-        found.subscribed_topic_regex or "",
-        found.rebalance_timeout_ms,
-        found.server_assignor,
+        decoded.instance_id,
+        decoded.rack_id,
+        decoded.client_id,
+        decoded.client_host,
+        frozenset(decoded.subscribed_topic_names),
+        decoded.subscribed_topic_regex or "",
+        decoded.rebalance_timeout_ms,
+        decoded.server_assignor,
         classic
         and ClassicMetadata(
             classic.session_timeout_ms,
             tuple((protocol.name, bytes(protocol.metadata)) for protocol in classic.supported_protocols),
         ),
     )
-    return MemberRecord(where.group_id, where.member_id, subscription)
+    return MemberRecord(parsed_key.group_id, parsed_key.member_id, subscription)
 
 
 def decode_target_epoch(version: int, key: Buffer, value: Buffer | None) -> TargetEpochRecord:
-    where, _ = messages.ConsumerGroupTargetAssignmentMetadataKey.decode(key, 2, version)
+    parsed_key, _ = messages.ConsumerGroupTargetAssignmentMetadataKey.decode(key, 2, version)
     if value is None:
-        return TargetEpochRecord(where.group_id, None)
-    found = _value(messages.ConsumerGroupTargetAssignmentMetadataValue, value)
-    return TargetEpochRecord(where.group_id, TargetEpoch(found.assignment_epoch, found.assignment_timestamp))
+        return TargetEpochRecord(parsed_key.group_id, None)
+    decoded = _value(messages.ConsumerGroupTargetAssignmentMetadataValue, value)
+    return TargetEpochRecord(parsed_key.group_id, TargetEpoch(decoded.assignment_epoch, decoded.assignment_timestamp))
 
 
 def decode_target_member(version: int, key: Buffer, value: Buffer | None) -> TargetMemberRecord:
-    where, _ = messages.ConsumerGroupTargetAssignmentMemberKey.decode(key, 2, version)
+    parsed_key, _ = messages.ConsumerGroupTargetAssignmentMemberKey.decode(key, 2, version)
     if value is None:
-        return TargetMemberRecord(where.group_id, where.member_id, None)
-    found = _value(messages.ConsumerGroupTargetAssignmentMemberValue, value)
-    partitions = {topic.topic_id: frozenset(topic.partitions) for topic in found.topic_partitions}
-    return TargetMemberRecord(where.group_id, where.member_id, partitions)
+        return TargetMemberRecord(parsed_key.group_id, parsed_key.member_id, None)
+    decoded = _value(messages.ConsumerGroupTargetAssignmentMemberValue, value)
+    partitions = {topic.topic_id: frozenset(topic.partitions) for topic in decoded.topic_partitions}
+    return TargetMemberRecord(parsed_key.group_id, parsed_key.member_id, partitions)
 
 
 def decode_current(version: int, key: Buffer, value: Buffer | None) -> CurrentRecord:
-    where, _ = messages.ConsumerGroupCurrentMemberAssignmentKey.decode(key, 2, version)
+    parsed_key, _ = messages.ConsumerGroupCurrentMemberAssignmentKey.decode(key, 2, version)
     if value is None:
-        return CurrentRecord(where.group_id, where.member_id, None)
-    found = _value(messages.ConsumerGroupCurrentMemberAssignmentValue, value)
+        return CurrentRecord(parsed_key.group_id, parsed_key.member_id, None)
+    decoded = _value(messages.ConsumerGroupCurrentMemberAssignmentValue, value)
     current = Current(
-        found.member_epoch,
-        found.previous_member_epoch,
-        found.state,
-        _read_owned(found.assigned_partitions, found.member_epoch),
-        _read_owned(found.partitions_pending_revocation, found.member_epoch),
+        decoded.member_epoch,
+        decoded.previous_member_epoch,
+        decoded.state,
+        _read_owned(decoded.assigned_partitions, decoded.member_epoch),
+        _read_owned(decoded.partitions_pending_revocation, decoded.member_epoch),
     )
-    return CurrentRecord(where.group_id, where.member_id, current)
+    return CurrentRecord(parsed_key.group_id, parsed_key.member_id, current)
 
 
 def decode_pattern(version: int, key: Buffer, value: Buffer | None) -> PatternRecord:
-    where, _ = messages.ConsumerGroupRegularExpressionKey.decode(key, 2, version)
+    parsed_key, _ = messages.ConsumerGroupRegularExpressionKey.decode(key, 2, version)
     if value is None:
-        return PatternRecord(where.group_id, where.regular_expression, None)
-    found = _value(messages.ConsumerGroupRegularExpressionValue, value)
-    resolved = ResolvedPattern(frozenset(found.topics), found.version, found.timestamp)
-    return PatternRecord(where.group_id, where.regular_expression, resolved)
+        return PatternRecord(parsed_key.group_id, parsed_key.regular_expression, None)
+    decoded = _value(messages.ConsumerGroupRegularExpressionValue, value)
+    resolved = ResolvedPattern(frozenset(decoded.topics), decoded.version, decoded.timestamp)
+    return PatternRecord(parsed_key.group_id, parsed_key.regular_expression, resolved)
 
 
 def _read_owned(topics: list[messages.TopicPartitions], member_epoch: int) -> Owned:
-    """Before Kafka 4.3 there were no epochs: a partition counts as assigned at the member's."""
+    """Records before Kafka 4.3 have no epochs: use the member's epoch."""
     owned: Owned = {}
     for topic in topics:
         epochs = topic.assignment_epochs

@@ -1,36 +1,40 @@
-"""[pure] A group of the new protocol: its members, what each shall have, and what each has.
+"""[pure] A group of the consumer protocol (KIP-848): its members, their target assignments and
+their current assignments.
 
 The rules
-- The group has an epoch. It goes up with every change that may move partitions: a member that comes, goes or subscribes
-  to something else; topics that come, go or grow; patterns that stand for other topics; another assignor.
-- For an epoch the coordinator makes a target assignment: who shall have what. It may be behind the group's epoch.
-- Each member goes from what it has towards its target at its own pace, told step by step in the answers to its
-  heartbeats. Its own epoch says which target it has reached. First it gives up what is no longer meant for it, and says
-  that it has; only then does it come to the new epoch and is given what nobody else has any more (`reconciliation.py`).
-- A partition has one owner: it is free when its owner has said that it gave it up, or was thrown out. What a member has
-  and what it is asked to give up both count as its own.
-- Everything here is durable, and changes only by records (`apply`): a coordinator that takes over goes on where the
-  last one was. Which timers run is not; a member that does not show up in time after that is out.
-- Static members (`group.instance.id`) may leave for a while (epoch -2): they keep what they have until their session is
-  over, and whoever comes with the same instance id takes their place.
+- The group has an epoch. Every change that may move partitions increments it: a member joins,
+  leaves or changes its subscription; a topic is created, deleted or gets partitions; a pattern
+  matches other topics; the assignor changes.
+- The coordinator computes a target assignment for an epoch. The target's epoch may lag the group's.
+- Each member moves from its current assignment to its target step by step, by the responses to its
+  heartbeats. The member epoch is the epoch of the target that it has reached. A member first
+  revokes partitions and acknowledges that. Then it advances to the new epoch and gets the
+  partitions that no other member owns (`reconciliation.py`).
+- A partition has one owner. It is free when the owner has acknowledged the revocation or was
+  removed. Assigned partitions and partitions that are being revoked both belong to the member.
+- All of this state is durable and changes only by records (`apply`), so that a new coordinator
+  continues from it. Timers are not durable; a new coordinator starts them again.
+- Static members (`group.instance.id`) may leave temporarily (epoch -2). They keep their partitions
+  until their session expires. A member that joins with the same instance id replaces them.
 
     state        of the group
     empty        it has no members
     assigning    there is no target assignment yet for the group's epoch
-    reconciling  some member is not there yet
-    stable       all have what they shall have
+    reconciling  some member has not reached its target
+    stable       all members have reached their targets
     dead         deleted, or moved to another coordinator
 
     from \\ to    empty  assigning  reconciling  stable  dead
-    empty          .        x           x          x      x     a member came; its assignment may be made at once
-    assigning      x        .           x          x      x     the target was made; or all have left
-    reconciling    x        x           .          x      x     the last member got there; or there is another change
-    stable         x        x           x          .      x     something changed
+    empty          .        x           x          x      x     a member joined
+    assigning      x        .           x          x      x     target computed; or all left
+    reconciling    x        x           .          x      x     targets reached; or a change
+    stable         x        x           x          .      x     the group changed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -53,17 +57,18 @@ from kavka.coordinator.group.consumer.records import (
     TargetMemberRecord,
 )
 from kavka.coordinator.group.consumer.topics import Topics
+from kavka.coordinator.group.group import CommitItem, OffsetExpiry
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 
-# Commits of members of the new protocol carry their epoch from this version of OffsetCommit on.
+# First version of OffsetCommit that has the member epoch.
 EPOCH_IN_COMMIT_FROM = 9
 
 
 class MemberState(IntEnum):
-    """The numbers are those in the records."""
+    """The values are those in the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -80,7 +85,7 @@ class GroupState(Enum):
 
 
 NEW = Current(JOIN_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
-GONE = Current(LEAVE_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
+LEFT = Current(LEAVE_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
 NO_EPOCH = GroupEpoch(0, 0)
 NO_TARGET = TargetEpoch(0, 0)
 
@@ -103,14 +108,14 @@ class Member(NamedTuple):
 
 
 class Tables(Protocol):
-    """How a table is changed: so that it can be undone (`operations.Journal`), or for good (`Straight`)."""
+    """Changes tables: with an undo log (`operations.Journal`) or without (`DirectTables`)."""
 
     def put(self, table: dict[Any, Any], key: Any, value: Any) -> None: ...
 
     def drop(self, table: dict[Any, Any], key: Any) -> None: ...
 
 
-class Straight:
+class DirectTables:
     def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         table[key] = value
 
@@ -118,26 +123,28 @@ class Straight:
         table.pop(key, None)
 
 
-STRAIGHT = Straight()
+DIRECT = DirectTables()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerGroup:
-    """All tables are changed by `apply` alone; their values are replaced, never changed in place."""
+    """Owns the tables of one group. Only `apply` changes them; values are replaced, never
+    mutated."""
 
     type = "consumer"
     protocol_type = "consumer"
 
-    __slots__ = ("group_id", "head", "members", "owners", "patterns", "static_members", "target")
-
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        # "epoch": GroupEpoch, "target": TargetEpoch, "partition metadata": there is such a record from an older Kafka
-        self.head: dict[str, Any] = {}
-        self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}  # group.instance.id -> member id
-        self.target: dict[str, Partitions] = {}  # by member id
-        self.owners: dict[UUID, dict[int, str]] = {}  # by topic and partition: the member that has it or gives it up
-        self.patterns: dict[str, ResolvedPattern] = {}
+    group_id: str
+    # "epoch": GroupEpoch, "target": TargetEpoch, "partition metadata": True if the log has such
+    # a record of an older Kafka
+    head: dict[str, Any] = field(init=False, default_factory=dict)
+    members: dict[str, Member] = field(init=False, default_factory=dict)
+    # group.instance.id -> member id
+    static_members: dict[str, str] = field(init=False, default_factory=dict)
+    target: dict[str, Partitions] = field(init=False, default_factory=dict)  # by member id
+    # by topic and partition: member id
+    owners: dict[UUID, dict[int, str]] = field(init=False, default_factory=dict)
+    patterns: dict[str, ResolvedPattern] = field(init=False, default_factory=dict)
 
     def copy(self) -> ConsumerGroup:
         twin = ConsumerGroup(self.group_id)
@@ -194,6 +201,9 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.members
 
+    is_removable = is_empty
+    is_simple = False
+
     # ---- members
 
     def member(self, member_id: str) -> Member:
@@ -209,7 +219,7 @@ class ConsumerGroup:
         return self.members.get(member_id) if member_id is not None else None
 
     def check_static(self, instance_id: str, member_id: str) -> Member:
-        """The static member where the ids are one's own, else UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """The static member with these ids; raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
         member = self.static_member(instance_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -230,15 +240,15 @@ class ConsumerGroup:
     # ---- subscriptions
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
-        """By name. A pattern that is not resolved yet stands for nothing."""
+        """Topic names. A pattern that is not resolved yet matches nothing."""
         resolved = self.patterns.get(subscription.pattern) if subscription.pattern else None
         return subscription.topics if resolved is None else subscription.topics | resolved.topics
 
     def subscribed_topics(self, leaving: Iterable[str] = ()) -> set[str]:
-        """Of all members but those that are leaving."""
-        gone = frozenset(leaving)
+        """The topics of all members except those that are leaving."""
+        excluded = frozenset(leaving)
         names: set[str] = set()
-        for subscription in {m.subscription for m in self.members.values() if m.member_id not in gone}:
+        for subscription in {m.subscription for m in self.members.values() if m.member_id not in excluded}:
             names |= self.topics_of(subscription)
         return names
 
@@ -249,7 +259,7 @@ class ConsumerGroup:
         return {m.subscription.pattern for m in self.members.values() if m.subscription.pattern}
 
     def preferred_assignor(self, default: str) -> str:
-        """The one that most members name; of equals, the first by name."""
+        """The assignor that most members request; on a tie, the first by name."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.subscription.assignor
@@ -257,13 +267,18 @@ class ConsumerGroup:
                 votes[name] = votes.get(name, 0) + 1
         return min(votes, key=lambda name: (-votes[name], name)) if votes else default
 
-    # ---- may offsets be committed, fetched, deleted, forgotten?
+    # ---- checks of operations on offsets and on the whole group
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, transactional: bool = False
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        version: int,
+        transactional: bool,
+        items: Sequence[CommitItem],
     ) -> Member | None:
-        """The member that commits, None for whoever is not one (and may commit). Of an epoch that the member has left
-        behind only what it has had since then may be committed (`check_commits`)."""
+        """With an older epoch, a member may commit only partitions that it has owned since then."""
         if generation < 0 and not self.members:
             return None
         if transactional and generation == -1 and not member_id and instance_id is None:
@@ -271,39 +286,26 @@ class ConsumerGroup:
         member = self.member(member_id)
         if generation > member.epoch:
             raise KafkaError(
-                _wrong_epoch(member), f"The epoch {generation} is newer than the member's, which is {member.epoch}."
+                _wrong_epoch(member), f"The epoch {generation} is newer than the member epoch {member.epoch}."
             )
-        return member
-
-    def check_commits(
-        self,
-        member: Member | None,
-        epoch: int,
-        version: int,
-        transactional: bool,
-        items: Iterable[tuple[str, Any, Any, Any]],
-    ) -> None:
-        """After `check_commit`, for what is committed: topic, topic id, an object with `partition_index`, something."""
-        if member is None:
-            return
         if not transactional and not member.is_classic and version < EPOCH_IN_COMMIT_FROM:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
             )
-        if epoch == member.epoch:
-            return
-        current = member.current
-        for topic, topic_id, asked, _ in items:
-            partition = asked.partition_index
-            since = current.assigned.get(topic_id, {}).get(partition)
-            if since is None:
-                since = current.revoking.get(topic_id, {}).get(partition)
-            if since is None or epoch < since:
-                raise KafkaError(
-                    _wrong_epoch(member),
-                    f"At epoch {epoch} partition {topic}-{partition} is not the member's any more.",
-                )
+        if generation != member.epoch:
+            current = member.current
+            for topic, topic_id, item, _ in items:
+                partition = item.partition_index
+                since = current.assigned.get(topic_id, {}).get(partition)
+                if since is None:
+                    since = current.revoking.get(topic_id, {}).get(partition)
+                if since is None or generation < since:
+                    raise KafkaError(
+                        _wrong_epoch(member),
+                        f"The member does not own partition {topic}-{partition} since epoch {generation}.",
+                    )
+        return member
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
         if member_id is None and member_epoch < 0:
@@ -315,30 +317,32 @@ class ConsumerGroup:
             raise KafkaError(_wrong_epoch(member))
 
     def check_offset_delete(self) -> None:
-        """Offsets of topics that nobody subscribes to may always go."""
+        """Offsets of topics that no member subscribes to may always be deleted."""
 
     def check_delete(self) -> None:
         if self.members:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+    def offset_expiry(self) -> OffsetExpiry:
+        return OffsetExpiry(is_in_use=self.subscribes_to)
 
     # ---- records
 
     def apply(self, record: Any, tables: Tables) -> None:
         APPLY[type(record)](self, record, tables)
 
-    def tombstones(self, without: frozenset[str] = frozenset()) -> list[Any]:
-        """What takes the whole group back, but for members whose records are taken back elsewhere."""
+    def tombstones(self) -> list[Any]:
+        """Tombstones of all records of the group."""
         group = self.group_id
-        members = [member_id for member_id in self.members if member_id not in without]
-        gone: list[Any] = [CurrentRecord(group, member_id, None) for member_id in members]
-        gone += [TargetMemberRecord(group, member_id, None) for member_id in self.target if member_id not in without]
-        gone.append(TargetEpochRecord(group, None))
-        gone += [MemberRecord(group, member_id, None) for member_id in members]
-        gone += [PatternRecord(group, pattern, None) for pattern in self.patterns]
+        tombstones: list[Any] = [CurrentRecord(group, member_id, None) for member_id in self.members]
+        tombstones += [TargetMemberRecord(group, member_id, None) for member_id in self.target]
+        tombstones.append(TargetEpochRecord(group, None))
+        tombstones += [MemberRecord(group, member_id, None) for member_id in self.members]
+        tombstones += [PatternRecord(group, pattern, None) for pattern in self.patterns]
         if self.has_partition_metadata:
-            gone.append(PartitionMetadataRecord(group, None))
-        gone.append(GroupEpochRecord(group, None))
-        return gone
+            tombstones.append(PartitionMetadataRecord(group, None))
+        tombstones.append(GroupEpochRecord(group, None))
+        return tombstones
 
     def _apply_epoch(self, record: GroupEpochRecord, tables: Tables) -> None:
         if record.value is not None:
@@ -370,19 +374,19 @@ class ConsumerGroup:
 
     def _apply_member(self, record: MemberRecord, tables: Tables) -> None:
         member_id, subscription = record.member, record.value
-        known = self.members.get(member_id)
+        old = self.members.get(member_id)
         if subscription is None:
-            if known is None:
+            if old is None:
                 return
-            self._release(known, tables)
+            self._release(old, tables)
             tables.drop(self.members, member_id)
             tables.drop(self.target, member_id)
         else:
-            member = Member(member_id, subscription, known.current if known is not None else NEW)
+            member = Member(member_id, subscription, old.current if old is not None else NEW)
             tables.put(self.members, member_id, member)
-        old_instance = known.subscription.instance_id if known is not None else None
+        old_instance = old.subscription.instance_id if old is not None else None
         new_instance = subscription.instance_id if subscription is not None else None
-        # Its place may have been taken already.
+        # Another member may already have replaced it.
         if old_instance not in (None, new_instance) and self.static_members.get(old_instance or "") == member_id:
             tables.drop(self.static_members, old_instance)
         if new_instance is not None:
@@ -390,15 +394,15 @@ class ConsumerGroup:
 
     def _apply_current(self, record: CurrentRecord, tables: Tables) -> None:
         member_id = record.member
-        known = self.members.get(member_id)
-        if known is None:
+        member = self.members.get(member_id)
+        if member is None:
             if record.value is None:
                 return
-            # The log is compacted: what the member said of itself may come later.
-            known = Member(member_id)
-        self._release(known, tables)
-        current = record.value if record.value is not None else GONE
-        tables.put(self.members, member_id, known._replace(current=current))
+            # The log is compacted: the member's subscription may come later.
+            member = Member(member_id)
+        self._release(member, tables)
+        current = record.value if record.value is not None else LEFT
+        tables.put(self.members, member_id, member._replace(current=current))
         for owned in (current.assigned, current.revoking):
             for topic_id, partitions in owned.items():
                 owners = self.owners.get(topic_id)
@@ -409,7 +413,8 @@ class ConsumerGroup:
                     tables.put(owners, partition, member_id)
 
     def _release(self, member: Member, tables: Tables) -> None:
-        """Nobody has what the member had; where somebody else has taken it, it stays so."""
+        """Remove the member as owner of its partitions, unless another member already owns
+        them."""
         member_id = member.member_id
         for owned in (member.current.assigned, member.current.revoking):
             for topic_id, partitions in owned.items():
@@ -439,7 +444,7 @@ def _wrong_epoch(member: Member) -> ErrorCode:
 
 
 def topic_ids(names: Iterable[str], topics: Topics) -> frozenset[UUID]:
-    """Of those that are there."""
+    """The ids of the topics that exist."""
     return frozenset(topic.topic_id for name in names if (topic := topics.get(name)) is not None)
 
 

@@ -1,6 +1,7 @@
-"""[pure] What a group has to know of the topics: ids, numbers of partitions, racks.
+"""[pure] The topics as groups see them: ids, numbers of partitions, racks.
 
-`version` goes up with every change of them. A group that has seen the newest version need not look again.
+`version` increases with every change of the topics. A group that has checked the latest version
+need not check again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from uuid import UUID
 
 
 class Topic(NamedTuple):
-    """`racks` are those of each partition's replicas; empty where no broker has a rack."""
+    """`racks`: the racks of each partition's replicas; empty if no broker has a rack."""
 
     name: str
     topic_id: UUID
@@ -32,7 +33,7 @@ class Topics(Protocol):
 
 
 class NoTopics:
-    """Before anything is known, and where nobody asks."""
+    """No topics, for tests and before the metadata is loaded."""
 
     version = 0
 
@@ -47,7 +48,7 @@ class NoTopics:
 
 
 class CachedTopics:
-    """The broker's metadata cache, seen by groups."""
+    """The topics of the broker's metadata cache."""
 
     def __init__(self, cache: Any) -> None:
         self._cache = cache
@@ -80,8 +81,8 @@ class CachedTopics:
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """Tells whether anything of these topics has changed; 0 where none of them is there. It is kept with the group's
-    epoch, so it must not depend on the process."""
+    """A hash that shows whether these topics have changed; 0 if none of them exists. It is stored
+    with the group epoch, so it must not depend on the process."""
     digest = blake2b(digest_size=8)
     empty = True
     for name in sorted(names):

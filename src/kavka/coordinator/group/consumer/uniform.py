@@ -1,11 +1,13 @@
-"""[pure] The assignor `uniform`: even shares, few moves.
+"""[pure] The assignor `uniform`: even shares with few moves.
 
-All members subscribe to the same topics: shares differ by one at most, and no partition moves but those that have to
-for that. A partition that has to move goes to a member in a rack of its replicas, where there is one with room.
+All members subscribe to the same topics: shares differ by at most one, and only the partitions move
+that have to. A partition that moves goes to a member in a rack of its replicas if that member has
+room.
 
-They subscribe to different topics: what members have they keep, what nobody has goes to the subscriber with the
-smallest share, and then partitions move, one by one, from a larger to a smaller share of the same topic's subscribers
-until no such move makes shares more even. So of the subscribers of a topic that one has some of, none has less by two.
+The subscriptions differ: members keep their partitions, and each free partition goes to the
+subscriber with the smallest share. Then partitions move one by one from larger to smaller shares
+among the subscribers of their topic, until no move makes the shares more even. So no subscriber of
+a topic has two partitions less than another that owns some of it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from kavka.coordinator.group.consumer.assignors import Hands, Members, TopicsById, in_order
+from kavka.coordinator.group.consumer.assignors import AssignmentBuilder, Members, TopicsById, in_order
 from kavka.coordinator.group.consumer.records import Partitions
 
 Place = tuple[UUID, int]
@@ -29,13 +31,14 @@ def assign_uniformly(members: Members, topics: TopicsById) -> dict[str, Partitio
     return _assign_unlike(members, topics).result()
 
 
-def _kept(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[Place]]]:
-    """What each member has and may go on having, if no other has it too."""
+def _retained(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[Place]]]:
+    """The partitions that each member retains: subscribed, existing, and not retained by another
+    member."""
     taken: set[Place] = set()
     for member_id in sorted(members):
         spec = members[member_id]
         places: list[Place] = []
-        for topic_id in sorted(spec.assigned, key=lambda one: one.bytes):
+        for topic_id in sorted(spec.assigned, key=lambda topic_id: topic_id.bytes):
             topic = topics.get(topic_id)
             if topic is None or topic_id not in spec.topics:
                 continue
@@ -47,14 +50,14 @@ def _kept(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[Plac
         yield member_id, places
 
 
-# ---- all subscribe to the same
+# ---- all members subscribe to the same topics
 
 
-def _assign_alike(members: Members, topics: TopicsById) -> Hands:
-    hands = Hands(members)
+def _assign_alike(members: Members, topics: TopicsById) -> AssignmentBuilder:
+    builder = AssignmentBuilder(members)
     total = sum(topic.partitions for topic in topics.values())
     share, extras = divmod(total, len(members))
-    for member_id, places in _kept(members, topics):
+    for member_id, places in _retained(members, topics):
         may_keep = share
         if len(places) > share and extras:
             may_keep += 1
@@ -65,22 +68,22 @@ def _assign_alike(members: Members, topics: TopicsById) -> Hands:
                 places.sort(key=lambda place: not _is_near(topics, place, rack))
             del places[may_keep:]
         for topic_id, partition in places:
-            hands.give(member_id, topic_id, partition)
-    free = list(_free(hands, topics))
+            builder.assign(member_id, topic_id, partition)
+    free = list(_free(builder, topics))
     order = sorted(members)
-    room = {member_id: share - hands.loads[member_id] for member_id in order if hands.loads[member_id] < share}
-    free = _hand_out_near(hands, members, topics, free, room)
-    free = _hand_out(hands, free, room)
-    # Who kept one more than the share has had its extra.
-    room = {member_id: 1 for member_id in order if hands.loads[member_id] == share}
-    free = _hand_out_near(hands, members, topics, free, room)
-    _hand_out(hands, free, room)
-    return hands
+    room = {member_id: share - builder.loads[member_id] for member_id in order if builder.loads[member_id] < share}
+    free = _assign_near(builder, members, topics, free, room)
+    free = _assign_free(builder, free, room)
+    # Members with one partition more than the share already have their extra one.
+    room = {member_id: 1 for member_id in order if builder.loads[member_id] == share}
+    free = _assign_near(builder, members, topics, free, room)
+    _assign_free(builder, free, room)
+    return builder
 
 
-def _free(hands: Hands, topics: TopicsById) -> Iterator[Place]:
+def _free(builder: AssignmentBuilder, topics: TopicsById) -> Iterator[Place]:
     taken: dict[UUID, set[int]] = {topic_id: set() for topic_id in topics}
-    for held in hands.held.values():
+    for held in builder.held.values():
         for topic_id, partitions in held.items():
             taken[topic_id] |= partitions
     for topic_id in in_order(topics):
@@ -90,10 +93,11 @@ def _free(hands: Hands, topics: TopicsById) -> Iterator[Place]:
                 yield topic_id, partition
 
 
-def _hand_out_near(
-    hands: Hands, members: Members, topics: TopicsById, free: list[Place], room: dict[str, int]
+def _assign_near(
+    builder: AssignmentBuilder, members: Members, topics: TopicsById, free: list[Place], room: dict[str, int]
 ) -> list[Place]:
-    """To members in a rack of the partition's replicas, as far as they have room; gives back the rest."""
+    """Assign to members in a rack of the partition's replicas while they have room; returns the
+    remaining partitions."""
     near: dict[str, list[str]] = {}
     for member_id in reversed(list(room)):
         rack = members[member_id].rack_id
@@ -107,7 +111,7 @@ def _hand_out_near(
             waiting = near.get(rack)
             if waiting:
                 member_id = waiting[-1]
-                hands.give(member_id, *place)
+                builder.assign(member_id, *place)
                 room[member_id] -= 1
                 if not room[member_id]:
                     del room[member_id]
@@ -118,14 +122,14 @@ def _hand_out_near(
     return rest
 
 
-def _hand_out(hands: Hands, free: list[Place], room: dict[str, int]) -> list[Place]:
+def _assign_free(builder: AssignmentBuilder, free: list[Place], room: dict[str, int]) -> list[Place]:
     places = iter(free)
     for member_id, count in room.items():
         for _ in range(count):
             place = next(places, None)
             if place is None:
                 return []
-            hands.give(member_id, *place)
+            builder.assign(member_id, *place)
     return list(places)
 
 
@@ -139,41 +143,52 @@ def _is_near(topics: TopicsById, place: Place, rack: str) -> bool:
     return place[1] < len(racks) and rack in racks[place[1]]
 
 
-# ---- they subscribe to different topics
+# ---- the subscriptions differ
 
 
-def _assign_unlike(members: Members, topics: TopicsById) -> Hands:
-    hands = Hands(members)
-    for member_id, places in _kept(members, topics):
+def _assign_unlike(members: Members, topics: TopicsById) -> AssignmentBuilder:
+    builder = AssignmentBuilder(members)
+    for member_id, places in _retained(members, topics):
         for topic_id, partition in places:
-            hands.give(member_id, topic_id, partition)
+            builder.assign(member_id, topic_id, partition)
     subscribers: dict[UUID, list[str]] = {}
     for member_id in sorted(members):
         for topic_id in members[member_id].topics:
             subscribers.setdefault(topic_id, []).append(member_id)
-    wanted = {topic_id: topics[topic_id] for topic_id in subscribers}
+    subscribed = {topic_id: topics[topic_id] for topic_id in subscribers}
     free: dict[UUID, list[int]] = {}
-    for topic_id, partition in _free(hands, wanted):
+    for topic_id, partition in _free(builder, subscribed):
         free.setdefault(topic_id, []).append(partition)
-    # Where there is the least choice first.
+    # Topics with the fewest subscribers first.
     order = sorted(
-        wanted, key=lambda one: (len(subscribers[one]), -wanted[one].partitions, wanted[one].name, one.bytes)
+        subscribed,
+        key=lambda topic_id: (
+            len(subscribers[topic_id]),
+            -subscribed[topic_id].partitions,
+            subscribed[topic_id].name,
+            topic_id.bytes,
+        ),
     )
     for topic_id in order:
         if topic_id in free:
-            _spread(hands, members, topics, topic_id, free[topic_id], subscribers[topic_id])
+            _assign_to_smallest(builder, members, topics, topic_id, free[topic_id], subscribers[topic_id])
     moved = True
     while moved:
         moved = False
         for topic_id in order:
-            moved |= _even_out(hands, topic_id, subscribers[topic_id])
-    return hands
+            moved |= _balance(builder, topic_id, subscribers[topic_id])
+    return builder
 
 
-def _spread(
-    hands: Hands, members: Members, topics: TopicsById, topic_id: UUID, partitions: list[int], subscribers: list[str]
+def _assign_to_smallest(
+    builder: AssignmentBuilder,
+    members: Members,
+    topics: TopicsById,
+    topic_id: UUID,
+    partitions: list[int],
+    subscribers: list[str],
 ) -> None:
-    heap = [(hands.loads[member_id], member_id) for member_id in subscribers]
+    heap = [(builder.loads[member_id], member_id) for member_id in subscribers]
     heapq.heapify(heap)
     for partition in partitions:
         load, member_id = heap[0]
@@ -183,27 +198,27 @@ def _spread(
                 (entry for entry in heap if entry[0] == load and members[entry[1]].rack_id in racks), default=None
             )
             if near is not None:
-                hands.give(near[1], topic_id, partition)
+                builder.assign(near[1], topic_id, partition)
                 heap[heap.index(near)] = (load + 1, near[1])
                 heapq.heapify(heap)
                 continue
-        hands.give(member_id, topic_id, partition)
+        builder.assign(member_id, topic_id, partition)
         heapq.heapreplace(heap, (load + 1, member_id))
 
 
-def _even_out(hands: Hands, topic_id: UUID, subscribers: list[str]) -> bool:
-    """Every move makes the sum of the squares of the shares smaller, so there is an end to them."""
-    loads = hands.loads
+def _balance(builder: AssignmentBuilder, topic_id: UUID, subscribers: list[str]) -> bool:
+    """Terminates because every move reduces the sum of the squares of the shares."""
+    loads = builder.loads
     moved = False
-    givers = [(-loads[one], one) for one in subscribers if hands.held[one].get(topic_id)]
-    takers = [(loads[one], one) for one in subscribers]
+    givers = [(-loads[member_id], member_id) for member_id in subscribers if builder.held[member_id].get(topic_id)]
+    takers = [(loads[member_id], member_id) for member_id in subscribers]
     heapq.heapify(givers)
     heapq.heapify(takers)
     while givers:
         load, giver = givers[0]
-        if -load != loads[giver] or not hands.held[giver][topic_id]:
+        if -load != loads[giver] or not builder.held[giver][topic_id]:
             heapq.heappop(givers)
-            if hands.held[giver][topic_id]:
+            if builder.held[giver][topic_id]:
                 heapq.heappush(givers, (-loads[giver], giver))
             continue
         while takers[0][0] != loads[takers[0][1]]:
@@ -212,9 +227,9 @@ def _even_out(hands: Hands, topic_id: UUID, subscribers: list[str]) -> bool:
         _, taker = takers[0]
         if loads[giver] - loads[taker] < 2:
             break
-        partition = max(hands.held[giver][topic_id])
-        hands.take(giver, topic_id, partition)
-        hands.give(taker, topic_id, partition)
+        partition = max(builder.held[giver][topic_id])
+        builder.unassign(giver, topic_id, partition)
+        builder.assign(taker, topic_id, partition)
         heapq.heappush(givers, (-loads[taker], taker))
         moved = True
     return moved

@@ -1,4 +1,4 @@
-"""The connectors that come with Kavka, by name. Each is a module here, loaded when it is asked for."""
+"""The connectors that come with Kavka, by name. Each is a module here, loaded on first use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 
 class Plugin(NamedTuple):
+    """A connector class and its names."""
+
     name: str
-    """Short, what a configuration of ours says: `FileStreamSource`."""
+    """The short name, for configurations: `FileStreamSource`."""
     where: str
     """module:Class."""
     java_names: tuple[str, ...] = ()
-    """Classes of Kafka and of others that do the same with the same options."""
+    """Class names of Kafka and other projects with the same function and options."""
 
 
 _HERE = "kavka.pipeline.connect.connectors"

@@ -1,4 +1,4 @@
-"""Columns of records that several connectors make."""
+"""Column expressions that several connectors use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def is_nested(kind: DataType) -> bool:
 
 
 def text_of(records: DataFrame, name: str) -> Column:
-    """A column as text: text as it is, bytes as UTF-8, structs, lists and maps as JSON. Null stays null."""
+    """A column as text: strings unchanged, bytes as UTF-8, structs, lists and maps as JSON. Null
+    stays null."""
     kind = records.schema[name].dataType
     column = f.col(name)
     if isinstance(kind, StringType):

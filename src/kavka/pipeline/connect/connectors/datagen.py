@@ -1,4 +1,4 @@
-"""Records that are made up: for demonstrations, tests and measurements."""
+"""Generated records, for demonstrations, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -33,83 +33,84 @@ _TYPES = ("INT", "BIGINT", "DOUBLE", "BOOLEAN", "STRING")
 
 
 class Field:
-    """One field: a name, a type, and what its values are.
+    """One field: a name, a type, and a generator of values.
 
-    `id`: the record's number. `A..B`: a number from A to B. `x|y|z`: one of these. `'text_{1..9}'`: the text with a
-    number in it. Nothing: any number, any truth value, eight letters."""
+    `id`: the record's number. `A..B`: a number from A to B. `x|y|z`: one of these. `'text_{1..9}'`:
+    the text with a number in it. Empty: any number, any boolean, or eight letters."""
 
     def __init__(self, text: str) -> None:
         parts = text.strip().split(None, 2)
         if len(parts) < 2 or parts[1].upper() not in _TYPES:
             kinds = ", ".join(_TYPES)
-            raise ValueError(f"'{text.strip()}' is not a name, one of {kinds}, and perhaps what its values are")
+            raise ValueError(f"'{text.strip()}' is not a name, one of {kinds}, and optionally a generator")
         self.name, self.kind = parts[0], parts[1].upper()
         self.values = parts[2].strip() if len(parts) > 2 else ""
         self.column("0", 0)
 
     def column(self, number: str, seed: int) -> str:
-        """An expression of SQL. The same for the same number and seed, wherever it is computed."""
-        chance = f"xxhash64({number}, {seed}, {_literal(self.name)})"
+        """A SQL expression. It gives the same value for the same number and seed on every
+        machine."""
+        hash_ = f"xxhash64({number}, {seed}, {_literal(self.name)})"
         if self.values == "id":
             return f"CAST({number} AS {self.kind})"
         if self.values.startswith("'") and self.values.endswith("'"):
-            return self._text(chance)
+            return self._text(hash_)
         if ".." in self.values:
-            return f"CAST({_between(self.values, chance, self.kind == 'DOUBLE')} AS {self.kind})"
+            return f"CAST({_between(self.values, hash_, self.kind == 'DOUBLE')} AS {self.kind})"
         if self.values:
-            given = [one.strip() for one in self.values.split("|")]
-            choices = ", ".join(_literal(one) for one in given)
-            return f"CAST(element_at(array({choices}), CAST(pmod({chance}, {len(given)}) AS INT) + 1) AS {self.kind})"
+            choices = [choice.strip() for choice in self.values.split("|")]
+            array = ", ".join(_literal(choice) for choice in choices)
+            return f"CAST(element_at(array({array}), CAST(pmod({hash_}, {len(choices)}) AS INT) + 1) AS {self.kind})"
         plain = {
-            "INT": f"CAST(pmod({chance}, 2147483648) AS INT)",
-            "BIGINT": f"abs({chance} div 2)",
-            "DOUBLE": f"pmod({chance}, 9007199254740992) / 9007199254740992.0D",
-            "BOOLEAN": f"pmod({chance}, 2) = 0",
-            "STRING": f"substring(translate(hex({chance}), '0123456789', 'GHIJKLMNOP'), 1, 8)",
+            "INT": f"CAST(pmod({hash_}, 2147483648) AS INT)",
+            "BIGINT": f"abs({hash_} div 2)",
+            "DOUBLE": f"pmod({hash_}, 9007199254740992) / 9007199254740992.0D",
+            "BOOLEAN": f"pmod({hash_}, 2) = 0",
+            "STRING": f"substring(translate(hex({hash_}), '0123456789', 'GHIJKLMNOP'), 1, 8)",
         }
         return plain[self.kind]
 
-    def _text(self, chance: str) -> str:
+    def _text(self, hash_: str) -> str:
         before, brace, rest = self.values[1:-1].partition("{")
         inner, _, after = rest.partition("}")
         if not brace:
             return _literal(before)
-        number = f"CAST({_between(inner, chance, False)} AS STRING)"
+        number = f"CAST({_between(inner, hash_, False)} AS STRING)"
         return f"concat({_literal(before)}, {number}, {_literal(after)})"
 
 
 def _literal(text: str) -> str:
-    """As Spark's SQL writes text."""
+    """A string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
-def _between(text: str, chance: str, fraction: bool) -> str:
+def _between(text: str, hash_: str, fraction: bool) -> str:
     low, _, high = text.partition("..")
     try:
-        least, most = (float(low), float(high)) if fraction else (int(low), int(high))
+        lowest, highest = (float(low), float(high)) if fraction else (int(low), int(high))
     except ValueError:
         raise ValueError(f"'{text}' is not a range of numbers like 1..9") from None
-    if least > most:
-        raise ValueError(f"'{text}' is not a range: it ends before it begins")
+    if lowest > highest:
+        raise ValueError(f"'{text}' is not a range: it ends before it starts")
     if fraction:
-        return f"{least}D + pmod({chance}, 9007199254740992) / 9007199254740992.0D * {most - least}D"
-    return f"{least} + pmod({chance}, {int(most) - int(least) + 1})"
+        return f"{lowest}D + pmod({hash_}, 9007199254740992) / 9007199254740992.0D * {highest - lowest}D"
+    return f"{lowest} + pmod({hash_}, {int(highest) - int(lowest) + 1})"
 
 
 def fields(text: str) -> list[Field]:
-    """ValueError where it is none."""
-    found = [Field(one) for one in _split(text) if one.strip()]
-    if not found:
+    """Raises ValueError if the text is not a schema."""
+    parsed = [Field(field) for field in _split(text) if field.strip()]
+    if not parsed:
         raise ValueError("there is no field")
-    names = [one.name for one in found]
+    names = [field.name for field in parsed]
     if len(set(names)) != len(names):
-        raise ValueError("a name is there twice")
-    return found
+        raise ValueError("two fields have the same name")
+    return parsed
 
 
 def _split(text: str) -> Iterator[str]:
-    """At commas that are not quoted."""
+    """Splits at commas that are not quoted."""
     inside, begin = False, 0
     for index, letter in enumerate(text):
         if letter == "'":
@@ -129,19 +130,20 @@ def _is_schema(text: str) -> bool:
 
 
 class DatagenSource(IncrementalSource):
-    """Records that are made up: the same ones for the same seed, at a rate, for ever or so many.
+    """Generated records, the same ones for the same seed, at a fixed rate, with an optional limit.
 
-    A schema is a list of fields, each a name, a type (INT, BIGINT, DOUBLE, BOOLEAN, STRING) and what its values are:
-    `id` (the record's number), `1..9`, `red|green`, `'user_{1..9}'`, or nothing for anything."""
+    A schema is a list of fields, each a name, a type (INT, BIGINT, DOUBLE, BOOLEAN, STRING) and a
+    generator: `id` (the record's number), `1..9`, `red|green`, `'user_{1..9}'`, or empty for any
+    value."""
 
     partition_field = "generator"
     poll_interval = 0.1
     options = (
-        Option("kafka.topic", doc="The topic that the records go to.", importance=HIGH, validator=NotEmpty()),
+        Option("kafka.topic", doc="The topic to write to.", importance=HIGH, validator=NotEmpty()),
         Option(
             "quickstart",
             default="",
-            doc=f"A schema that is ready: {', '.join(SCHEMAS)}.",
+            doc=f"A predefined schema: {', '.join(SCHEMAS)}.",
             importance=HIGH,
             validator=Satisfies(f"one of {', '.join(SCHEMAS)}", lambda text: not text or text.lower() in SCHEMAS),
             recommended=tuple(SCHEMAS),
@@ -153,55 +155,55 @@ class DatagenSource(IncrementalSource):
             importance=HIGH,
             validator=Satisfies("fields like `id BIGINT id, n INT 1..9`", lambda text: not text or _is_schema(text)),
         ),
-        Option("schema.keyfield", default="", doc="The field that is the key, too."),
-        Option("rows.per.second", LONG, 10, "How many records there are in a second.", validator=AtLeast(1)),
-        Option("iterations", LONG, -1, "After how many records it ends; -1: never.", validator=AtLeast(-1)),
-        Option("random.seed", LONG, 0, "Another number makes other records."),
-        Option("batch.max.rows", INT, 1_000_000, "The most records made at a time.", validator=AtLeast(1)),
+        Option("schema.keyfield", default="", doc="The field that is also the key."),
+        Option("rows.per.second", LONG, 10, "The number of records per second.", validator=AtLeast(1)),
+        Option("iterations", LONG, -1, "The total number of records; -1: no limit.", validator=AtLeast(-1)),
+        Option("random.seed", LONG, 0, "The seed of the generator. Different seeds give different records."),
+        Option("batch.max.rows", INT, 1_000_000, "The maximum number of records of a batch.", validator=AtLeast(1)),
     )
 
     @classmethod
-    def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
+        errors: dict[str, str] = {}
         quickstart, schema = (config["quickstart"] or "").lower(), config["schema"] or ""
         if bool(quickstart) == bool(schema):
-            found["schema"] = "one of schema and quickstart must be given"
-            return found
-        names = [one.name for one in fields(schema or SCHEMAS[quickstart][1])]
+            errors["schema"] = "exactly one of schema and quickstart must be set"
+            return errors
+        names = [field.name for field in fields(schema or SCHEMAS[quickstart][1])]
         key = config["schema.keyfield"]
         if key and key not in names:
-            found["schema.keyfield"] = f"{key} is none of the fields {', '.join(names)}"
-        return found
+            errors["schema.keyfield"] = f"{key} is not one of the fields {', '.join(names)}"
+        return errors
 
     def start(self, context: Context) -> None:
-        self._begun: tuple[float, int] | None = None
+        self._started: tuple[float, int] | None = None
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
         count = _count(start)
         now = time.monotonic()
-        if self._begun is None:
-            # What should have been made while nobody ran is not made up for.
-            self._begun = now, count
-        since, at_first = self._begun
+        if self._started is None:
+            # Records of the time when the task did not run are not generated later.
+            self._started = now, count
+        since, at_first = self._started
         end = at_first + int((now - since) * context["rows.per.second"])
-        most = context["iterations"]
+        iterations = context["iterations"]
         if context.available_now:
-            end = most if most >= 0 else count + context["rows.per.second"]
-            if most < 0 and count > at_first:
+            end = iterations if iterations >= 0 else count + context["rows.per.second"]
+            if iterations < 0 and count > at_first:
                 return None
         end = min(end, count + context["batch.max.rows"])
-        if most >= 0:
-            end = min(end, most)
+        if iterations >= 0:
+            end = min(end, iterations)
         return {"datagen": {"count": end}} if end > count else None
 
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
         from pyspark.sql import functions as f
 
         name = context["quickstart"].lower()
-        wanted = fields(context["schema"] or SCHEMAS[name][1])
+        schema = fields(context["schema"] or SCHEMAS[name][1])
         numbers = context.spark.range(_count(start), _count(end), 1, context["tasks.max"])
         seed = context["random.seed"]
-        columns = [f.expr(one.column("id", seed)).alias(one.name) for one in wanted]
+        columns = [f.expr(field.column("id", seed)).alias(field.name) for field in schema]
         key = context["schema.keyfield"] or (SCHEMAS[name][0] if name else "")
         values = numbers.select(f.struct(*columns).alias("value"))
         chosen: list[Column] = [f.col("value"), f.lit(context["kafka.topic"]).alias("topic")]
@@ -211,8 +213,8 @@ class DatagenSource(IncrementalSource):
 
     @classmethod
     def check_offsets(cls, offsets: Offsets) -> None:
-        for found in offsets.values():
-            count = found.get("count")
+        for offset in offsets.values():
+            count = offset.get("count")
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                 raise ConnectError(f"count must be a number of records, not {count!r}")
 

@@ -1,4 +1,4 @@
-"""Records of topics to a file, one line each: Kafka's FileStreamSink."""
+"""Writes records to a file, one line each: Kafka's FileStreamSink."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ _COPY = 1 << 24
 
 
 class FileStreamSink(Sink):
-    """Values of records, one line each, appended to a file. Each is there once, also after a crash.
+    """Appends the values of records to a file, one line each, exactly once, also after a crash.
 
-    Text is written as it is, structs as JSON. Beside the file is a folder, `.NAME.kavka`, that says how long the file
-    was when the last batch began: a batch that is written again after a crash takes the place of what there is of it.
-    Nobody else may write to the file. On a cluster of Spark's it must be on a file system that the tasks share."""
+    Text is written unchanged, structs as JSON. A folder beside the file, `.NAME.kavka`, stores the
+    length of the file at the start of the last batch. A batch that is written again after a crash
+    replaces the incomplete one. No other program may write to the file. On a Spark cluster the file
+    must be on a file system that the tasks share.
+    """
 
     exactly_once = True
     options = (
@@ -37,7 +39,7 @@ class FileStreamSink(Sink):
     )
 
     @classmethod
-    def opens_files(cls, given: Mapping[str, str]) -> bool:
+    def opens_files(cls, originals: Mapping[str, str]) -> bool:
         return True
 
     def write(self, context: Context, records: DataFrame, batch_id: int) -> None:
@@ -58,11 +60,12 @@ class FileStreamSink(Sink):
             written = text.mapInArrow(task, "partition int, part string").collect()
             target.append([row.part for row in sorted(written)])
         except OSError as error:
-            raise ConnectError(f"{context['file']} cannot be written: {error.strerror or error}") from None
+            raise ConnectError(f"cannot write {context['file']}: {error.strerror or error}") from None
 
 
 def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task does: its lines go to a file of its own. An attempt that failed leaves one that nobody asks for."""
+    """The work of a task: it writes its lines to a separate file. The file of a failed attempt is
+    not used."""
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -77,7 +80,7 @@ def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
             for batch in batches:
                 column = batch.column(0).cast(pa.string())
                 if len(column):
-                    # The data of a column of lines with their ends is the text of the file.
+                    # The data buffer of a column of lines with line ends is the text of the file.
                     lines = pc.binary_join_element_wise(column, "", "\n")
                     offset, data = lines.buffers()[1:]
                     ends = memoryview(offset).cast("i")
@@ -90,9 +93,9 @@ def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 
 class Target:
-    """The file with the folder beside it. `state` has the query and number of the last batch that was begun, and the
-    file's length then. It is on disk before the batch's first byte is: whatever there is beyond that length belongs to
-    the batch."""
+    """The file and the folder beside it. `state` has the query and number of the last batch that
+    was started, and the length of the file at that time. It is durable before the batch's first
+    byte is written: all bytes beyond that length belong to the batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,14 +104,14 @@ class Target:
         self._state = self.folder / "state"
 
     def begin(self, query: str, batch: int) -> None:
-        """Cut off what there is of this batch, or note where it begins."""
+        """Truncates an incomplete attempt of this batch, or records the length for a new batch."""
         shutil.rmtree(self.parts, ignore_errors=True)
         self.parts.mkdir(parents=True)
         size = self.path.stat().st_size if self.path.exists() else 0
-        found = self._read()
-        if found is not None and found["query"] == query and found["batch"] == batch:
-            if found["length"] < size:
-                os.truncate(self.path, found["length"])
+        state = self._read()
+        if state is not None and state["query"] == query and state["batch"] == batch:
+            if state["length"] < size:
+                os.truncate(self.path, state["length"])
             return
         self._write({"query": query, "batch": batch, "length": size})
 
@@ -120,8 +123,8 @@ class Target:
                         shutil.copyfileobj(lines, file, _COPY)
                 except FileNotFoundError:
                     raise ConnectError(
-                        f"what a task has written to {self.parts} is not there: the tasks must run on this machine, "
-                        "or the file be on a file system that they share"
+                        f"a task's output in {self.parts} does not exist: the tasks must run on this machine, "
+                        "or the file must be on a file system that they share"
                     ) from None
             file.flush()
             os.fsync(file.fileno())
@@ -129,12 +132,12 @@ class Target:
 
     def _read(self) -> dict[str, Any] | None:
         try:
-            found = json.loads(self._state.read_text())
+            state = json.loads(self._state.read_text())
         except FileNotFoundError:
             return None
         except ValueError:
-            raise ConnectError(f"{self._state} is damaged: remove it, and the next batch is appended") from None
-        return dict(found)
+            raise ConnectError(f"{self._state} is corrupt: remove it to append the next batch") from None
+        return dict(state)
 
     def _write(self, state: dict[str, Any]) -> None:
         temporary = self._state.with_suffix(".tmp")

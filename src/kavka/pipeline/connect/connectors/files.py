@@ -1,4 +1,4 @@
-"""Lines of files to a topic: Kafka's FileStreamSource, and the same for all files of a folder."""
+"""Lines of files as records: Kafka's FileStreamSource, and the same for all files of a folder."""
 
 from __future__ import annotations
 
@@ -13,36 +13,38 @@ from typing import TYPE_CHECKING, Any
 
 from kavka.common.config import HIGH, INT, LONG, LOW, AtLeast, NotEmpty
 from kavka.pipeline.connect.api import Context, IncrementalSource, Offsets
-from kavka.pipeline.connect.connectors.following import Place, is_here, locate, look
+from kavka.pipeline.connect.connectors.file_bookmarks import Bookmark, find_next, is_here, locate
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import Option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-# To register again is to replace, but not at the same moment.
+# Registering again replaces the data source, but must not happen concurrently.
 _REGISTERING = threading.Lock()
 
-_TOPIC = Option("topic", doc="The topic that the lines go to.", importance=HIGH, validator=NotEmpty())
+_TOPIC = Option("topic", doc="The topic to write the lines to.", importance=HIGH, validator=NotEmpty())
 _BATCH_BYTES = Option(
     "batch.bytes",
     LONG,
     256 << 20,
-    "About how much of a file is read into one batch. (Kafka's `batch.size`, in lines, is taken and has no effect.)",
+    "The approximate size of a batch. (Kafka's `batch.size`, in lines, is accepted and has no effect.)",
     LOW,
     AtLeast(1),
 )
 _BATCH_SIZE = Option("batch.size", INT, 2000, "Has no effect: see batch.bytes.", LOW, AtLeast(1))
 
 
-class _Following(IncrementalSource):
+class _FileSource(IncrementalSource):
+    """Follows files. The offset of a file is its bookmark."""
+
     partition_field = "filename"
     poll_interval = 1.0
 
     @classmethod
-    def opens_files(cls, given: Mapping[str, str]) -> bool:
+    def opens_files(cls, originals: Mapping[str, str]) -> bool:
         return True
 
     def start(self, context: Context) -> None:
@@ -58,7 +60,7 @@ class _Following(IncrementalSource):
         try:
             return _next(self.paths(context), start, context["batch.bytes"])
         except OSError as error:
-            raise ConnectError(f"{error.filename} cannot be read: {error.strerror}") from None
+            raise ConnectError(f"cannot read {error.filename}: {error.strerror}") from None
 
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
         ranges = self.ranges(context, start, end)
@@ -71,67 +73,67 @@ class _Following(IncrementalSource):
         return sender(context.spark, self.ranges(context, start, end), context["tasks.max"])
 
     def ranges(self, context: Context, start: Offsets, end: Offsets) -> list[tuple[str, int, int]]:
-        """Of files, by where they are now: the bytes between."""
+        """The byte ranges between the offsets, with the current paths of the files."""
         ranges = []
-        for name, found in sorted(end.items()):
-            if found == start.get(name) or found.get("begin") == found.get("position"):
+        for name, offset in sorted(end.items()):
+            if offset == start.get(name) or offset.get("begin") == offset.get("position"):
                 continue
-            place = Place.from_json(found)
-            where = locate(Path(name), place)
+            bookmark = Bookmark.from_json(offset)
+            where = locate(Path(name), bookmark)
             if where is None:
-                lost = f"{name}: bytes {place.begin} to {place.position} were to be read again, and are gone"
+                lost = f"{name}: bytes {bookmark.begin} to {bookmark.position} must be read again, but no longer exist"
                 if context.exactly_once:
                     raise ConnectError(lost)
-                log.warning("%s", lost)
+                logger.warning("%s", lost)
                 continue
-            ranges.append((str(where), place.begin, place.position))
+            ranges.append((str(where), bookmark.begin, bookmark.position))
         return ranges
 
     @classmethod
     def check_offsets(cls, offsets: Offsets) -> None:
-        for name, found in offsets.items():
+        for name, offset in offsets.items():
             try:
-                Place.from_json(found)
+                Bookmark.from_json(offset)
             except ValueError as error:
                 raise ConnectError(f"{name}: {error}") from None
 
 
-def _next(paths: list[Path], start: Offsets, most: int) -> Offsets | None:
-    """The offsets after the next lines of all these files, and of those that were one of them and are elsewhere now.
-    Files that are gone are forgotten."""
-    known = {name: Place.from_json(found) for name, found in start.items()}
-    moved = [Path(name) for name, place in known.items() if _is_elsewhere(Path(name), place, paths)]
+def _next(paths: list[Path], start: Offsets, budget: int) -> Offsets | None:
+    """The offsets after the next lines of all these files, and of files that were renamed after
+    they were read. Deleted files are removed from the offsets."""
+    bookmarks = {name: Bookmark.from_json(offset) for name, offset in start.items()}
+    renamed_paths = [Path(name) for name, bookmark in bookmarks.items() if _is_elsewhere(Path(name), bookmark, paths)]
     end: Offsets = {}
-    news = False
-    for path in [*paths, *moved]:
+    has_new = False
+    for path in [*paths, *renamed_paths]:
         name = str(path)
-        place = known.get(name)
-        if place is None or not is_here(path, place):
-            renamed = next((one for other, one in known.items() if other != name and is_here(path, one)), None)
-            # Nothing of it is to be read under its new name that was read under the old one.
-            place = place if renamed is None else replace(renamed, begin=renamed.position)
-        found = look(path, place, most, paths) if most > 0 else None
-        if found is not None:
-            news = True
-            most -= found.position - found.begin
-            end[name] = found.to_json()
-        elif place is not None:
-            end[name] = start[name] if place is known.get(name) else place.to_json()
-    return end if news else None
+        bookmark = bookmarks.get(name)
+        if bookmark is None or not is_here(path, bookmark):
+            old = next((moved for other, moved in bookmarks.items() if other != name and is_here(path, moved)), None)
+            # Lines that were read under the old name are not read again under the new one.
+            bookmark = bookmark if old is None else replace(old, begin=old.position)
+        next_bookmark = find_next(path, bookmark, budget, paths) if budget > 0 else None
+        if next_bookmark is not None:
+            has_new = True
+            budget -= next_bookmark.position - next_bookmark.begin
+            end[name] = next_bookmark.to_json()
+        elif bookmark is not None:
+            end[name] = start[name] if bookmark is bookmarks.get(name) else bookmark.to_json()
+    return end if has_new else None
 
 
-def _is_elsewhere(path: Path, place: Place, followed: list[Path]) -> bool:
+def _is_elsewhere(path: Path, bookmark: Bookmark, followed: list[Path]) -> bool:
     if path in followed:
         return False
-    where = locate(path, place)
+    where = locate(path, bookmark)
     return where is not None and where not in followed
 
 
-class FileStreamSource(_Following):
-    """Lines of a file, one record each; what is appended to the file follows.
+class FileStreamSource(_FileSource):
+    """Lines of a file, one record each; it follows appended lines.
 
-    A file that is rotated (moved away, and made anew) is read to its end first; one that is cut is read from its
-    beginning. With `tasks.max=1` the lines keep their order."""
+    A file that is rotated (renamed and created again) is read to its end first; a truncated file is
+    read from its beginning. With `tasks.max=1` the lines keep their order."""
 
     options = (
         Option("file", doc="The file, on the worker's machine.", importance=HIGH, validator=NotEmpty()),
@@ -144,12 +146,14 @@ class FileStreamSource(_Following):
         return [Path(context["file"]).absolute()]
 
 
-class FolderSource(_Following):
-    """Lines of all files of a folder, one record each; new files, and what is appended to them, follow."""
+class FolderSource(_FileSource):
+    """Lines of all files of a folder, one record each; it follows new files and appended lines."""
 
     options = (
         Option("folder", doc="The folder, on the worker's machine.", importance=HIGH, validator=NotEmpty()),
-        Option("pattern", default="*", doc="Which names of files in it count: `*.log`. Names with a dot first do not."),
+        Option(
+            "pattern", default="*", doc="The pattern of file names: `*.log`. Names that start with a dot are ignored."
+        ),
         _TOPIC,
         _BATCH_BYTES,
     )
@@ -157,13 +161,13 @@ class FolderSource(_Following):
     def paths(self, context: Context) -> list[Path]:
         folder = Path(context["folder"]).absolute()
         try:
-            found = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+            files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
         except FileNotFoundError:
             return []
-        return sorted(path for path in found if fnmatch.fnmatchcase(path.name, context["pattern"]))
+        return sorted(path for path in files if fnmatch.fnmatchcase(path.name, context["pattern"]))
 
     @classmethod
-    def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
         if config["pattern"] and "/" in config["pattern"]:
-            return {"pattern": "it is for names of files in the folder, and has a /"}
+            return {"pattern": "a pattern of file names must not contain a /"}
         return {}

@@ -1,4 +1,4 @@
-"""Records of topics to an HTTP service, one or several in a request."""
+"""Sends records to an HTTP service, one or several per request."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SHOWN = 300
 
 
 def codes(texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Ranges of status codes, from `429` and `500-599`. ValueError where it is none."""
-    found = []
+    """Ranges of status codes, from `429` and `500-599`. Raises ValueError if one is invalid."""
+    ranges = []
     for text in texts:
         match = re.fullmatch(r"(\d{3})(?:-(\d{3}))?", text.strip())
         if match is None:
-            raise ValueError(f"{text} is not a status code or a range of them like 500-599")
-        found.append((int(match[1]), int(match[2] or match[1])))
-    return found
+            raise ValueError(f"{text} is not a status code or a range like 500-599")
+        ranges.append((int(match[1]), int(match[2] or match[1])))
+    return ranges
 
 
 def _are_codes(texts: tuple[str, ...]) -> bool:
@@ -46,36 +46,39 @@ def _are_codes(texts: tuple[str, ...]) -> bool:
 
 
 def headers_of(text: str, separator: str) -> dict[str, str]:
-    """From `Name: value|Other: value`. ValueError where one has no name; without its text, which may be a secret."""
-    found = {}
+    """From `Name: value|Other: value`. Raises ValueError if one is invalid, without its text, which
+    may be a secret."""
+    headers = {}
     for number, header in enumerate(text.split(separator) if text else [], start=1):
         name, colon, value = header.partition(":")
         if not colon or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name.strip()) or re.search(r"[\r\n]", value):
             raise ValueError(f"header {number} is not like Name: value")
-        found[name.strip()] = value.strip()
-    return found
+        headers[name.strip()] = value.strip()
+    return headers
 
 
 def _is_url(text: str) -> bool:
     try:
-        found = urllib.parse.urlsplit(text)
-        return found.scheme in ("http", "https") and bool(found.hostname) and (found.port is None or found.port > 0)
+        url = urllib.parse.urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
     except ValueError:
         return False
 
 
 class HttpSink(Sink):
-    """Records of topics to an HTTP service, one or several in a request.
+    """Sends records to an HTTP service, one or several per request.
 
-    The body is the value: text as it is, structs as JSON. What is answered with 2xx is done. A connection that fails,
-    and the status codes of `retry.on.status.codes`, are tried again `max.retries` times; then the task fails. A record
-    that is refused with another code is treated as `errors.tolerance` says: the task fails, or the record goes to the
-    dead-letter topic, if there is one. Each record arrives at least once; those of a partition in their order."""
+    The body is the value: text unchanged, structs as JSON. A response with the status 2xx confirms
+    the records. Connection failures and the status codes of `retry.on.status.codes` are retried
+    `max.retries` times; then the task fails. A record that is rejected with another status fails
+    the task or is sent to the dead-letter topic, if there is one, depending on `errors.tolerance`.
+    Each record is delivered at least once, and the records of a partition in order.
+    """
 
     options = (
         Option(
             "http.api.url",
-            doc="The address. `${topic}` and `${key}` are those of the record; with `${key}` a request is for one.",
+            doc="The URL. `${topic}` and `${key}` are those of the record; with `${key}` each request has one record.",
             importance=HIGH,
             group=_REQUEST,
             validator=Satisfies("like http://host:port/path", _is_url),
@@ -84,43 +87,46 @@ class HttpSink(Sink):
                validator=OneOf(_METHODS, ignore_case=True), recommended=_METHODS),
         Option("headers", default="", doc="Headers of requests: `Content-Type: application/json|X-Name: value`.",
                group=_REQUEST),
-        Option("header.separator", default="|", doc="What stands between them.", importance=LOW, group=_REQUEST),
-        Option("behavior.on.null.values", default="ignore", doc="A record without a value: `ignore` it, `delete` (a "
-               "DELETE request, to an address with `${key}`), or `fail`.", importance=LOW, group=_REQUEST,
+        Option("header.separator", default="|", doc="The separator of headers.", importance=LOW, group=_REQUEST),
+        Option("behavior.on.null.values", default="ignore", doc="For a record without a value: `ignore` it, `delete` "
+               "(send a DELETE request, to a URL with `${key}`), or `fail`.", importance=LOW, group=_REQUEST,
                validator=OneOf(_NULLS, ignore_case=True), recommended=_NULLS),
-        Option("request.timeout.ms", INT, 30_000, "How long to wait for a connection, or an answer.", LOW, AtLeast(1),
+        Option("request.timeout.ms", INT, 30_000, "The timeout for a connection and for a response.", LOW, AtLeast(1),
                _REQUEST),
         Option("auth.type", default="none", doc="`basic`: connection.user and connection.password; `bearer`: "
                "auth.bearer.token.", group=_AUTH, validator=OneOf(_AUTHS, ignore_case=True), recommended=_AUTHS),
-        Option("connection.user", default="", doc="For basic authentication.", group=_AUTH),
-        Option("connection.password", PASSWORD, "", "For basic authentication.", group=_AUTH),
-        Option("auth.bearer.token", PASSWORD, "", "The token.", group=_AUTH),
-        Option("batch.max.size", INT, 1, "The most records of a request.", validator=AtLeast(1), group=_BATCHES),
-        Option("batch.prefix", default="[", doc="What a body of several begins with.", importance=LOW, group=_BATCHES),
-        Option("batch.suffix", default="]", doc="And what it ends with.", importance=LOW, group=_BATCHES),
-        Option("batch.separator", default=",", doc="And what is between values.", importance=LOW, group=_BATCHES),
-        Option("max.retries", INT, 10, "How often a request is tried again.", validator=AtLeast(0), group=_RETRIES),
-        Option("retry.backoff.ms", INT, 3000, "How long to wait before that.", LOW, AtLeast(0), _RETRIES),
-        Option("retry.on.status.codes", LIST, ("408", "429", "500-599"), "Status codes that may pass.", LOW,
+        Option("connection.user", default="", doc="The user for basic authentication.", group=_AUTH),
+        Option("connection.password", PASSWORD, "", "The password for basic authentication.", group=_AUTH),
+        Option("auth.bearer.token", PASSWORD, "", "The token for bearer authentication.", group=_AUTH),
+        Option("batch.max.size", INT, 1, "The maximum number of records per request.", validator=AtLeast(1),
+               group=_BATCHES),
+        Option("batch.prefix", default="[", doc="The start of a body with several values.", importance=LOW,
+               group=_BATCHES),
+        Option("batch.suffix", default="]", doc="The end of such a body.", importance=LOW, group=_BATCHES),
+        Option("batch.separator", default=",", doc="The separator of values.", importance=LOW, group=_BATCHES),
+        Option("max.retries", INT, 10, "The maximum number of retries of a request.", validator=AtLeast(0),
+               group=_RETRIES),
+        Option("retry.backoff.ms", INT, 3000, "The delay before a retry.", LOW, AtLeast(0), _RETRIES),
+        Option("retry.on.status.codes", LIST, ("408", "429", "500-599"), "Status codes to retry.", LOW,
                Satisfies("status codes, or ranges like 500-599", _are_codes), _RETRIES),
     )  # fmt: skip
 
     @classmethod
-    def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
+        errors: dict[str, str] = {}
         try:
             headers_of(config["headers"] or "", config["header.separator"] or "|")
         except ValueError as error:
-            found["headers"] = str(error)
+            errors["headers"] = str(error)
         auth = (config["auth.type"] or "").lower()
         if auth == "basic" and not config["connection.user"]:
-            found["connection.user"] = "auth.type=basic needs it"
+            errors["connection.user"] = "auth.type=basic requires it"
         if auth == "bearer" and not config["auth.bearer.token"]:
-            found["auth.bearer.token"] = "auth.type=bearer needs it"
+            errors["auth.bearer.token"] = "auth.type=bearer requires it"
         deletes = (config["behavior.on.null.values"] or "").lower() == "delete"
         if deletes and "${key}" not in (config["http.api.url"] or ""):
-            found["behavior.on.null.values"] = "delete needs an http.api.url with ${key}"
-        return found
+            errors["behavior.on.null.values"] = "delete requires an http.api.url with ${key}"
+        return errors
 
     def write(self, context: Context, records: DataFrame, batch_id: int) -> list[Failed]:
         from kavka.pipeline.connect.connectors.columns import text_of
@@ -132,23 +138,23 @@ class HttpSink(Sink):
             text_of(records, "key").alias("key"),
             text_of(records, "value").alias("value"),
         )
-        found = rows.mapInArrow(task(Target.of(context.config)), _RESULT).collect()
-        for row in found:
+        failures = rows.mapInArrow(task(Target.of(context.config)), _RESULT).collect()
+        for row in failures:
             if row.fatal:
                 raise ConnectError(row.message)
-        return [Failed(row.topic, row.partition, row.offset, row.message) for row in found]
+        return [Failed(row.topic, row.partition, row.offset, row.message) for row in failures]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go, and how. Sent to the tasks."""
+    """The parameters of requests. Sent to the tasks."""
 
     url: str
     method: str
     headers: Mapping[str, str]
     nulls: str
     timeout: float
-    most: int
+    max_records: int
     prefix: str
     suffix: str
     separator: str
@@ -173,7 +179,7 @@ class Target:
             headers=headers,
             nulls=config["behavior.on.null.values"].lower(),
             timeout=config["request.timeout.ms"] / 1000,
-            most=1 if "${key}" in config["http.api.url"] else config["batch.max.size"],
+            max_records=1 if "${key}" in config["http.api.url"] else config["batch.max.size"],
             prefix=config["batch.prefix"],
             suffix=config["batch.suffix"],
             separator=config["batch.separator"],
@@ -184,12 +190,12 @@ class Target:
 
     def address(self, topic: str, key: str | None) -> str:
         parts = {"${topic}": topic, "${key}": "" if key is None else key}
-        found = self.url
+        address = self.url
         for name, text in parts.items():
-            found = found.replace(name, urllib.parse.quote(text, safe=""))
-        return found
+            address = address.replace(name, urllib.parse.quote(text, safe=""))
+        return address
 
-    def may_pass(self, status: int) -> bool:
+    def is_retriable(self, status: int) -> bool:
         return any(low <= status <= high for low, high in self.retried)
 
 
@@ -197,16 +203,16 @@ Record = tuple[str, int, int, str | None, str | None]
 """Topic, partition, offset, key, value."""
 
 
-class Refused(Exception):
-    """The service will not have what was sent; `passing`: it may, another time."""
+class Rejected(Exception):
+    """The service rejected a request; `is_retriable`: it may accept it later."""
 
-    def __init__(self, message: str, passing: bool) -> None:
+    def __init__(self, message: str, is_retriable: bool) -> None:
         super().__init__(message)
-        self.passing = passing
+        self.is_retriable = is_retriable
 
 
 class Client:
-    """One connection, of one task, kept open from request to request."""
+    """One connection of one task, reused for all requests."""
 
     def __init__(self, target: Target, wait: Callable[[float], None] = time.sleep) -> None:
         self._target = target
@@ -215,25 +221,25 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, records: list[Record]) -> None:
-        """Refused if that cannot be; `passing` then says that it was tried often enough."""
+        """Raises Rejected; with `is_retriable` the retries are exhausted."""
         target = self._target
         topic, _, _, key, value = records[0]
         method, body = target.method, value or ""
         if value is None:
             method, body = "DELETE", ""
-        elif target.most > 1:
-            body = target.prefix + target.separator.join(one[4] or "" for one in records) + target.suffix
+        elif target.max_records > 1:
+            body = target.prefix + target.separator.join(record[4] or "" for record in records) + target.suffix
         address = target.address(topic, key)
-        left = target.retries
+        retries_left = target.retries
         while True:
             try:
                 return self._request(method, address, body.encode())
-            except Refused as error:
-                if not error.passing:
+            except Rejected as error:
+                if not error.is_retriable:
                     raise
-                if not left:
-                    raise Refused(f"{error} ({target.retries} retries)", passing=True) from None
-                left -= 1
+                if not retries_left:
+                    raise Rejected(f"{error} ({target.retries} retries)", is_retriable=True) from None
+                retries_left -= 1
                 self._wait(target.backoff)
 
     def _request(self, method: str, address: str, body: bytes) -> None:
@@ -243,15 +249,15 @@ class Client:
             connection = self._connected(parts)
             path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
             connection.request(method, path, body if body or method != "DELETE" else None, dict(self._target.headers))
-            answer = connection.getresponse()
-            text = answer.read()
+            response = connection.getresponse()
+            text = response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Refused(f"{shown}: {type(error).__name__}: {error}", passing=True) from None
-        if answer.status // 100 != 2:
-            said = " ".join(text[:_SHOWN].decode("utf-8", "replace").split())
-            message = f"{shown} was answered with {answer.status} {answer.reason}{': ' if said else ''}{said}"
-            raise Refused(message, self._target.may_pass(answer.status))
+            raise Rejected(f"{shown}: {type(error).__name__}: {error}", is_retriable=True) from None
+        if response.status // 100 != 2:
+            detail = " ".join(text[:_SHOWN].decode("utf-8", "replace").split())
+            message = f"{shown} returned {response.status} {response.reason}{': ' if detail else ''}{detail}"
+            raise Rejected(message, self._target.is_retriable(response.status))
 
     def _connected(self, parts: urllib.parse.SplitResult) -> http.client.HTTPConnection:
         where = f"{parts.scheme}://{parts.netloc}"
@@ -273,29 +279,30 @@ class Client:
 
 
 def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterator[tuple[str, int, int, str, bool]]:
-    """Send all; what was refused, with the reason. The last is True where the service is away: nothing more is sent."""
-    waiting: list[Record] = []
+    """Send all records; yields those that were rejected, with the reason. The last element is True
+    if the service is unavailable: nothing more is sent."""
+    batch: list[Record] = []
 
     def send() -> Iterator[tuple[str, int, int, str, bool]]:
         try:
-            if waiting:
-                client.send(waiting)
-        except Refused as error:
-            if error.passing:
-                yield (*waiting[0][:3], str(error), True)
-            elif len(waiting) == 1:
-                yield (*waiting[0][:3], str(error), False)
+            if batch:
+                client.send(batch)
+        except Rejected as error:
+            if error.is_retriable:
+                yield (*batch[0][:3], str(error), True)
+            elif len(batch) == 1:
+                yield (*batch[0][:3], str(error), False)
             else:
-                # Which of them it was is found out one by one.
-                for one in waiting:
-                    yield from alone(one)
-        waiting.clear()
+                # Find the rejected records: send each alone.
+                for record in batch:
+                    yield from alone(record)
+        batch.clear()
 
-    def alone(one: Record) -> Iterator[tuple[str, int, int, str, bool]]:
+    def alone(record: Record) -> Iterator[tuple[str, int, int, str, bool]]:
         try:
-            client.send([one])
-        except Refused as error:
-            yield (*one[:3], str(error), error.passing)
+            client.send([record])
+        except Rejected as error:
+            yield (*record[:3], str(error), error.is_retriable)
 
     for record in records:
         if record[4] is None and target.nulls == "ignore":
@@ -303,12 +310,12 @@ def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterat
         if record[4] is None and target.nulls == "fail":
             yield (*record[:3], "the record has no value", False)
             continue
-        if waiting and (len(waiting) == target.most or waiting[0][0] != record[0] or record[4] is None):
-            for found in send():
-                yield found
-                if found[4]:
+        if batch and (len(batch) == target.max_records or batch[0][0] != record[0] or record[4] is None):
+            for failure in send():
+                yield failure
+                if failure[4]:
                     return
-        waiting.append(record)
+        batch.append(record)
     yield from send()
 
 
@@ -324,12 +331,12 @@ def task(target: Target) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
         client = Client(target)
         try:
-            found = list(deliver(target, records(), client))
+            failures = list(deliver(target, records(), client))
         finally:
             client.close()
-        if found:
+        if failures:
             kinds = (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.bool_())
-            columns = [pa.array(column, kind) for column, kind in zip(zip(*found, strict=True), kinds, strict=True)]
+            columns = [pa.array(column, kind) for column, kind in zip(zip(*failures, strict=True), kinds, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, ["topic", "partition", "offset", "message", "fatal"])
 
     return work

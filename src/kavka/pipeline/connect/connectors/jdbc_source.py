@@ -1,4 +1,4 @@
-"""Rows of tables, or of a query, to topics."""
+"""Reads rows of tables, or of a query, as records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kavka.pipeline.connect.connectors.jdbc_database import (
     Connection,
     Database,
     DatabaseError,
-    told_in_one_line,
+    database_errors,
 )
 from kavka.pipeline.connect.connectors.jdbc_sql import Moment, Position, Range, is_embedded
 from kavka.pipeline.connect.errors import ConnectError
@@ -28,7 +28,7 @@ from kavka.pipeline.connect.options import Option
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -36,18 +36,20 @@ _MODES = ("bulk", "incrementing", "timestamp", "timestamp+incrementing")
 _MAPPINGS = ("none", "precision_only", "best_fit", "best_fit_eager_double")
 _MODE, _CONNECTOR = "Mode", "Connector"
 QUERY = "query"
-"""The name of the part, in the offsets, where there is a query."""
+"""The name of the part in the offsets of a query."""
 NOTHING = "begun"
-"""In an offset: the batch that ended there had no rows, it only notes where the next begins."""
+"""Marks an offset whose batch had no rows: it only records where the next batch starts."""
 
 
 class JdbcSource(IncrementalSource):
-    """Rows of tables, or of a query, of a database to topics, by JDBC.
+    """Reads rows of tables, or of a query, with JDBC.
 
-    `mode` says which rows are new: all of them, again and again (`bulk`); those with a larger number
-    (`incrementing`); those with a later time (`timestamp`), which also finds rows that were changed; or both.
-    A row that is committed after one with a larger number, or a later time, was read is not found: for times
-    `timestamp.delay.interval.ms` waits for such rows. Values are structs with a field for each column."""
+    `mode` determines which rows are new: all rows, every time (`bulk`); rows with a larger number
+    (`incrementing`); rows with a later time (`timestamp`), which includes changed rows; or both. A
+    row that is committed after a row with a larger number or a later time was read is missed: for
+    times `timestamp.delay.interval.ms` waits for such rows. Values are structs with a field for
+    each column.
+    """
 
     partition_field = "table"
     prefixes = (PREFIX,)
@@ -62,72 +64,73 @@ class JdbcSource(IncrementalSource):
             recommended=_MODES,
             group=_MODE,
         ),
-        Option("incrementing.column.name", default="", doc="The column with a number that rises from row to row.",
+        Option("incrementing.column.name", default="", doc="The column with a number that increases with each row.",
                group=_MODE),
-        Option("timestamp.column.name", LIST, (), "The column with the time of a row's last change. Of several, the "
-               "first that is not null.", group=_MODE),
-        Option("timestamp.initial", LONG, None, "Milliseconds since 1970: rows of before are left out. -1: now.", LOW,
+        Option("timestamp.column.name", LIST, (), "The column with the time of a row's last change; of several "
+               "columns, the first that is not null.", group=_MODE),
+        Option("timestamp.initial", LONG, None, "Milliseconds since 1970: older rows are ignored. -1: now.", LOW,
                group=_MODE),
-        Option("timestamp.delay.interval.ms", LONG, 0, "Rows count when they are as old as this, by the database's "
-               "clock: time for transactions that are under way. 0: they count at once.", validator=AtLeast(0),
+        Option("timestamp.delay.interval.ms", LONG, 0, "The minimum age of rows to read, by the database's clock: it "
+               "gives open transactions time to commit. 0: read rows immediately.", validator=AtLeast(0),
                group=_MODE),
         Option("query", default="", doc="A query to read instead of tables; it is used as a subquery.", group=_MODE),
-        Option("table.whitelist", LIST, (), "Tables to read, by name or `schema.name`. Neither this, nor another list, "
-               "nor a query: all.", group=_MODE),
-        Option("table.blacklist", LIST, (), "Tables to leave out.", group=_MODE),
-        Option("table.include.list", LIST, (), "The same as a list of regular expressions for `schema.name`.",
+        Option("table.whitelist", LIST, (), "Tables to read, by name or `schema.name`. Without any list or query: all "
+               "tables.", group=_MODE),
+        Option("table.blacklist", LIST, (), "Tables to exclude.", group=_MODE),
+        Option("table.include.list", LIST, (), "Regular expressions of `schema.name` of the tables to read.",
                group=_MODE),
-        Option("table.exclude.list", LIST, (), "Regular expressions for tables to leave out.", group=_MODE),
-        Option("schema.pattern", default="", doc="Only tables of schemas that this pattern of SQL matches.",
+        Option("table.exclude.list", LIST, (), "Regular expressions of tables to exclude.", group=_MODE),
+        Option("schema.pattern", default="", doc="Only tables of schemas that match this SQL pattern.",
                group=_MODE),
-        Option("table.types", LIST, ("TABLE",), "Kinds of tables: TABLE, VIEW …", LOW, group=_MODE),
+        Option("table.types", LIST, ("TABLE",), "Types of tables: TABLE, VIEW …", LOW, group=_MODE),
         Option(
             "numeric.mapping",
             default="none",
-            doc="What NUMERIC columns become: decimals (`none`); whole numbers where they have no fraction "
-            "(`precision_only`); that, and doubles else (`best_fit`, `best_fit_eager_double`).",
+            doc="The type of NUMERIC columns: decimal (`none`); integer if they have no fraction "
+            "(`precision_only`); integer or else double (`best_fit`, `best_fit_eager_double`).",
             validator=OneOf(_MAPPINGS, ignore_case=True),
             recommended=_MAPPINGS,
             group=_MODE,
         ),
-        Option("topic.prefix", default="", doc="The topic of a table is this and its name; that of a query this alone.",
-               importance=HIGH, group=_CONNECTOR),
-        Option("poll.interval.ms", INT, 5000, "How often it is looked for new rows.", HIGH, AtLeast(1), _CONNECTOR),
-        Option("table.poll.interval.ms", LONG, 60_000, "How often it is looked for new tables.", LOW, AtLeast(1),
+        Option("topic.prefix", default="", doc="The topic of a table is the prefix and its name, that of a query "
+               "the prefix.", importance=HIGH, group=_CONNECTOR),
+        Option("poll.interval.ms", INT, 5000, "The interval of polling for new rows.", HIGH, AtLeast(1), _CONNECTOR),
+        Option("table.poll.interval.ms", LONG, 60_000, "The interval of polling for new tables.", LOW, AtLeast(1),
                _CONNECTOR),
-        Option("batch.max.rows", INT, 100_000, "About how many rows are read at a time.", LOW, AtLeast(1), _CONNECTOR),
+        Option("batch.max.rows", INT, 100_000, "The approximate number of rows of a batch.", LOW, AtLeast(1),
+               _CONNECTOR),
     )  # fmt: skip
 
     @classmethod
-    def opens_files(cls, given: Mapping[str, str]) -> bool:
-        return is_embedded(given.get("connection.url", ""))
+    def opens_files(cls, originals: Mapping[str, str]) -> bool:
+        return is_embedded(originals.get("connection.url", ""))
 
     @classmethod
-    def check(cls, config: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
+        errors: dict[str, str] = {}
         mode = (config["mode"] or "").lower()
         if "incrementing" in mode and not config["incrementing.column.name"]:
-            found["incrementing.column.name"] = f"mode={mode} needs the name of the column with the rising number"
+            errors["incrementing.column.name"] = f"mode={mode} requires the name of the incrementing column"
         if "timestamp" in mode and not config["timestamp.column.name"]:
-            found["timestamp.column.name"] = f"mode={mode} needs the name of the column with the time"
+            errors["timestamp.column.name"] = f"mode={mode} requires the name of the timestamp column"
         lists = [name for name in LISTS if config[name]]
         if config["query"] and lists:
-            found["query"] = f"there is a query, and {lists[0]}: one of them is too many"
+            errors["query"] = f"query and {lists[0]} are mutually exclusive"
         if config["query"] and not config["topic.prefix"]:
-            found["topic.prefix"] = "it is the name of the topic where there is a query, and must not be empty"
+            errors["topic.prefix"] = "it is the topic of a query and must not be empty"
         for name in ("table.include.list", "table.exclude.list"):
             for pattern in config[name] or ():
                 try:
                     re.compile(pattern)
                 except re.error as error:
-                    found[name] = f"{pattern} is not a regular expression: {error}"
-        return found
+                    errors[name] = f"{pattern} is not a regular expression: {error}"
+        return errors
 
     @classmethod
     def check_offsets(cls, offsets: Offsets) -> None:
-        for name, found in offsets.items():
+        for name, offset in offsets.items():
             try:
-                _position(found)
+                _position(offset)
             except (TypeError, ValueError):
                 raise ConnectError(f"{name}: incrementing, timestamp and timestamp_nanos must be numbers") from None
 
@@ -136,34 +139,34 @@ class JdbcSource(IncrementalSource):
         self._database = Database.of(context)
         self._mode = context["mode"].lower()
         self._tables: list[str] = []
-        self._looked = -float("inf")
+        self._tables_listed_at = -float("inf")
         self._turn = 0
         self._polled: dict[str, float] = {}
         self._ranges: dict[str, Range] = {}
 
-    # --- what is new
+    # --- new rows
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
-        """A batch is of one table: others have other columns. Each has its turn."""
+        """A batch has rows of one table, since tables have different columns. Tables take turns."""
         parts = self._retried(context, self._parts)
         for step in range(len(parts)):
             index = (self._turn + step) % len(parts)
             part = parts[index]
-            found = self._bulk(context, part) if self._mode == "bulk" else self._end(context, part, start.get(part))
-            if found is not None:
+            end = self._bulk(context, part) if self._mode == "bulk" else self._end(context, part, start.get(part))
+            if end is not None:
                 self._turn = index + 1
-                return {**start, part: found}
+                return {**start, part: end}
         return None
 
     def _parts(self, context: Context) -> list[str]:
         if context["query"]:
             return [QUERY]
-        if time.monotonic() - self._looked >= context["table.poll.interval.ms"] / 1000 or not self._tables:
+        if time.monotonic() - self._tables_listed_at >= context["table.poll.interval.ms"] / 1000 or not self._tables:
             with self._database.connect() as connection:
                 self._tables = tables(connection, context.config)
-            self._looked = time.monotonic()
+            self._tables_listed_at = time.monotonic()
             if not self._tables:
-                log.warning("%s: there is no table to read", context.name)
+                logger.warning("%s: there are no tables to read", context.name)
         return self._tables
 
     def _bulk(self, context: Context, part: str) -> dict[str, Any] | None:
@@ -175,18 +178,18 @@ class JdbcSource(IncrementalSource):
         return {"polled": int(time.time() * 1000)}
 
     def _end(self, context: Context, part: str, start: dict[str, Any] | None) -> dict[str, Any] | None:
-        def look(context: Context) -> dict[str, Any] | None:
+        def find_end(context: Context) -> dict[str, Any] | None:
             if not start and context["timestamp.initial"] == -1 and "timestamp" in self._mode:
-                # Where it begins has to be noted: after a crash now would be later.
+                # Store the start: after a crash the current time would be later.
                 return {**_to_json(Moment.now(), None), NOTHING: True}
-            wanted = self._range(context, part)
+            range_ = self._range(context, part)
             with self._database.connect() as connection:
                 begin = self._begin(context, start)
-                sql = wanted.last(begin, context["batch.max.rows"])
-                found = connection.position(sql, has_time=wanted.timestamp is not None)
-            return None if found is None else _to_json(*found)
+                sql = range_.last(begin, context["batch.max.rows"])
+                position = connection.position(sql, has_time=range_.timestamp is not None)
+            return None if position is None else _to_json(*position)
 
-        return self._retried(context, look)
+        return self._retried(context, find_end)
 
     def _begin(self, context: Context, start: dict[str, Any] | None) -> Position:
         moment = context["timestamp.initial"]
@@ -194,12 +197,12 @@ class JdbcSource(IncrementalSource):
             return _position(start)
         if moment is None or moment < 0 or "timestamp" not in self._mode:
             return Position()
-        # Rows of that very moment count.
+        # Include rows of exactly that time.
         return Position(None, Moment(moment - 1, (moment - 1) % 1000 * 1_000_000 + 999_999))
 
     def _range(self, context: Context, part: str) -> Range:
-        found = self._ranges.get(part)
-        if found is None:
+        range_ = self._ranges.get(part)
+        if range_ is None:
             dialect = self._database.dialect
             source = self._source(context, part)
             number = dialect.quote(context["incrementing.column.name"]) if "incrementing" in self._mode else None
@@ -213,8 +216,8 @@ class JdbcSource(IncrementalSource):
                 delay = context["timestamp.delay.interval.ms"]
                 if delay:
                     until = f"{{fn TIMESTAMPADD(SQL_TSI_SECOND, -{-(-delay // 1000)}, CURRENT_TIMESTAMP)}}"
-            found = self._ranges[part] = Range(dialect, source, number, moment, zone, until)
-        return found
+            range_ = self._ranges[part] = Range(dialect, source, number, moment, zone, until)
+        return range_
 
     def _source(self, context: Context, part: str) -> str:
         if part == QUERY and context["query"]:
@@ -222,39 +225,39 @@ class JdbcSource(IncrementalSource):
         return self._database.dialect.table(part)
 
     def _retried(self, context: Context, work: Callable[[Context], T]) -> T:
-        """The database may be away for a while."""
-        left = context["connection.attempts"]
+        """Retries while the database is unavailable."""
+        attempts_left = context["connection.attempts"]
         while True:
             try:
                 return work(context)
             except DatabaseError as error:
-                left -= 1
-                if not error.retriable or not left:
+                attempts_left -= 1
+                if not error.retriable or not attempts_left:
                     raise ConnectError(f"{error} ({context['connection.attempts']} attempts)") from None
-                log.warning("%s: the database is asked again: %s", context.name, error)
+                logger.warning("%s: the database failed, retrying: %s", context.name, error)
                 time.sleep(context["connection.backoff.ms"] / 1000)
 
-    # --- the rows
+    # --- rows
 
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
         from pyspark.sql import functions as f
 
-        (part,) = [name for name, found in end.items() if found != start.get(name)]
+        (part,) = [name for name, offset in end.items() if offset != start.get(name)]
 
         def read(context: Context) -> DataFrame:
             if self._mode == "bulk":
                 sql = f"SELECT * FROM {self._source(context, part)}"
             else:
-                wanted = self._range(context, part)
-                sql = wanted.rows(self._begin(context, start.get(part)), _position(end[part]))
+                range_ = self._range(context, part)
+                sql = range_.rows(self._begin(context, start.get(part)), _position(end[part]))
                 if end[part].get(NOTHING):
-                    sql = f"SELECT * FROM {wanted.source} WHERE 1 = 0"
-            with told_in_one_line():
+                    sql = f"SELECT * FROM {range_.source} WHERE 1 = 0"
+            with database_errors():
                 reader = context.spark.read.format("jdbc").options(**self._database.options)
                 return reader.option("query", sql).option("fetchsize", "10000").load()
 
         if context.exactly_once and self._mode != "incrementing":
-            rows = kept(context, end, lambda: self._retried(context, read))
+            rows = materialize(context, end, lambda: self._retried(context, read))
         else:
             rows = self._retried(context, read)
         rows = mapped(rows, context["numeric.mapping"].lower())
@@ -265,9 +268,10 @@ class JdbcSource(IncrementalSource):
         )
 
 
-def kept(context: Context, end: Offsets, read: Callable[[], DataFrame]) -> DataFrame:
-    """The rows of a batch, which are put aside before they are used. A row that is changed has another time and is no
-    longer among those of the batch: if it has to be written again after a crash, it is from here."""
+def materialize(context: Context, end: Offsets, read: Callable[[], DataFrame]) -> DataFrame:
+    """The rows of a batch, stored before they are used. A row that changes later has a new time and
+    is no longer part of the batch. If the batch must be written again after a crash, its rows are
+    read from here."""
     jvm: Any = context.spark._jvm
     name = hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest()[:16]
     folder = jvm.org.apache.hadoop.fs.Path(f"{context.checkpoint}/rows")
@@ -275,7 +279,7 @@ def kept(context: Context, end: Offsets, read: Callable[[], DataFrame]) -> DataF
     files = folder.getFileSystem(context.spark._jsc.hadoopConfiguration())
     if not files.exists(jvm.org.apache.hadoop.fs.Path(path, "_SUCCESS")):
         files.delete(folder, True)
-        with told_in_one_line():
+        with database_errors():
             read().write.mode("overwrite").parquet(str(path.toString()))
     return context.spark.read.parquet(str(path.toString()))
 
@@ -284,14 +288,14 @@ LISTS = ("table.whitelist", "table.blacklist", "table.include.list", "table.excl
 
 
 def tables(connection: Connection, config: Mapping[str, Any]) -> list[str]:
-    """Those that are to be read, as `schema.name` where there are schemas."""
-    found = []
+    """The tables to read, as `schema.name` if there are schemas."""
+    names = []
     for schema, name in connection.tables(config["table.types"], config["schema.pattern"] or None):
         if schema.lower() in ("information_schema", "pg_catalog") or name.lower().startswith("kavka_"):
             continue
         if chosen(schema, name, config):
-            found.append(f"{schema}.{name}" if schema else name)
-    return found
+            names.append(f"{schema}.{name}" if schema else name)
+    return names
 
 
 def chosen(schema: str, name: str, config: Mapping[str, Any]) -> bool:
@@ -308,9 +312,9 @@ def chosen(schema: str, name: str, config: Mapping[str, Any]) -> bool:
     return not (names & set(config["table.blacklist"]) or matches(config["table.exclude.list"]))
 
 
-def _position(found: Mapping[str, Any]) -> Position:
-    number, moment = found.get("incrementing"), found.get("timestamp")
-    nanos = found.get("timestamp_nanos")
+def _position(offset: Mapping[str, Any]) -> Position:
+    number, moment = offset.get("incrementing"), offset.get("timestamp")
+    nanos = offset.get("timestamp_nanos")
     if moment is not None and nanos is None:
         nanos = int(moment) % 1000 * 1_000_000
     return Position(
@@ -319,32 +323,32 @@ def _position(found: Mapping[str, Any]) -> Position:
 
 
 def _to_json(moment: Moment | None, number: int | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    offset: dict[str, Any] = {}
     if number is not None:
-        found["incrementing"] = number
+        offset["incrementing"] = number
     if moment is not None:
-        found |= {"timestamp": moment.ms, "timestamp_nanos": moment.nanos}
-    return found
+        offset |= {"timestamp": moment.ms, "timestamp_nanos": moment.nanos}
+    return offset
 
 
 def mapped(rows: DataFrame, mapping: str) -> DataFrame:
-    """NUMERIC columns as `numeric.mapping` says."""
+    """NUMERIC columns converted according to `numeric.mapping`."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import DecimalType
 
     if mapping == "none":
         return rows
     changed = {}
-    for one in rows.schema.fields:
-        kind = one.dataType
+    for field in rows.schema.fields:
+        kind = field.dataType
         if not isinstance(kind, DecimalType):
             continue
         if kind.scale == 0 and kind.precision <= 18:
             sizes = ((2, "byte"), (4, "short"), (9, "int"), (18, "bigint"))
-            target = next(name for most, name in sizes if kind.precision <= most)
+            target = next(name for digits, name in sizes if kind.precision <= digits)
         elif mapping == "precision_only":
             continue
         else:
             target = "double"
-        changed[one.name] = f.col(f"`{one.name}`").cast(target)
+        changed[field.name] = f.col(f"`{field.name}`").cast(target)
     return rows.withColumns(changed) if changed else rows

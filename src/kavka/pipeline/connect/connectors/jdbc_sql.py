@@ -1,6 +1,7 @@
-"""[pure] The SQL that the JDBC connectors say: names, times, ranges of rows, and how staged rows get into a table.
+"""[pure] The SQL of the JDBC connectors: names, times, ranges of rows, and merging staged rows into
+a table.
 
-What differs between databases is in `Dialect`; everything else is SQL that all of them know.
+`Dialect` has the differences between databases. All other SQL is portable.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 ORDER, DELETED = "kavka_order", "kavka_deleted"
-"""Columns of a stage: the record's place among all, and whether it is a delete (1) or not (0)."""
+"""Columns of a stage: the record's position in the batch, and whether it is a delete (1) or not
+(0)."""
 
 DRIVERS = {
     "postgresql": "org.postgresql.Driver",
@@ -27,7 +29,7 @@ DRIVERS = {
 
 
 def subprotocol(url: str) -> str:
-    """`postgresql` of jdbc:postgresql://host/db; empty where it is no such address."""
+    """`postgresql` of jdbc:postgresql://host/db; empty if it is not a JDBC URL."""
     parts = url.split(":")
     return parts[1].lower() if len(parts) > 2 and parts[0] == "jdbc" else ""
 
@@ -36,26 +38,24 @@ _SERVERS = frozenset({"postgresql", "mysql", "mariadb", "sqlserver", "oracle", "
 
 
 def is_embedded(url: str) -> bool:
-    """Whether the database may run inside the driver, which then opens files, or runs code, that the URL names. Of
-    a driver that is not known here that has to be assumed."""
-    # Options are parsed without the space around them.
+    """Whether the database may run inside the driver, which then opens files, or runs code, that
+    the URL names. This is assumed of unknown drivers."""
+    # Options are parsed without surrounding space.
     name = subprotocol(url.strip())
     return bool(name) and name not in _SERVERS
 
 
 @dataclass(frozen=True)
 class Dialect:
+    """The SQL dialect of a database."""
+
     name: str
-    """As in the address of a database."""
+    """The subprotocol of the JDBC URL."""
     quoting: bool = True
 
     @property
     def knows_on_conflict(self) -> bool:
         return self.name in ("postgresql", "sqlite")
-
-    @property
-    def knows_merge(self) -> bool:
-        return self.name in ("derby", "h2", "oracle", "sqlserver", "db2")
 
     def quote(self, name: str) -> str:
         if not self.quoting:
@@ -64,11 +64,11 @@ class Dialect:
         return f"{mark}{name.replace(mark, mark * 2)}{mark}"
 
     def table(self, name: str) -> str:
-        """Of a name that may have a schema before a dot."""
+        """The quoted name of a table, which may have a schema before a dot."""
         return ".".join(self.quote(part) for part in name.split("."))
 
     def first(self, count: int) -> str:
-        """To follow ORDER BY."""
+        """The clause after ORDER BY that limits the number of rows."""
         if self.name in ("mysql", "mariadb", "sqlite"):
             return f"LIMIT {count}"
         if self.name == "sqlserver":
@@ -76,13 +76,13 @@ class Dialect:
         return f"FETCH FIRST {count} ROWS ONLY"
 
     def time(self, moment: Moment, with_zone: bool) -> str:
-        """A moment as a value to compare with."""
+        """A time literal for comparisons."""
         if with_zone:
             return f"CAST('{moment.text()}+00:00' AS TIMESTAMP WITH TIME ZONE)"
         return f"{{ts '{moment.text()}'}}"
 
     def stage(self, stage: str, columns: Sequence[str], table: str, extra: Sequence[str]) -> str:
-        """An empty table with these columns of another, and numbers besides."""
+        """Creates an empty table with these columns of another, and extra BIGINT columns."""
         chosen = [self.quote(name) for name in columns]
         chosen += [f"CAST(0 AS BIGINT) AS {self.quote(name)}" for name in extra]
         rows = f"SELECT {', '.join(chosen)} FROM {table}"
@@ -94,7 +94,8 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Moment:
-    """As a source's offsets have it: milliseconds since 1970, and the nanoseconds of the second."""
+    """A time as in a source's offsets: milliseconds since 1970, and the nanoseconds of the
+    second."""
 
     ms: int
     nanos: int
@@ -105,11 +106,11 @@ class Moment:
         return cls(nanos // 1_000_000, nanos % 1_000_000_000)
 
     def text(self) -> str:
-        """In UTC. To the microsecond unless there is more."""
+        """In UTC, with microseconds, or nanoseconds if necessary."""
         seconds = self.ms // 1000
-        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
         fraction = f"{self.nanos:09d}"
-        return f"{found:%Y-%m-%d %H:%M:%S}.{fraction if fraction[6:] != '000' else fraction[:6]}"
+        return f"{moment:%Y-%m-%d %H:%M:%S}.{fraction if fraction[6:] != '000' else fraction[:6]}"
 
 
 # --- into a table
@@ -117,7 +118,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Merge:
-    """How the rows of a stage get into a table."""
+    """Moves the rows of a stage into a table."""
 
     dialect: Dialect
     table: str
@@ -131,30 +132,31 @@ class Merge:
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """Columns of the stage besides the table's."""
+        """Columns of the stage beside those of the table."""
         ordered = (ORDER,) if self.keys and (self.mode != "insert" or self.deletes) else ()
         return (*ordered, *((DELETED,) if self.deletes else ()))
 
     def statements(self, unique: bool) -> list[str]:
-        """In one transaction. `unique`: that no key is in the stage twice is taken for granted; otherwise the last
-        record of a key counts. What has a key that is deleted anywhere in the batch is gone from the table first."""
-        found = []
+        """The statements, for one transaction. `unique`: each key is in the stage only once;
+        otherwise the last record of a key wins. A key that is deleted anywhere in the batch is
+        first deleted from the table."""
+        statements = []
         quote = self.dialect.quote
         if self.deletes:
-            found.append(
+            statements.append(
                 f"DELETE FROM {self.table} WHERE EXISTS (SELECT 1 FROM {self.stage} s "
                 f"WHERE s.{quote(DELETED)} = 1 AND {self._same_key(self.table, 's')})"
             )
         if self.extra and not unique:
-            found.append(self._only_the_last())
+            statements.append(self._only_the_last())
         if self.deletes:
-            found.append(f"DELETE FROM {self.stage} WHERE {quote(DELETED)} = 1")
-        found.append({"insert": self._insert, "upsert": self._upsert, "update": self._update}[self.mode]())
-        return found
+            statements.append(f"DELETE FROM {self.stage} WHERE {quote(DELETED)} = 1")
+        statements.append({"insert": self._insert, "upsert": self._upsert, "update": self._update}[self.mode]())
+        return statements
 
-    def _same_key(self, one: str, other: str) -> str:
+    def _same_key(self, table: str, other: str) -> str:
         names = [self.dialect.quote(name) for name in self.keys]
-        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)
+        return " AND ".join(f"{table}.{name} = {other}.{name}" for name in names)
 
     def _list(self, names: Sequence[str], before: str = "") -> str:
         return ", ".join(before + self.dialect.quote(name) for name in names)
@@ -184,9 +186,9 @@ class Merge:
         if self.dialect.knows_on_conflict:
             quote = self.dialect.quote
             changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in self._others)
-            then = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
-            # SQLite takes ON for a join unless there is a WHERE.
-            return f"{self._insert()} WHERE 1 = 1 ON CONFLICT ({self._list(self.keys)}) {then}"
+            action = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
+            # SQLite parses ON as a join unless there is a WHERE.
+            return f"{self._insert()} WHERE 1 = 1 ON CONFLICT ({self._list(self.keys)}) {action}"
         new = f"WHEN NOT MATCHED THEN INSERT ({self._list(self.columns)}) VALUES ({self._list(self.columns, 's.')})"
         return f"{self._merge()} {new}"
 
@@ -201,8 +203,8 @@ class Merge:
         quote = self.dialect.quote
         changes = ", ".join(f"t.{quote(name)} = s.{quote(name)}" for name in self._others)
         same = self._same_key("t", "s")
-        found = f"MERGE INTO {self.table} t USING {self.stage} s ON {same}"
-        return f"{found} WHEN MATCHED THEN UPDATE SET {changes}" if changes else found
+        merge = f"MERGE INTO {self.table} t USING {self.stage} s ON {same}"
+        return f"{merge} WHEN MATCHED THEN UPDATE SET {changes}" if changes else merge
 
 
 # --- out of a table
@@ -210,7 +212,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a table was read; None for what does not count in this mode."""
+    """The last row that was read from a table; None for values that the mode does not use."""
 
     incrementing: int | None = None
     timestamp: Moment | None = None
@@ -218,26 +220,26 @@ class Position:
 
 @dataclass(frozen=True)
 class Range:
-    """Rows of a table (or a query in parentheses with a name) by a rising number, a time, or both."""
+    """Rows of a table (or a named subquery) by an incrementing number, a time, or both."""
 
     dialect: Dialect
     source: str
     incrementing: str | None
-    """Quoted name of the column."""
+    """The quoted name of the column."""
     timestamp: str | None
     """An expression."""
     with_zone: bool = False
     until: str | None = None
-    """An expression for the last moment that counts yet."""
+    """An expression for the latest time to include."""
 
     @property
     def _order(self) -> list[str]:
-        return [one for one in (self.timestamp, self.incrementing) if one is not None]
+        return [column for column in (self.timestamp, self.incrementing) if column is not None]
 
     def last(self, start: Position, count: int) -> str:
-        """A query for the columns of the last of the next rows: the time, the number."""
+        """A query for the time and number of the last row of the next batch."""
         names = [f"c{index}" for index in range(len(self._order))]
-        chosen = ", ".join(f"{one} AS {name}" for one, name in zip(self._order, names, strict=True))
+        chosen = ", ".join(f"{column} AS {name}" for column, name in zip(self._order, names, strict=True))
         rows = (
             f"SELECT {chosen} FROM {self.source}{self._where(start, None)} "
             f"ORDER BY {', '.join(self._order)} {self.dialect.first(count)}"
@@ -249,17 +251,17 @@ class Range:
         return f"SELECT * FROM {self.source}{self._where(start, end)}"
 
     def _where(self, start: Position, end: Position | None) -> str:
-        found = [f"{one} IS NOT NULL" for one in self._order]
+        conditions = [f"{column} IS NOT NULL" for column in self._order]
         if start.timestamp is not None or start.incrementing is not None:
-            found.append(self._beyond(start))
+            conditions.append(self._beyond(start))
         if end is not None:
-            found.append(f"NOT {self._beyond(end)}")
+            conditions.append(f"NOT {self._beyond(end)}")
         elif self.timestamp is not None and self.until is not None:
-            found.append(f"{self.timestamp} <= {self.until}")
-        return f" WHERE {' AND '.join(found)}"
+            conditions.append(f"{self.timestamp} <= {self.until}")
+        return f" WHERE {' AND '.join(conditions)}"
 
     def _beyond(self, position: Position) -> str:
-        """Whether a row comes after the position."""
+        """A condition for rows after the position."""
         number, moment = position.incrementing, position.timestamp
         if self.timestamp is None or moment is None:
             return f"({self.incrementing} > {number})"

@@ -1,7 +1,9 @@
-"""Spark's data source `kavka-lines`: ranges of files as rows of one line each. Reading is done by tasks, in Arrow.
+"""Spark's data source `kavka-lines`: ranges of files as rows of one line each. Tasks read the files
+into Arrow columns.
 
-Written to, it sends lines to a topic: a row is the number of a piece of the files, and the task that is given it reads
-the piece and sends its lines. They do not go through Spark then, from one Python process to another.
+As a sink it sends lines to a topic: a row is the number of a piece of the files, and the task that
+processes the row reads the piece and sends its lines. The lines then do not pass through Spark from
+one Python process to another.
 """
 
 from __future__ import annotations
@@ -21,21 +23,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameWriter, SparkSession
 
 NAME = "kavka-lines"
-# What is read at once stays in a processor's cache until it is lines.
+# Small enough to stay in the processor's cache until it is split into lines.
 BLOCK = 1 << 20
 _LARGEST = (1 << 31) - 1
 _END = ord("\n")
 
 Ranges = list[tuple[str, int, int]]
-"""Path, first byte, byte after the last. A range begins at the beginning of a line."""
+"""Path, first byte, byte after the last. A range starts at the beginning of a line."""
 Part = tuple[str, int, int, bool, int]
-"""Of a file, for one task: path, begin, end, whether `begin` is that of a line, where the file's range ends. It has the
-lines that begin in [begin, end)."""
+"""A part of a file for one task: path, begin, end, whether a line begins at `begin`, end of the
+file's range. It contains the lines that begin in [begin, end)."""
 
 
 class Lines(DataSource):
-    """Options: `ranges`, as JSON; `tasks`: into how many parts, at most, all of it is cut. One task keeps the order.
-    For writing, those of the sink `kavka`, too."""
+    """Options: `ranges`, as JSON; `tasks`: the maximum number of pieces. A single task keeps the
+    order. For writing also the options of the Spark sink `kavka`."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +50,7 @@ class Lines(DataSource):
         return LinesReader(self._pieces())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from kavka.pipeline.connect.connectors.sending import LinesWriter
+        from kavka.pipeline.connect.connectors.lines_sink import LinesWriter
         from kavka.pipeline.spark.options import sink_options
 
         own = ("ranges", "tasks")
@@ -57,17 +59,19 @@ class Lines(DataSource):
 
     def _pieces(self) -> list[list[Part]]:
         ranges = [(path, begin, end) for path, begin, end in json.loads(self.options["ranges"])]
-        return cut(ranges, int(self.options.get("tasks", "1")))
+        return split_ranges(ranges, int(self.options.get("tasks", "1")))
 
 
 class Piece(InputPartition):
-    """What a task reads."""
+    """The parts that one task reads."""
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
 
 
 class LinesReader(DataSourceReader):
+    """Reads the lines of the pieces, one piece per task."""
+
     def __init__(self, pieces: list[list[Part]]) -> None:
         self._pieces = pieces
 
@@ -80,9 +84,9 @@ class LinesReader(DataSourceReader):
 
 
 def sender(spark: SparkSession, ranges: Ranges, tasks: int) -> DataFrameWriter:
-    """Sends the lines when it is given the options of the sink `kavka`. Piece by piece, and so task by task, it is the
-    same for the same arguments."""
-    count = len(cut(ranges, tasks))
+    """Sends the lines when the options of the Spark sink `kavka` are set. The same arguments always
+    give the same pieces, so each task sends the same lines again."""
+    count = len(split_ranges(ranges, tasks))
     rows = spark.range(0, count, 1, max(1, count))
     return rows.write.format(NAME).option("ranges", json.dumps(ranges)).option("tasks", str(tasks))
 
@@ -93,66 +97,66 @@ def rows_of(parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays([column], names=["value"])
 
 
-def cut(ranges: Ranges, tasks: int) -> list[list[Part]]:
-    """Into at most so many parts of the same size, in order."""
+def split_ranges(ranges: Ranges, tasks: int) -> list[list[Part]]:
+    """Splits ranges into at most `tasks` pieces of equal size, in order."""
     total = sum(end - begin for _, begin, end in ranges)
     share = max(1, -(-total // max(1, tasks)))
     pieces: list[list[Part]] = [[]]
-    room = share
+    remaining = share
     for path, begin, end in ranges:
-        at = begin
-        while at < end:
-            if not room:
+        position = begin
+        while position < end:
+            if not remaining:
                 pieces.append([])
-                room = share
-            size = min(room, end - at)
-            pieces[-1].append((path, at, at + size, at == begin, end))
-            at += size
-            room -= size
+                remaining = share
+            size = min(remaining, end - position)
+            pieces[-1].append((path, position, position + size, position == begin, end))
+            position += size
+            remaining -= size
     return [piece for piece in pieces if piece]
 
 
 def read(path: str, begin: int, end: int, whole: bool, until: int, block: int = BLOCK) -> Iterator[pa.Array]:
-    """Columns of the lines that begin in [begin, end), a line that ends beyond it included."""
+    """Columns of the lines that begin in [begin, end), including a line that ends after it."""
     with open(path, "rb") as file:
-        at = begin
+        position = begin
         if not whole:
-            # The line that is under way here belongs to the piece before.
+            # The line that crosses `begin` belongs to the previous piece.
             file.seek(begin - 1)
-            at = begin - 1 + len(_read_line(file, until - begin + 1))
-        file.seek(at)
-        left = b""
-        while at < end:
-            data = file.read(min(block, end - at))
+            position = begin - 1 + len(_read_line(file, until - begin + 1))
+        file.seek(position)
+        rest = b""
+        while position < end:
+            data = file.read(min(block, end - position))
             if not data:
-                raise EOFError(f"{path} ends at {at}, and was to be read to {end}: it was cut")
-            at += len(data)
+                raise EOFError(f"{path} ends at {position}, before the expected end {end}: it was truncated")
+            position += len(data)
             last = data.rfind(b"\n")
             if last < 0:
-                left += data
+                rest += data
                 continue
-            yield _split(left + data[: last + 1])
-            left = data[last + 1 :]
-        if left:
-            yield _split(left + _read_line(file, until - end))
+            yield _split(rest + data[: last + 1])
+            rest = data[last + 1 :]
+        if rest:
+            yield _split(rest + _read_line(file, until - end))
 
 
-def _read_line(file: BinaryIO, most: int) -> bytes:
-    """The rest of a line with its end, if that is within `most` bytes."""
-    return file.readline(most) if most > 0 else b""
+def _read_line(file: BinaryIO, limit: int) -> bytes:
+    """The rest of a line, with its end if it is within `limit` bytes."""
+    return file.readline(limit) if limit > 0 else b""
 
 
 def _split(data: bytes) -> pa.Array:
-    """Lines end with \\n or \\r\\n, the last one perhaps with nothing. What is not UTF-8 is replaced by U+FFFD."""
+    """Lines end with \\n or \\r\\n, except perhaps the last. Invalid UTF-8 becomes U+FFFD."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     if not data.endswith(b"\n"):
         data += b"\n"
     text = data.replace(b"\n", b"")
     if len(text) > _LARGEST:
-        raise ValueError(f"a line of {len(text)} bytes is more than a record can be")
+        raise ValueError(f"a line of {len(text)} bytes exceeds the size of a record")
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _END)
     offsets = np.zeros(len(ends) + 1, np.int32)
-    # Before the end of a line there are as many ends fewer in the text as there are lines before it.
+    # The text has no line ends: the offset of a line is smaller by the number of lines before it.
     offsets[1:] = ends - np.arange(len(ends))
     return as_text(pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)]))

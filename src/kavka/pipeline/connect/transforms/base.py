@@ -1,7 +1,7 @@
-"""What a transformation is: from records to records, by columns.
+"""The base class of transformations, which map records to records with column expressions.
 
-A transformation of one's own is a subclass of `Transform`, named by `module.Class`. Those with a side are named
-`…$Key` or `…$Value`; `self.side` is the column.
+A custom transformation is a subclass of `Transform`, named by `module.Class`. A transformation with
+a side is named `…$Key` or `…$Value`; `self.side` is its column.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ PACKAGE = "org.apache.kafka.connect.transforms"
 
 
 class Transform:
+    """The base class of transformations. A task creates one object of each configured step."""
+
     options: ClassVar[tuple[Option, ...]] = ()
     old_names: ClassVar[Mapping[str, str]] = {}
-    """Options that had other names once: old to new."""
+    """Deprecated option names: old to new."""
     sided: ClassVar[bool] = False
-    """Whether it is for keys or for values: `$Key`, `$Value`."""
+    """Whether it applies to keys or values: `$Key`, `$Value`."""
     purpose: ClassVar[str] = ""
-    """For errors, as Kafka says it: `field insertion`."""
+    """Part of error messages, in Kafka's words: `field insertion`."""
 
     def __init__(self, config: Mapping[str, Any], side: str = "") -> None:
         self.config = config
@@ -39,13 +41,13 @@ class Transform:
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """What is wrong between options: messages by name."""
+        """Rules between options: messages by name."""
         return {}
 
     def apply(self, records: Records) -> Records:
         raise NotImplementedError
 
-    # --- for those that change fields
+    # --- for transformations of fields
 
     @property
     def column(self) -> Column:
@@ -59,16 +61,16 @@ class Transform:
         return kind if isinstance(kind, StructType) else None
 
     def not_a_struct(self, records: Records) -> Records:
-        """All records that have something there have failed."""
+        """Fails all records whose side is not null."""
         kind = records.type_of(self.side).simpleString()
         schemaless = records.schemaless[self.side]
-        wanted = "Map objects supported in absence of schema" if schemaless else "Struct objects supported"
-        return self.fail(records, self.column.isNotNull(), f"Only {wanted} for [{self.purpose}], found: {kind}")
+        supported = "Map objects supported in absence of schema" if schemaless else "Struct objects supported"
+        return self.fail(records, self.column.isNotNull(), f"Only {supported} for [{self.purpose}], found: {kind}")
 
     def with_fields(self, records: Records, fields: Sequence[tuple[str, Column]]) -> Records:
-        """The side becomes a struct of these; null stays null."""
-        made = F.struct(*(column.alias(name) for name, column in fields)) if fields else F.expr("named_struct()")
-        return records.with_columns({self.side: F.when(self.column.isNotNull(), made)})
+        """Replaces the side by a struct of these fields; null stays null."""
+        struct = F.struct(*(column.alias(name) for name, column in fields)) if fields else F.expr("named_struct()")
+        return records.with_columns({self.side: F.when(self.column.isNotNull(), struct)})
 
 
 def field_of(column: Column, field: StructField | str) -> Column:
@@ -76,7 +78,7 @@ def field_of(column: Column, field: StructField | str) -> Column:
 
 
 def at_path(column: Column, kind: DataType, path: Sequence[str]) -> tuple[Column, DataType] | None:
-    """A field in a field; None where there is none."""
+    """The column and type of a nested field; None if it does not exist."""
     for name in path:
         if not isinstance(kind, StructType) or name not in kind.names:
             return None
@@ -85,7 +87,8 @@ def at_path(column: Column, kind: DataType, path: Sequence[str]) -> tuple[Column
 
 
 def path_of(config: Mapping[str, Any], name: str) -> list[str]:
-    """With `field.syntax.version=V2` dots go into fields, and backticks hold a name with dots together."""
+    """With `field.syntax.version=V2` dots separate nested fields, and backticks quote names with
+    dots."""
     text = str(config[name])
     if str(config.get("field.syntax.version") or "V1").upper() != "V2":
         return [text]
@@ -104,14 +107,14 @@ def path_of(config: Mapping[str, Any], name: str) -> list[str]:
 
 
 def replaced(column: Column, kind: DataType, path: Sequence[str], change: Callable[[], Column]) -> Column:
-    """The struct with what is at the path changed."""
+    """The struct with the value at the path changed."""
     if not path:
         return change()
     if not isinstance(kind, StructType) or path[0] not in kind.names:
         return column
     fields = []
-    for one in kind.fields:
-        inner = field_of(column, one)
-        made = replaced(inner, one.dataType, path[1:], change) if one.name == path[0] else inner
-        fields.append(made.alias(one.name))
+    for field in kind.fields:
+        inner = field_of(column, field)
+        value = replaced(inner, field.dataType, path[1:], change) if field.name == path[0] else inner
+        fields.append(value.alias(field.name))
     return F.when(column.isNotNull(), F.struct(*fields))

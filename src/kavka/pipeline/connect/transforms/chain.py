@@ -1,4 +1,4 @@
-"""The transformations of a connector, in their order, each for the records that its predicate is for."""
+"""The transformations of a connector, in their order, each with its optional predicate."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ _OLD, _HOLDS = "_old", "_holds"
 
 @dataclass(frozen=True)
 class Step:
+    """A transformation and its optional predicate."""
+
     alias: str
     transform: Transform
     predicate: Predicate | None = None
@@ -38,8 +40,8 @@ class Step:
             holds = ~holds
         if isinstance(self.transform, Filter):
             return replace(records, frame=records.frame.filter(~holds))
-        kept = F.struct(*(F.col(name) for name in (*PARTS, ERROR)))
-        changed = self.transform.apply(records.with_columns({_OLD: kept, _HOLDS: holds}))
+        original = F.struct(*(F.col(name) for name in (*PARTS, ERROR)))
+        changed = self.transform.apply(records.with_columns({_OLD: original, _HOLDS: holds}))
         columns = {}
         for name in (*PARTS, ERROR):
             new, old = changed.type_of(name), records.type_of(name)
@@ -47,25 +49,27 @@ class Step:
                 kind = schemas.merged(new, old) if new != old else new
             except ConnectError:
                 raise ConnectError(
-                    f"transformation {self.alias} makes {name} a {new.simpleString()} for those records that its "
-                    f"predicate is for, and it is a {old.simpleString()} for the others: a column has one type"
+                    f"transformation {self.alias} changes {name} to {new.simpleString()} for the records that match "
+                    f"its predicate, but it is {old.simpleString()} for the others: a column has one type"
                 ) from None
-            one, two = F.col(name), F.col(_OLD).getField(name)
-            columns[name] = F.when(F.col(_HOLDS), _fitted(one, new, kind)).otherwise(_fitted(two, old, kind))
-        found = changed.with_columns(columns)
-        return replace(found, frame=found.frame.drop(_OLD, _HOLDS))
+            column, old_column = F.col(name), F.col(_OLD).getField(name)
+            columns[name] = F.when(F.col(_HOLDS), _fitted(column, new, kind)).otherwise(_fitted(old_column, old, kind))
+        result = changed.with_columns(columns)
+        return replace(result, frame=result.frame.drop(_OLD, _HOLDS))
 
 
-def _fitted(column: Any, kind: Any, wanted: Any) -> Any:
-    """As the wider struct, with null where a field is not there."""
-    if not isinstance(wanted, StructType) or kind == wanted:
-        return column.cast(wanted)
+def _fitted(column: Any, kind: Any, target: Any) -> Any:
+    """The column converted to the merged struct type, with null for missing fields."""
+    if not isinstance(target, StructType) or kind == target:
+        return column.cast(target)
     fields = []
-    for one in wanted.fields:
-        if one.name in kind.names:
-            fields.append(_fitted(column.getField(one.name), kind[one.name].dataType, one.dataType).alias(one.name))
+    for field in target.fields:
+        if field.name in kind.names:
+            fields.append(
+                _fitted(column.getField(field.name), kind[field.name].dataType, field.dataType).alias(field.name)
+            )
         else:
-            fields.append(F.lit(None).cast(one.dataType).alias(one.name))
+            fields.append(F.lit(None).cast(field.dataType).alias(field.name))
     return F.when(column.isNotNull(), F.struct(*fields))
 
 
@@ -75,89 +79,92 @@ def apply(steps: list[Step], records: Records) -> Records:
     return records
 
 
-def names(given: Mapping[str, str], option: str) -> list[str]:
-    return [one.strip() for one in given.get(option, "").split(",") if one.strip()]
+def names(originals: Mapping[str, str], option: str) -> list[str]:
+    return [alias.strip() for alias in originals.get(option, "").split(",") if alias.strip()]
 
 
-def compiled(given: Mapping[str, str], declared: Declared = NOTHING) -> tuple[list[Step], dict[str, list[str]]]:
+def compiled(originals: Mapping[str, str], declared: Declared = NOTHING) -> tuple[list[Step], dict[str, list[str]]]:
     """(the steps, errors by option) of `transforms` and `predicates`."""
     errors: dict[str, list[str]] = {}
     predicates: dict[str, Predicate] = {}
     for option in ("transforms", "predicates"):
-        aliases = names(given, option)
+        aliases = names(originals, option)
         if len(set(aliases)) < len(aliases):
-            errors[option] = [f"Invalid value {given[option]} for configuration {option}: Duplicate alias provided."]
-    for alias in dict.fromkeys(names(given, "predicates")):
-        found = _loaded(given, f"predicates.{alias}.", PREDICATES, "predicate", errors, declared)
-        if found is not None:
-            predicates[alias] = found[0](found[1])
+            errors[option] = [
+                f"Invalid value {originals[option]} for configuration {option}: Duplicate alias provided."
+            ]
+    for alias in dict.fromkeys(names(originals, "predicates")):
+        loaded = _loaded(originals, f"predicates.{alias}.", PREDICATES, "predicate", errors, declared)
+        if loaded is not None:
+            predicates[alias] = loaded[0](loaded[1])
     steps = []
-    for alias in dict.fromkeys(names(given, "transforms")):
+    for alias in dict.fromkeys(names(originals, "transforms")):
         prefix = f"transforms.{alias}."
-        found = _loaded(given, prefix, TRANSFORMS, "transformation", errors, declared)
-        if found is None:
+        loaded = _loaded(originals, prefix, TRANSFORMS, "transformation", errors, declared)
+        if loaded is None:
             continue
-        cls, config, side = found
-        wanted = given.get(f"{prefix}predicate")
-        if wanted and wanted not in predicates and f"predicates.{wanted}.type" not in errors:
-            message = f"Invalid value {wanted} for configuration {prefix}predicate: there is no such predicate"
+        cls, config, side = loaded
+        predicate = originals.get(f"{prefix}predicate")
+        if predicate and predicate not in predicates and f"predicates.{predicate}.type" not in errors:
+            message = f"Invalid value {predicate} for configuration {prefix}predicate: there is no such predicate"
             errors[f"{prefix}predicate"] = [message]
             continue
-        negate = given.get(f"{prefix}negate", "false").strip().lower() == "true"
-        steps.append(Step(alias, cls(config, side), predicates.get(wanted or ""), negate))
+        negate = originals.get(f"{prefix}negate", "false").strip().lower() == "true"
+        steps.append(Step(alias, cls(config, side), predicates.get(predicate or ""), negate))
     return steps, errors
 
 
-def options_of_steps(given: Mapping[str, str], declared: Declared = NOTHING) -> list[Option]:
-    """The rows of `transforms.NAME.…` and `predicates.NAME.…`, for validate: of those whose class is known."""
-    found: list[Option] = []
+def options_of_steps(originals: Mapping[str, str], declared: Declared = NOTHING) -> list[Option]:
+    """The options `transforms.NAME.…` and `predicates.NAME.…` of classes that can be loaded, for
+    validate."""
+    options: list[Option] = []
     kinds = (
         ("transforms", "Transforms", TRANSFORMS, "transformation"),
         ("predicates", "Predicates", PREDICATES, "predicate"),
     )
-    for plural, title, known, what in kinds:
-        for alias in dict.fromkeys(names(given, plural)):
+    for plural, title, classes, noun in kinds:
+        for alias in dict.fromkeys(names(originals, plural)):
             prefix, group = f"{plural}.{alias}.", f"{title}: {alias}"
-            kind = f"Which {plural.removesuffix('s')} it is."
+            kind = f"The class of the {plural.removesuffix('s')}."
             rows = [Option("type", ConfigType.CLASS, doc=kind, importance=Importance.HIGH, width="LONG")]
             if plural == "transforms":
                 rows += [
-                    Option("negate", ConfigType.BOOLEAN, False, "For records that the predicate is not for."),
-                    Option("predicate", default=None, doc="The predicate of the records that it is for."),
+                    Option("negate", ConfigType.BOOLEAN, False, "Apply to records that do not match the predicate."),
+                    Option("predicate", default=None, doc="The predicate that selects the records."),
                 ]
             with contextlib.suppress(ConfigErrors):
-                rows += load("", given.get(f"{prefix}type", "").strip(), known, what, declared)[0].options
-            found += [
-                replace(one, name=f"{prefix}{one.name}", group=group, display_name=one.display_name or one.name)
-                for one in rows
+                rows += load("", originals.get(f"{prefix}type", "").strip(), classes, noun, declared)[0].options
+            options += [
+                replace(row, name=f"{prefix}{row.name}", group=group, display_name=row.display_name or row.name)
+                for row in rows
             ]
-    return found
+    return options
 
 
 def _loaded(
-    given: Mapping[str, str],
+    originals: Mapping[str, str],
     prefix: str,
-    known: Mapping[str, str],
-    what: str,
+    classes: Mapping[str, str],
+    noun: str,
     errors: dict[str, list[str]],
     declared: Declared,
 ) -> tuple[Any, dict[str, Any], str] | None:
     option = f"{prefix}type"
-    name = given.get(option)
+    name = originals.get(option)
     if not name:
         errors[option] = [f'Missing required configuration "{option}" which has no default value.']
         return None
     try:
-        cls, side = load(option, name.strip(), known, what, declared)
+        cls, side = load(option, name.strip(), classes, noun, declared)
     except ConfigErrors as error:
         errors.update(error.errors)
         return None
     if getattr(cls, "sided", False) != (side in ("Key", "Value")) and cls.__module__.startswith("kavka."):
-        wanted = "with $Key or $Value at its end" if cls.sided else "without a $"
-        errors[option] = [f"Invalid value {name} for configuration {option}: it is named {wanted}"]
+        form = "with $Key or $Value at its end" if cls.sided else "without a $"
+        errors[option] = [f"Invalid value {name} for configuration {option}: it is named {form}"]
         return None
-    config, wrong = options_under(cls, prefix, given)
-    if wrong:
-        errors.update(wrong)
+    config, option_errors = options_under(cls, prefix, originals)
+    if option_errors:
+        errors.update(option_errors)
         return None
     return cls, config, side

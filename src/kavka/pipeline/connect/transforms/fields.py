@@ -1,5 +1,5 @@
-"""Transformations of the fields of keys and values: InsertField, ReplaceField, MaskField, ValueToKey, HoistField,
-ExtractField, Flatten."""
+"""Transformations of the fields of keys and values: InsertField, ReplaceField, MaskField,
+ValueToKey, HoistField, ExtractField, Flatten."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from kavka.pipeline.connect.transforms.base import Transform, at_path, field_of,
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 LIST, BOOLEAN = ConfigType.LIST, ConfigType.BOOLEAN
 SYNTAX = Option(
-    "field.syntax.version", default="V1", doc="V2: dots in a name go into fields of fields.", importance=HIGH,
+    "field.syntax.version", default="V1", doc="V2: dots in a name separate nested fields.", importance=HIGH,
     validator=OneOf(("V1", "V2"), ignore_case=True), recommended=("V1", "V2"),
 )  # fmt: skip
 NULLS = Option("replace.null.with.default", BOOLEAN, True, "Has no effect here: columns have no defaults.")
 
 
 class InsertField(Transform):
-    """Adds a field with what is known of the record, or with a value that is given."""
+    """Adds a field with metadata of the record, or with a fixed value."""
 
     sided = True
     purpose = "field insertion"
     options = (
-        Option("topic.field", default=None, doc="The field for the topic. `!` at the end: it is required, `?`: not."),
+        Option("topic.field", default=None, doc="The field for the topic. Suffix `!`: required, `?`: optional."),
         Option("partition.field", default=None, doc="The field for the partition."),
         Option("offset.field", default=None, doc="The field for the offset: only in sinks."),
-        Option("timestamp.field", default=None, doc="The field for the record's time."),
+        Option("timestamp.field", default=None, doc="The field for the record's timestamp."),
         Option("static.field", default=None, doc="The field for `static.value`."),
-        Option("static.value", default=None, doc="What is in `static.field`."),
+        Option("static.value", default=None, doc="The value of `static.field`."),
         NULLS,
     )
 
@@ -64,35 +64,35 @@ class InsertField(Transform):
             return self.not_a_struct(records)
         schemaless = records.schemaless[self.side]
         when = F.unix_millis("timestamp") if schemaless else F.col("timestamp")
-        wanted = {
+        columns = {
             "topic.field": F.col("topic"),
             "partition.field": F.col("partition"),
             "offset.field": F.col("offset") if records.is_sink else F.lit(None).cast("bigint"),
             "timestamp.field": when,
             "static.field": F.lit(self.config["static.value"]),
         }
-        fields = {one.name: field_of(self.column, one) for one in kind.fields}
-        for option, column in wanted.items():
-            given = self.config[option]
-            if not given:
+        fields = {field.name: field_of(self.column, field) for field in kind.fields}
+        for option, column in columns.items():
+            name = self.config[option]
+            if not name:
                 continue
-            required = given.endswith("!")
-            fields[given.rstrip("!?")] = column
+            required = name.endswith("!")
+            fields[name.rstrip("!?")] = column
             if required:
                 missing = self.column.isNotNull() & column.isNull()
-                records = self.fail(records, missing, f"{given} is required, and null")
+                records = self.fail(records, missing, f"{name} is required, but null")
         if self.config["offset.field"] and not records.is_sink:
             return self.fail(records, F.lit(True), "Sink record expected for [getting offset metadata]")
         return self.with_fields(records, list(fields.items()))
 
 
 class ReplaceField(Transform):
-    """Leaves fields out, or gives them other names."""
+    """Drops or renames fields."""
 
     sided = True
     purpose = "field replacement"
     options = (
-        Option("exclude", LIST, (), "Fields to leave out; they count more than `include`."),
+        Option("exclude", LIST, (), "Fields to drop; takes precedence over `include`."),
         Option("include", LIST, (), "The only fields to keep."),
         Option("renames", LIST, (), "`old:new` names."),
         NULLS,
@@ -101,27 +101,31 @@ class ReplaceField(Transform):
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        wrong = [one for one in config["renames"] if one.count(":") != 1]
-        return {"renames": f"Invalid rename mapping: {wrong[0]}"} if wrong else {}
+        invalid = [rename for rename in config["renames"] if rename.count(":") != 1]
+        return {"renames": f"Invalid rename mapping: {invalid[0]}"} if invalid else {}
 
     def apply(self, records: Records) -> Records:
         kind = self.struct_of(records)
         if kind is None:
             return self.not_a_struct(records)
-        names = dict(one.split(":") for one in self.config["renames"])
+        names = dict(rename.split(":") for rename in self.config["renames"])
         include, exclude = self.config["include"], self.config["exclude"]
-        kept = [one for one in kind.fields if one.name not in exclude and (not include or one.name in include)]
-        return self.with_fields(records, [(names.get(one.name, one.name), field_of(self.column, one)) for one in kept])
+        remaining = [
+            field for field in kind.fields if field.name not in exclude and (not include or field.name in include)
+        ]
+        return self.with_fields(
+            records, [(names.get(field.name, field.name), field_of(self.column, field)) for field in remaining]
+        )
 
 
 class MaskField(Transform):
-    """Puts nothing (0, an empty text), or a replacement, in place of the values of fields."""
+    """Replaces the values of fields by an empty value (0, an empty string) or a replacement."""
 
     sided = True
     purpose = "mask fields"
     options = (
         Option("fields", LIST, doc="The fields to mask.", importance=HIGH, validator=NotEmpty()),
-        Option("replacement", default=None, doc="What to put into fields with numbers and texts.", importance=LOW,
+        Option("replacement", default=None, doc="The replacement for numbers and strings.", importance=LOW,
                validator=NotEmpty()),
         NULLS,
     )  # fmt: skip
@@ -131,16 +135,16 @@ class MaskField(Transform):
         if kind is None:
             return self.not_a_struct(records)
         fields = []
-        for one in kind.fields:
-            column = field_of(self.column, one)
-            if one.name in self.config["fields"]:
-                masked = self._mask(one.dataType)
+        for field in kind.fields:
+            column = field_of(self.column, field)
+            if field.name in self.config["fields"]:
+                masked = self._mask(field.dataType)
                 if masked is None:
-                    wrong = f"Cannot mask value of type: {one.dataType.simpleString()}"
-                    records = self.fail(records, column.isNotNull(), wrong)
+                    message = f"Cannot mask value of type: {field.dataType.simpleString()}"
+                    records = self.fail(records, column.isNotNull(), message)
                 else:
-                    column = F.when(column.isNotNull(), masked.cast(one.dataType))
-            fields.append((one.name, column))
+                    column = F.when(column.isNotNull(), masked.cast(field.dataType))
+            fields.append((field.name, column))
         return self.with_fields(records, fields)
 
     def _mask(self, kind: DataType) -> Column | None:
@@ -173,11 +177,11 @@ class MaskField(Transform):
 
 
 class ValueToKey(Transform):
-    """Makes a key of fields of the value."""
+    """Builds the key from fields of the value."""
 
     purpose = "copying fields from value to key"
     options = (
-        Option("fields", LIST, doc="The fields that the key is made of.", importance=HIGH, validator=NotEmpty()),
+        Option("fields", LIST, doc="The fields of the key.", importance=HIGH, validator=NotEmpty()),
         NULLS,
     )
 
@@ -199,7 +203,7 @@ class ValueToKey(Transform):
 
 
 class HoistField(Transform):
-    """Puts the whole key or value into a field."""
+    """Wraps the whole key or value in a field."""
 
     sided = True
     options = (Option("field", doc="The name of the field.", importance=MEDIUM),)
@@ -209,7 +213,7 @@ class HoistField(Transform):
 
 
 class ExtractField(Transform):
-    """Takes one field, and leaves everything else out."""
+    """Replaces the key or value by one of its fields."""
 
     sided = True
     purpose = "field extraction"
@@ -219,21 +223,21 @@ class ExtractField(Transform):
         kind = self.struct_of(records)
         if kind is None:
             return self.not_a_struct(records)
-        found = at_path(self.column, kind, path_of(self.config, "field"))
-        if found is not None:
-            return records.with_columns({self.side: found[0]})
+        target = at_path(self.column, kind, path_of(self.config, "field"))
+        if target is not None:
+            return records.with_columns({self.side: target[0]})
         if not records.schemaless[self.side]:
-            wrong = f"Unknown field: {self.config['field']}"
-            records = self.fail(records, self.column.isNotNull(), wrong, "java.lang.IllegalArgumentException")
+            message = f"Unknown field: {self.config['field']}"
+            records = self.fail(records, self.column.isNotNull(), message, "java.lang.IllegalArgumentException")
         return records.with_columns({self.side: F.lit(None).cast("string")})
 
 
 class Flatten(Transform):
-    """Makes fields of fields of fields, their names joined."""
+    """Flattens nested fields and joins their names."""
 
     sided = True
     purpose = "flattening"
-    options = (Option("delimiter", default=".", doc="Between the names."),)
+    options = (Option("delimiter", default=".", doc="The separator between names."),)
 
     def apply(self, records: Records) -> Records:
         kind = self.struct_of(records)
@@ -242,11 +246,11 @@ class Flatten(Transform):
         return self.with_fields(records, self._flat(self.column, kind, ""))
 
     def _flat(self, column: Column, kind: StructType, prefix: str) -> list[tuple[str, Column]]:
-        found = []
-        for one in kind.fields:
-            name, inner = f"{prefix}{one.name}", field_of(column, one)
-            if isinstance(one.dataType, StructType):
-                found += self._flat(inner, one.dataType, f"{name}{self.config['delimiter']}")
+        fields = []
+        for field in kind.fields:
+            name, inner = f"{prefix}{field.name}", field_of(column, field)
+            if isinstance(field.dataType, StructType):
+                fields += self._flat(inner, field.dataType, f"{name}{self.config['delimiter']}")
             else:
-                found.append((name, inner))
-        return found
+                fields.append((name, inner))
+        return fields

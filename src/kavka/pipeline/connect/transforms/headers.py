@@ -1,5 +1,5 @@
-"""Transformations of headers: InsertHeader, DropHeaders, HeaderFrom. Values are written as SimpleHeaderConverter does:
-as text, structs and arrays as JSON."""
+"""Transformations of headers: InsertHeader, DropHeaders, HeaderFrom. Values are written like
+SimpleHeaderConverter does: as text, structs and arrays as JSON."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _header(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
-def _all(more: list[Column]) -> Column:
+def _appended(headers: list[Column]) -> Column:
     old = F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE))
-    return F.concat(old, F.array(*more).cast(HEADERS_TYPE))
+    return F.concat(old, F.array(*headers).cast(HEADERS_TYPE))
 
 
 def header_text(column: Column, kind: DataType) -> Column:
@@ -41,7 +41,7 @@ def header_text(column: Column, kind: DataType) -> Column:
 
 
 class InsertHeader(Transform):
-    """Adds a header with a value that is given."""
+    """Adds a header with a fixed value."""
 
     options = (
         Option("header", doc="The name of the header.", importance=HIGH, validator=NotEmpty()),
@@ -50,17 +50,17 @@ class InsertHeader(Transform):
 
     def apply(self, records: Records) -> Records:
         value = F.lit(self.config["value.literal"])
-        return records.with_columns({"headers": _all([_header(self.config["header"], value)])})
+        return records.with_columns({"headers": _appended([_header(self.config["header"], value)])})
 
 
 class DropHeaders(Transform):
-    """Takes headers away."""
+    """Removes headers."""
 
     options = (Option("headers", LIST, doc="The names of the headers.", importance=HIGH, validator=NotEmpty()),)
 
     def apply(self, records: Records) -> Records:
         names = list(self.config["headers"])
-        return records.with_columns({"headers": F.filter("headers", lambda one: ~one["key"].isin(names))})
+        return records.with_columns({"headers": F.filter("headers", lambda header: ~header["key"].isin(names))})
 
 
 class HeaderFrom(Transform):
@@ -70,8 +70,8 @@ class HeaderFrom(Transform):
     purpose = "header from fields"
     options = (
         Option("fields", LIST, doc="The fields.", importance=HIGH, validator=NotEmpty()),
-        Option("headers", LIST, doc="The headers, as many as fields.", importance=HIGH, validator=NotEmpty()),
-        Option("operation", doc="copy, or move.", importance=HIGH, validator=OneOf(("move", "copy")),
+        Option("headers", LIST, doc="The headers, one per field.", importance=HIGH, validator=NotEmpty()),
+        Option("operation", doc="`copy` or `move`.", importance=HIGH, validator=OneOf(("move", "copy")),
                recommended=("move", "copy")),
         NULLS,
     )  # fmt: skip
@@ -86,16 +86,16 @@ class HeaderFrom(Transform):
         kind = self.struct_of(records)
         if kind is None:
             return self.not_a_struct(records)
-        made = []
+        headers = []
         for field, header in zip(self.config["fields"], self.config["headers"], strict=True):
             if field in kind.names:
                 value = header_text(self.column.getField(field), kind[field].dataType)
             else:
                 value = F.lit(None).cast("string")
-            made.append(_header(header, value))
-        headers = F.when(self.column.isNotNull(), _all(made)).otherwise(F.col("headers"))
-        records = records.with_columns({"headers": headers})
+            headers.append(_header(header, value))
+        appended = F.when(self.column.isNotNull(), _appended(headers)).otherwise(F.col("headers"))
+        records = records.with_columns({"headers": appended})
         if self.config["operation"] == "copy":
             return records
-        kept = [one for one in kind.fields if one.name not in self.config["fields"]]
-        return self.with_fields(records, [(one.name, field_of(self.column, one)) for one in kept])
+        remaining = [field for field in kind.fields if field.name not in self.config["fields"]]
+        return self.with_fields(records, [(field.name, field_of(self.column, field)) for field in remaining])

@@ -1,4 +1,5 @@
-"""Predicates: which records a transformation is for. One's own is a subclass of `Predicate`, by `module.Class`."""
+"""Predicates: the records that a transformation applies to. A custom predicate is a subclass of
+`Predicate`, named by `module.Class`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ HIGH = Importance.HIGH
 
 
 class Predicate:
+    """The base class of predicates."""
+
     options: ClassVar[tuple[Option, ...]] = ()
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -26,12 +29,12 @@ class Predicate:
         return {}
 
     def holds(self, records: Records) -> Column:
-        """Never null."""
+        """Whether the predicate holds for a record. Never null."""
         raise NotImplementedError
 
 
 class TopicNameMatches(Predicate):
-    """The topic's whole name matches a regular expression of Java."""
+    """The topic's whole name matches a Java regular expression."""
 
     options = (Option("pattern", doc="The regular expression.", importance=HIGH, validator=NotEmpty()),)
 
@@ -40,13 +43,13 @@ class TopicNameMatches(Predicate):
 
 
 class HasHeaderKey(Predicate):
-    """There is a header with that name."""
+    """The record has a header with that name."""
 
     options = (Option("name", doc="The name.", importance=HIGH, validator=NotEmpty()),)
 
     def holds(self, records: Records) -> Column:
         name = self.config["name"]
-        return F.coalesce(F.exists("headers", lambda one: one["key"] == name), F.lit(False))
+        return F.coalesce(F.exists("headers", lambda header: header["key"] == name), F.lit(False))
 
 
 class RecordIsTombstone(Predicate):

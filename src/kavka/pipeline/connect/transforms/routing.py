@@ -1,4 +1,5 @@
-"""Transformations of where a record goes: TimestampRouter, RegexRouter, Filter."""
+"""Transformations that change a record's topic or drop the record: TimestampRouter, RegexRouter,
+Filter."""
 
 from __future__ import annotations
 
@@ -18,41 +19,41 @@ HIGH = Importance.HIGH
 
 
 class TimestampRouter(Transform):
-    """Makes the topic of the old topic and the record's time."""
+    """Builds the topic from the old topic and the record's timestamp."""
 
     options = (
         Option("topic.format", default="${topic}-${timestamp}", importance=HIGH,
-               doc="The new topic: `${topic}` and `${timestamp}` stand for the two."),
+               doc="The new topic, with the placeholders `${topic}` and `${timestamp}`."),
         Option("timestamp.format", default="yyyyMMdd", importance=HIGH,
-               doc="How the time is written, as Java's SimpleDateFormat has it; in UTC."),
+               doc="The format of the timestamp, a pattern of Java's SimpleDateFormat, in UTC."),
     )  # fmt: skip
 
     def apply(self, records: Records) -> Records:
         topic, stamp = F.col("topic"), F.date_format("timestamp", self.config["timestamp.format"])
-        known = {"${topic}": topic, "${timestamp}": stamp}
+        columns = {"${topic}": topic, "${timestamp}": stamp}
         parts = re.split(r"(\$\{topic\}|\$\{timestamp\})", self.config["topic.format"])
-        made = F.concat(*(known.get(part, F.lit(part)) for part in parts if part))
+        new_topic = F.concat(*(columns.get(part, F.lit(part)) for part in parts if part))
         records = self.fail(records, F.col("timestamp").isNull(), "Timestamp missing on record")
-        return records.with_columns({"topic": F.coalesce(made, topic)})
+        return records.with_columns({"topic": F.coalesce(new_topic, topic)})
 
 
 class RegexRouter(Transform):
-    """Makes the topic of the old topic by a regular expression."""
+    """Rewrites the topic with a regular expression."""
 
     options = (
-        Option("regex", doc="A regular expression of Java that matches the whole topic.", importance=HIGH),
-        Option("replacement", doc="What is put in its place; `$1` is the first group.", importance=HIGH),
+        Option("regex", doc="A Java regular expression that matches the whole topic.", importance=HIGH),
+        Option("replacement", doc="The replacement; `$1` is the first group.", importance=HIGH),
     )
 
     def apply(self, records: Records) -> Records:
         whole = f"^(?:{self.config['regex']})$"
         topic = F.col("topic")
-        made = F.regexp_replace(topic, whole, self.config["replacement"])
-        return records.with_columns({"topic": F.when(topic.rlike(whole), made).otherwise(topic)})
+        new_topic = F.regexp_replace(topic, whole, self.config["replacement"])
+        return records.with_columns({"topic": F.when(topic.rlike(whole), new_topic).otherwise(topic)})
 
 
 class Filter(Transform):
-    """Leaves the record out; with a predicate, only those for which it holds."""
+    """Drops all records, or those that match the predicate."""
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:

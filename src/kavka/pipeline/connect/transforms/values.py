@@ -1,4 +1,4 @@
-"""Transformations of what values are: Cast, TimestampConverter, SetSchemaMetadata."""
+"""Transformations of values: Cast, TimestampConverter, SetSchemaMetadata."""
 
 from __future__ import annotations
 
@@ -50,56 +50,58 @@ class Cast(Transform):
     sided = True
     purpose = "cast types"
     options = (
-        Option("spec", ConfigType.LIST, doc="`field:type` pairs, or one type for the whole: int8, int16, int32, int64, "
-               "float32, float64, boolean, string.", importance=HIGH, validator=NotEmpty()),
+        Option("spec", ConfigType.LIST, doc="`field:type` pairs, or a single type for the whole: int8, int16, int32, "
+               "int64, float32, float64, boolean, string.", importance=HIGH, validator=NotEmpty()),
         NULLS,
     )  # fmt: skip
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
         spec = config["spec"]
-        for one in spec:
-            field, colon, kind = one.rpartition(":")
-            if kind not in _TYPES or one.count(":") > 1 or (colon and not field):
-                return {"spec": f"Invalid value {','.join(spec)} for configuration spec: Invalid cast: {one}"}
-        if len(spec) > 1 and any(":" not in one for one in spec):
-            wrong = "Cast transformations that specify a type to cast the entire value to may ony specify a single cast"
-            return {"spec": f"Invalid value {','.join(spec)} for configuration spec: {wrong} in their spec"}
+        for cast in spec:
+            field, colon, kind = cast.rpartition(":")
+            if kind not in _TYPES or cast.count(":") > 1 or (colon and not field):
+                return {"spec": f"Invalid value {','.join(spec)} for configuration spec: Invalid cast: {cast}"}
+        if len(spec) > 1 and any(":" not in cast for cast in spec):
+            message = (
+                "Cast transformations that specify a type to cast the entire value to may ony specify a single cast"
+            )
+            return {"spec": f"Invalid value {','.join(spec)} for configuration spec: {message} in their spec"}
         return {}
 
     def apply(self, records: Records) -> Records:
         spec = self.config["spec"]
         if len(spec) == 1 and ":" not in spec[0]:
-            column, wrong = _cast(self.column, records.type_of(self.side), spec[0])
-            records = self._check(records, self.column, wrong)
+            column, is_invalid = _cast(self.column, records.type_of(self.side), spec[0])
+            records = self._check(records, self.column, is_invalid)
             return records.with_columns({self.side: column})
         kind = self.struct_of(records)
         if kind is None:
             return self.not_a_struct(records)
-        types = dict(one.split(":") for one in spec)
+        types = dict(cast.split(":") for cast in spec)
         fields = []
-        for one in kind.fields:
-            column = field_of(self.column, one)
-            if one.name in types:
-                if isinstance(one.dataType, (ArrayType, MapType, StructType)):
-                    told = f"Cast transformation does not support casting from {one.dataType.typeName().upper()}"
-                    records = self.fail(records, column.isNotNull(), told)
+        for field in kind.fields:
+            column = field_of(self.column, field)
+            if field.name in types:
+                if isinstance(field.dataType, (ArrayType, MapType, StructType)):
+                    message = f"Cast transformation does not support casting from {field.dataType.typeName().upper()}"
+                    records = self.fail(records, column.isNotNull(), message)
                     continue
-                made, wrong = _cast(column, one.dataType, types[one.name])
-                records = self._check(records, column, wrong)
-                column = made
-            fields.append((one.name, column))
+                new_column, is_invalid = _cast(column, field.dataType, types[field.name])
+                records = self._check(records, column, is_invalid)
+                column = new_column
+            fields.append((field.name, column))
         return self.with_fields(records, fields)
 
-    def _check(self, records: Records, column: Column, wrong: Column | None) -> Records:
-        if wrong is None:
+    def _check(self, records: Records, column: Column, is_invalid: Column | None) -> Records:
+        if is_invalid is None:
             return records
-        told = F.lit(") was out of range for requested data type")
-        return self.fail(records, wrong, F.concat(F.lit("Value ("), column.cast("string"), told))
+        reason = F.lit(") was out of range for requested data type")
+        return self.fail(records, is_invalid, F.concat(F.lit("Value ("), column.cast("string"), reason))
 
 
 def _cast(column: Column, kind: DataType, target: str) -> tuple[Column, Column | None]:
-    """(the column, where it cannot be done)."""
+    """(the column, a column that is true where the cast fails)."""
     if isinstance(kind, _TIMES):
         column = (
             F.unix_millis(column.cast("timestamp"))
@@ -114,19 +116,19 @@ def _cast(column: Column, kind: DataType, target: str) -> tuple[Column, Column |
     if target == "boolean" and isinstance(kind, StringType):
         return F.when(column.isNotNull(), F.lower(column) == "true"), None
     if target in _WHOLE and isinstance(kind, NumericType):
-        # What is after the point is left out, as Java does.
+        # Truncate fractions, as Java does.
         column = F.when(column >= 0, F.floor(column)).otherwise(F.ceil(column))
     if isinstance(kind, BooleanType):
         return column.cast("int").cast(_TYPES[target]), None
-    made = column.try_cast(_TYPES[target])
+    cast = column.try_cast(_TYPES[target])
     if target in _WHOLE and isinstance(kind, StringType):
-        # Spark would take 1.5 for 1.
-        made = F.when(column.rlike(r"^\s*[+-]?\d+\s*$"), made)
-    return made, column.isNotNull() & made.isNull()
+        # Spark would cast 1.5 to 1.
+        cast = F.when(column.rlike(r"^\s*[+-]?\d+\s*$"), cast)
+    return cast, column.isNotNull() & cast.isNull()
 
 
 class SetSchemaMetadata(Transform):
-    """Gives the schema a name and a version, which JsonConverter writes."""
+    """Sets the name and version of the schema, which JsonConverter writes."""
 
     sided = True
     options = (
@@ -154,7 +156,7 @@ _PER_MILLI = {"seconds": (1000, 1), "milliseconds": (1, 1), "microseconds": (1, 
 
 
 class TimestampConverter(Transform):
-    """Makes one form of a time of another: text, a number, a date, a timestamp."""
+    """Converts times between text, numbers, dates and timestamps."""
 
     sided = True
     purpose = "converting timestamp formats"
@@ -164,8 +166,8 @@ class TimestampConverter(Transform):
                recommended=("string", "unix", "Date", "Time", "Timestamp")),
         Option("field", default="", doc="The field with the time; empty: the whole key or value.", importance=HIGH),
         SYNTAX,
-        Option("format", default="", doc="How texts are written, as Java's SimpleDateFormat has it."),
-        Option("unix.precision", default="milliseconds", importance=LOW, doc="What numbers count.",
+        Option("format", default="", doc="The format of text, a pattern of Java's SimpleDateFormat."),
+        Option("unix.precision", default="milliseconds", importance=LOW, doc="The unit of numbers.",
                validator=OneOf(tuple(_PER_MILLI)), recommended=tuple(_PER_MILLI)),
         NULLS,
     )  # fmt: skip
@@ -173,8 +175,8 @@ class TimestampConverter(Transform):
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
         if config["target.type"] == "string" and not config["format"].strip():
-            wrong = "TimestampConverter requires format option to be specified when using string timestamps"
-            return {"format": wrong}
+            message = "TimestampConverter requires format option to be specified when using string timestamps"
+            return {"format": message}
         return {}
 
     def apply(self, records: Records) -> Records:
@@ -182,19 +184,19 @@ class TimestampConverter(Transform):
         path = path_of(self.config, "field") if self.config["field"] else []
         if path and self.struct_of(records) is None:
             return self.not_a_struct(records)
-        found = at_path(self.column, kind, path)
-        if found is None:
+        target = at_path(self.column, kind, path)
+        if target is None:
             return records
-        column, inner = found
+        column, inner = target
         time = self._read(column, inner)
         if time is None:
-            wrong = f"Schema {inner.simpleString()} does not correspond to a known timestamp type format"
-            return self.fail(records, column.isNotNull(), wrong)
-        message = F.concat(F.lit("Could not parse timestamp: value ("), column.cast("string"),
+            message = f"Schema {inner.simpleString()} does not correspond to a known timestamp type format"
+            return self.fail(records, column.isNotNull(), message)
+        parse_message = F.concat(F.lit("Could not parse timestamp: value ("), column.cast("string"),
                            F.lit(f") does not match pattern ({self.config['format']})"))  # fmt: skip
-        records = self.fail(records, column.isNotNull() & time.isNull(), message)
-        made = replaced(self.column, kind, path, lambda: self._write(time))
-        return records.with_columns({self.side: made})
+        records = self.fail(records, column.isNotNull() & time.isNull(), parse_message)
+        new_column = replaced(self.column, kind, path, lambda: self._write(time))
+        return records.with_columns({self.side: new_column})
 
     def _read(self, column: Column, kind: DataType) -> Column | None:
         match kind:

@@ -1,0 +1,154 @@
+"""`send_batch`: copies the records of a fetched batch to another partition without decoding them.
+
+If brokers accept it, a compressed batch keeps its body. Its header gets a new offset, producer and
+sequence, and keeps the record count, the timestamps and the compression (`encoding.py`). The
+records of every other batch are appended to the partition's open batch, each with new deltas of
+offset and timestamp and the rest copied, so that small batches are combined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from kavka.client.producer._append import Accumulator, Batch, PartitionQueue, RecordFuture
+from kavka.client.producer.record import RecordMetadata
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.records.batch import (
+    CREATE_TIME,
+    DELETE_HORIZON_MASK,
+    HEADER_SIZE,
+    MAGIC_POSITION,
+    MIN_RECORD_SIZE,
+    BatchHeader,
+    Buffer,
+    corrupt,
+    parse_header,
+)
+from kavka.records.builder import BatchBuilder
+from kavka.records.compression import decompress
+from kavka.records.reader import read_records
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The part of a batch to send: all of it unchanged if `whole`, otherwise the records with
+    offsets from `first` up to, not including, `end`; `body` is decompressed then."""
+
+    header: BatchHeader
+    body: Any
+    first: int
+    end: int
+    whole: bool
+
+    def append(self, accumulator: Accumulator, queue: PartitionQueue, transaction: int = 0) -> BatchFuture | None:
+        """None if the buffer is full or `transaction` is not the open one."""
+        header = self.header
+        if self.whole:
+            batch = accumulator.append_batch(
+                queue, transaction, self.body, header.count, header.codec, header.base_timestamp, header.max_timestamp
+            )
+            return None if batch is None else BatchFuture(batch, 0, header.count)
+        append_time = -1 if header.timestamp_type == CREATE_TIME else header.max_timestamp
+        base_timestamp = header.base_timestamp
+        try:
+            appended = accumulator.append_records(
+                queue, transaction, self.body, header.count, header.base_offset, self.first, self.end, base_timestamp,
+                append_time,
+            )  # fmt: skip
+        except ValueError as error:
+            raise corrupt(f"the batch at offset {header.base_offset}: {error}") from None
+        return None if appended is None else BatchFuture(*appended)
+
+
+def content_of(data: Buffer, first: int, end: int) -> Content:
+    """Raises CORRUPT_MESSAGE for an invalid batch. The fetch has verified the checksum already."""
+    if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < 2:
+        builder = BatchBuilder(base_offset=first)
+        for record in read_records(data, verify_crc=False):
+            if first <= record.offset < end:
+                builder.append(record._replace(offset=first + builder.count))
+        if not builder.count:
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"the messages have no record from offset {first} to {end}")
+        data = builder.build()
+    header = parse_header(data)
+    if header.magic != 2 or header.is_control:
+        raise corrupt(f"the batch at offset {header.base_offset} is not a batch of records")
+    if header.codec and _copyable(header) and first <= header.base_offset and header.last_offset < end:
+        return Content(header, bytearray(data), first, end, whole=True)
+    body: Any = memoryview(data)[HEADER_SIZE:]
+    if header.codec:
+        body = decompress(header.codec, body)
+    if header.count < 1 or header.count * MIN_RECORD_SIZE > len(body):
+        raise corrupt(f"a batch of {len(body)} bytes claims to have {header.count} records")
+    return Content(header, body, first, end, whole=False)
+
+
+def _copyable(header: BatchHeader) -> bool:
+    """Whether brokers accept the batch unchanged: every offset has a record, and the timestamps are
+    the producer's. A timestamp set by a broker is in the header only, so the records have to be
+    rewritten with it."""
+    return (
+        header.count == header.last_offset_delta + 1
+        and header.count > 0
+        and header.timestamp_type == CREATE_TIME
+        and not header.attributes & DELETE_HORIZON_MASK
+    )
+
+
+class BatchFuture:
+    """The outcome of the records of one `send_batch`, which may be none. They are in several
+    batches if the broker refused the batch as too large and the producer split it."""
+
+    __slots__ = ("_batch", "_index", "count")
+
+    def __init__(self, batch: Batch, index: int, count: int) -> None:
+        self._batch = batch
+        self._index = index
+        self.count = count
+
+    def _parts(self) -> Iterator[tuple[int, int, Batch]]:
+        """(index of the first record in the batch, record count, batch) of the current batches."""
+        waiting = [(self._index, self.count, self._batch)]
+        while waiting:
+            index, count, batch = waiting.pop()
+            if count <= 0:
+                continue
+            if batch.parts is None:
+                yield index, count, batch
+                continue
+            ends = [first for first, _ in batch.parts[1:]] + [index + count]
+            inside = [
+                (max(index, first) - first, min(index + count, end) - max(index, first), part)
+                for (first, part), end in zip(batch.parts, ends, strict=True)
+            ]
+            waiting += reversed(inside)
+
+    def done(self) -> bool:
+        return all(batch.done for _, _, batch in self._parts())
+
+    def get(self, timeout: float | None = None) -> RecordMetadata | None:
+        """The metadata of the first record, or None without records. Raises the first error of any
+        record, or KafkaTimeout after `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                results = [
+                    RecordFuture(batch, index, batch.base_timestamp, -1, -1).get(
+                        None if deadline is None else max(0.0, deadline - monotonic())
+                    )
+                    for index, _, batch in self._parts()
+                ]
+            except KafkaError:
+                for _, count, batch in self._parts():
+                    if batch.done:
+                        batch.seen += count
+                raise
+            if self.done():
+                return results[0] if results else None
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """(first offset, record count) of each run of records, in order. Only once it is done."""
+        return [(batch.base_offset + index if batch.base_offset >= 0 else -1, n) for index, n, batch in self._parts()]

@@ -1,0 +1,164 @@
+"""The pages of messages: the search, its event stream and downloads, and a single message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from kavka.console import showing, writing
+from kavka.console.auth import Role
+from kavka.console.decoders import DECODERS
+from kavka.console.errors import Refused, explained
+from kavka.console.live import CHECK_S, EventStream, event
+from kavka.console.messages import Search, Start
+from kavka.console.pages.message_query import DEFAULT_ROWS, MAX_ROWS, MessageQuery, find_topic, running_searches
+from kavka.console.pages.messages import read_message, read_record
+from kavka.console.views import View, page
+
+MAX_DOWNLOADED, DEFAULT_DOWNLOADED = 1_000_000, 10_000
+
+
+def _inputs(view: View, max_rows: int = MAX_ROWS, rows: int = DEFAULT_ROWS) -> MessageQuery:
+    names = {
+        "topic": "", "start": Start.NEWEST, "at": "", "partition": "", "key": "", "text": "", "header": "", "path": "",
+        "expression": "", "key_format": "auto", "value_format": "auto", "key_schema": "", "value_schema": "",
+        "cursor": "",
+    }  # fmt: skip
+    values: dict[str, Any] = {name: view.text(name, default) for name, default in names.items()}
+    return MessageQuery(**values, limit=view.number("limit", rows, 1, max_rows), committed=view.flag("committed"))
+
+
+@page("/messages", "Messages", nav="Messages")
+async def messages_page(view: View) -> Response:
+    sample = await view.context.cluster.state()
+    inputs = _inputs(view)
+    error = ""
+    topic = await find_topic(view.context, inputs.topic)
+    if inputs.topic:
+        if topic is None:
+            error = f"there is no topic '{inputs.topic}'"
+        else:
+            try:
+                inputs.search(view.context)
+            except Refused as refused:
+                error = str(refused)
+    return view.render(
+        "messages.html",
+        wanted=inputs,
+        topic=topic,
+        error=error,
+        topics=[t.name for t in sample.topics.values()],
+        starts=Start.ALL,
+        decoders=DECODERS,
+        formats=writing.FORMATS,
+        query=view.request.url.query,
+        may_produce=view.context.user.role >= Role.OPERATE,
+        copied=view.text("produce"),
+    )
+
+
+@page("/topics/{topic}/messages", "Messages", tab="Messages")
+async def topic_messages_page(view: View) -> Response:
+    """The tab `Messages` of a topic."""
+    topic = quote(view.path("topic"), safe="")
+    return RedirectResponse(f"/c/{view.context.cluster.name}/messages?topic={topic}", 302)
+
+
+@page("/messages/stream", "Messages")
+async def stream_page(view: View) -> Response:
+    search = await _inputs(view).start_search(view.context)
+    return EventStream(_events(search), view.context.is_current)
+
+
+async def _events(search: Search) -> AsyncIterator[str]:
+    try:
+        async with running_searches, aclosing(search.events()) as events:
+            async for result in events:
+                yield event(result.kind, await showing.rows(result.data) if result.kind == "hits" else result.data)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:
+        explanation = explained(error)
+        if explanation is None:
+            raise
+        yield event("failed", explanation[1])
+
+
+@page("/messages/download", "Messages")
+async def download_page(view: View) -> Response:
+    kind = view.text("format", "json")
+    if kind not in ("json", "csv"):
+        raise Refused("format must be json or csv", field="format")
+    inputs = _inputs(view, MAX_DOWNLOADED, DEFAULT_DOWNLOADED)
+    if inputs.start == Start.TAIL:
+        raise Refused("a tail has no end: choose another start to download", field="start")
+    search = await inputs.start_search(view.context)
+    body = showing.as_json(search) if kind == "json" else showing.as_csv(search)
+    return StreamingResponse(
+        _while_allowed(body, view.context.is_current),
+        media_type="application/json" if kind == "json" else "text/csv; charset=utf-8",
+        headers=_attachment(f"{inputs.topic}.{kind}"),
+    )
+
+
+async def _while_allowed(body: AsyncIterator[bytes], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Stop the download when the user loses access: the connection ends, and the file is
+    incomplete."""
+    checked = time.monotonic()
+    async with running_searches, aclosing(body):  # type: ignore[type-var]
+        async for piece in body:
+            if time.monotonic() - checked >= CHECK_S:
+                checked = time.monotonic()
+                if not is_allowed():
+                    raise Refused("log in first", 401)
+            yield piece
+
+
+def _attachment(name: str) -> Mapping[str, str]:
+    return {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "Cache-Control": "no-store",
+    }
+
+
+@page("/messages/raw", "Messages")
+async def raw_page(view: View) -> Response:
+    """The bytes of a key or a value as a file, which a browser never renders."""
+    topic, partition, offset = view.text("topic"), view.number("partition"), view.number("offset")
+    which = view.text("part", "value")
+    record = await read_record(view.context, topic, partition, offset)
+    data = record.key if which == "key" else record.value
+    if data is None:
+        raise Refused(f"the {which} is null", 404)
+    return Response(
+        data,
+        media_type="application/octet-stream",
+        headers=dict(_attachment(f"{topic}-{partition}-{offset}.{'key' if which == 'key' else 'value'}")),
+    )
+
+
+@page("/messages/one", "Message")
+async def message_page(view: View) -> Response:
+    inputs = _inputs(view)
+    partition, offset = view.number("partition"), view.number("offset")
+    message = await read_message(
+        view.context, inputs.topic, partition, offset, inputs.key_format, inputs.value_format, inputs.key_schema,
+        inputs.value_schema,
+    )  # fmt: skip
+    (shown,) = await showing.rows([message], showing.MAX_TEXT)
+    key_text, value_text = await showing.pretty_parts(message)
+    return view.render(
+        "message.html",
+        wanted=inputs,
+        message=shown,
+        key_text=key_text,
+        value_text=value_text,
+        decoders=DECODERS,
+        may_produce=view.context.user.role >= Role.OPERATE,
+    )

@@ -1,0 +1,120 @@
+"""Loading of a shard: a worker thread replays the partition's log from its start to its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.operations import Journal, Outcome
+from kavka.protocol.primitives import ProtocolError
+from kavka.records.batch import batches
+from kavka.records.control import parse_end_marker
+from kavka.records.reader import batch_records
+from kavka.replication.partition import Partition, RunInWorker
+from kavka.storage.file_slice import FileSlice
+
+logger = logging.getLogger(__name__)
+
+
+class Shard(Protocol):
+    """The interface between a state machine and its runtime."""
+
+    journal: Journal
+
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]: ...
+
+    def decode(self, key: Any, value: Any) -> Any | None: ...
+
+    def replay(self, record: Any, producer_id: int = -1) -> None: ...
+
+    def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None: ...
+
+    def on_loaded(self) -> list[Outcome]: ...
+
+    def on_unloaded(self, code: ErrorCode) -> None: ...
+
+
+@dataclass(eq=False, repr=False)
+class ShardLoader:
+    """Replays a partition's log into a new shard, one chunk per job of a worker thread.
+
+    The worker thread owns the shard until `done` is called on the loop, with the error if the load
+    failed. A cancelled loader does not call it.
+    """
+
+    _partition: Partition
+    _shard: Shard
+    _run_in_worker: RunInWorker
+    _chunk_bytes: int
+    _done: Callable[[BaseException | None], None]
+    _is_cancelled: bool = field(init=False, default=False)
+    position: int = field(init=False, default=0)  # Offset after the last replayed batch.
+
+    def start(self) -> None:
+        log_ = self._partition.log
+        if log_ is not None:
+            self.position = log_.start_offset
+            if log_.end_offset > log_.start_offset:
+                tp = self._partition.topic_partition
+                logger.info("Loading %s from offset %d to %d", tp, log_.start_offset, log_.end_offset)
+        self._load_next()
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def _load_next(self) -> None:
+        log_ = self._partition.log
+        if log_ is None:
+            self._done(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            return
+        position = max(self.position, log_.start_offset)
+        try:
+            read = log_.read(position, self._chunk_bytes, limit=log_.end_offset, min_one_batch=True)
+        except Exception as error:
+            self._done(error)
+            return
+        if read is None:
+            self._done(None)
+            return
+        self._run_in_worker(partial(self._replay, read.slice, position), self._on_chunk)
+
+    def _on_chunk(self, error: BaseException | None) -> None:
+        if self._is_cancelled:
+            return
+        if error is not None:
+            self._done(error)
+        else:
+            self._load_next()
+
+    def _replay(self, chunk: FileSlice, position: int) -> None:
+        """Runs in a worker thread."""
+        shard = self._shard
+        for batch in batches(chunk.read()):
+            if batch.last_offset < position:
+                continue
+            position = batch.last_offset + 1
+            if batch.is_control:
+                marker = parse_end_marker(batch)
+                if marker is not None:
+                    shard.replay_end_of_transaction(batch.producer_id, marker.commit)
+                continue
+            producer_id = batch.producer_id if batch.is_transactional else -1
+            for record in batch_records(batch):
+                if record.key is None:
+                    continue
+                try:
+                    decoded = shard.decode(record.key, record.value)
+                except ProtocolError as error:
+                    tp = self._partition.topic_partition
+                    logger.warning("Skipped offset %d of %s: %s", record.offset, tp, error)
+                    continue
+                if decoded is not None:
+                    shard.replay(decoded, producer_id)
+        shard.journal.clear()
+        if position <= self.position:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"No complete batch at offset {position}.")
+        self.position = position

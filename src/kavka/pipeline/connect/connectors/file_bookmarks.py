@@ -1,0 +1,167 @@
+"""[files only] The position in a growing file, and the search for its next lines.
+
+A bookmark is a position in bytes, the file's inode, and a checksum of its first bytes, at most
+1024 and none beyond the position. They identify the file:
+
+- same name, same inode, same first bytes, and at least as long: the file has grown or is unchanged.
+- same name, different file: it was rotated. The old file is searched by its inode among the files
+  beside it and read to its end first, including a last line without an end; then the new file is
+  read from its beginning.
+- same inode, but shorter or with other first bytes: it was truncated and rewritten, and is read
+  from its beginning.
+- different inode with the same first bytes, and the old file does not exist: a program such as an
+  editor wrote the file again. Reading continues at the position.
+
+A line is read when its end exists: text after the last line end is left for later.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+HEAD = 1024
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Bookmark:
+    """A position in a file. `begin` is the start of the batch that ended at `position`. Without an
+    inode and a head (a user set the position) every file of that name matches."""
+
+    position: int
+    begin: int = 0
+    inode: int | None = None
+    head: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"position": self.position, "begin": self.begin, "inode": self.inode, "head": self.head}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Bookmark:
+        """Raises ValueError if the data is invalid."""
+        position = data.get("position")
+        if not isinstance(position, int) or isinstance(position, bool) or position < 0:
+            raise ValueError(f"position must be a number of bytes, not {position!r}")
+        inode, head = data.get("inode"), data.get("head") or ""
+        if (inode is not None and not isinstance(inode, int)) or not isinstance(head, str):
+            raise ValueError("inode must be a number and head a string")
+        begin = data.get("begin")
+        return cls(position, begin if isinstance(begin, int) else position, inode, head)
+
+
+def find_next(path: Path, bookmark: Bookmark | None, max_bytes: int, followed: Iterable[Path] = ()) -> Bookmark | None:
+    """The end of the next batch of lines, of about `max_bytes`; None if there are no new lines.
+    `followed` are files that are read independently, even if they had this name before."""
+    if bookmark is None:
+        return _lines(path, 0, max_bytes)
+    where = locate(path, bookmark)
+    if where == path:
+        return _lines(path, bookmark.position, max_bytes)
+    if where is not None and where not in set(followed):
+        rest = _lines(where, bookmark.position, max_bytes, to_the_end=path.exists())
+        if rest is not None:
+            return rest
+    elif where is None and path.exists():
+        logger.warning("%s was truncated or replaced and is read from its beginning", path)
+    return _lines(path, 0, max_bytes)
+
+
+def locate(path: Path, bookmark: Bookmark) -> Path | None:
+    """The current path of the file that the bookmark refers to; None if it does not exist."""
+    if _is_file(path, bookmark, bookmark.inode):
+        return path
+    renamed = _find_beside(path, bookmark)
+    if renamed is not None:
+        return renamed
+    return path if _is_file(path, bookmark, None) else None
+
+
+def is_here(path: Path, bookmark: Bookmark) -> bool:
+    """Whether the file of this name is the one that the bookmark refers to, even if it was
+    renamed."""
+    return bookmark.inode is not None and _is_file(path, bookmark, bookmark.inode)
+
+
+def _find_beside(path: Path, bookmark: Bookmark) -> Path | None:
+    if bookmark.inode is None:
+        return None
+    try:
+        with os.scandir(path.parent) as entries:
+            candidates = [
+                Path(entry.path) for entry in entries if entry.inode() == bookmark.inode and entry.path != str(path)
+            ]
+    except OSError:
+        return None
+    return next((candidate for candidate in candidates if _is_file(candidate, bookmark, bookmark.inode)), None)
+
+
+def _is_file(path: Path, bookmark: Bookmark, inode: int | None) -> bool:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or (inode is not None and status.st_ino != inode):
+                return False
+            head = _head(file.fileno(), bookmark.head) if bookmark.head else ""
+            return status.st_size >= bookmark.position and head == bookmark.head
+    except OSError:
+        return False
+
+
+def _head(descriptor: int, like: str = "", position: int = HEAD) -> str:
+    length = int(like.partition(":")[0]) if like.partition(":")[0].isdigit() else min(position, HEAD)
+    return f"{length}:{zlib.crc32(os.pread(descriptor, length, 0)):08x}"
+
+
+def _lines(path: Path, begin: int, max_bytes: int, to_the_end: bool = False) -> Bookmark | None:
+    """The end of the last complete line within `max_bytes`, or of the first line if that is longer.
+    `to_the_end`: text after the last line end is a line as well."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            size, descriptor = status.st_size, file.fileno()
+            limit = min(size, begin + max_bytes)
+            end = _last_end(descriptor, begin, limit)
+            if end is None and limit < size:
+                end = _first_end(descriptor, limit, size)
+            if to_the_end and size > begin and (end is None or limit == size):
+                end = size
+            if end is None:
+                return None
+            return Bookmark(end, begin, status.st_ino, _head(descriptor, position=end))
+    except FileNotFoundError:
+        return None
+
+
+def _last_end(descriptor: int, begin: int, limit: int) -> int | None:
+    at = limit
+    while at > begin:
+        start = max(begin, at - _CHUNK)
+        index = os.pread(descriptor, at - start, start).rfind(b"\n")
+        if index >= 0:
+            return start + index + 1
+        at = start
+    return None
+
+
+def _first_end(descriptor: int, begin: int, size: int) -> int | None:
+    at = begin
+    while at < size:
+        chunk = os.pread(descriptor, _CHUNK, at)
+        index = chunk.find(b"\n")
+        if index >= 0:
+            return at + index + 1
+        if not chunk:
+            break
+        at += len(chunk)
+    return None

@@ -1,0 +1,282 @@
+"""The leader's side of a partition: its followers, the high watermark and the ISR."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.replication.in_sync import FollowerState, high_watermark, may_join, out_of_sync
+from kavka.replication.partition_state import (
+    CommittedIsr,
+    PendingExpandIsr,
+    PendingIsr,
+    PendingShrinkIsr,
+    UnresolvedIsr,
+)
+from kavka.replication.read_replica import Candidate, choose
+from kavka.replication.throttle import is_throttled
+
+if TYPE_CHECKING:
+    from kavka.replication.partition import Partition
+    from kavka.replication.shared import Shared
+    from kavka.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+# The controller made no change, and the known ISR is still the committed one.
+_REVERTS = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
+# The state of this broker is stale.
+_STALE = frozenset(
+    (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    )
+)
+
+
+class LeaderRole:
+    """Exists while this broker leads the partition. Owns the state of the followers, which the
+    leader learns from their fetches, and proposes changes of the ISR to the controller.
+
+    `Partition` holds the ISR's state; only this class changes it between two orders of the
+    controller. Only the loop thread calls it.
+    """
+
+    __slots__ = ("_partition", "_shared", "epoch_start", "followers")
+
+    def __init__(self, partition: Partition, shared: Shared) -> None:
+        self._partition = partition
+        self._shared = shared
+        # Every other replica of the partition, by broker id.
+        self.followers: dict[int, FollowerState] = {}
+        # The end of the log when the current leader epoch began.
+        self.epoch_start = 0
+
+    def update_followers(self, log: Log, *, is_new_epoch: bool, is_new_leader: bool) -> None:
+        """Apply an order of the controller: the replicas or the leader epoch may have changed."""
+        partition = self._partition
+        if is_new_epoch:
+            self.epoch_start = log.written_end
+        now = self._shared.monotonic()
+        isr = partition.isr
+        previous, self.followers = self.followers, {}
+        for broker_id in partition.replicas:
+            if broker_id != partition.broker_id:
+                follower = previous.get(broker_id) or FollowerState(broker_id)
+                self.followers[broker_id] = follower
+                if is_new_epoch or broker_id not in previous:
+                    follower.begin_epoch(now, log.written_end, broker_id in isr, is_new_leader)
+
+    def follower(self, broker_id: int) -> FollowerState:
+        """Raises UNKNOWN_LEADER_EPOCH for a broker without a replica: that broker knows a newer
+        assignment than this one."""
+        follower = self.followers.get(broker_id)
+        if follower is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"Broker {broker_id} has no replica of {self._partition.topic_partition}.",
+            )
+        return follower
+
+    # ---- offsets
+
+    def committed_end(self, log: Log, leader_end: int) -> int:
+        """The new high watermark. It does not move while the ISR is smaller than
+        min.insync.replicas."""
+        partition = self._partition
+        if len(partition.isr_state.isr) < log.config.min_insync_replicas and partition.is_under_min_isr:
+            return log.high_watermark
+        shared = self._shared
+        return high_watermark(
+            log.high_watermark,
+            leader_end,
+            self.followers.values(),
+            partition.isr_state.maximal_isr,
+            shared.monotonic(),
+            shared.settings.lag_time_max_s,
+            shared.alive(),
+        )
+
+    def low_watermark(self, log: Log) -> int:
+        """The lowest start offset of all live replicas."""
+        alive = self._shared.alive()
+        lowest = log.start_offset
+        for follower in self.followers.values():
+            if follower.start_offset < lowest and follower.broker_id in alive:
+                lowest = follower.start_offset
+        return max(lowest, 0)
+
+    def record_fetch(self, follower: FollowerState, offset: int, start_offset: int, now: float, epoch: int) -> None:
+        """A follower fetches from `offset`, so it has all records before. Moves the high watermark,
+        and may propose the follower for the ISR."""
+        if 0 <= epoch < follower.broker_epoch:
+            return  # sent before that broker restarted
+        partition = self._partition
+        log = partition.log
+        assert log is not None
+        end_before, start_before = follower.end_offset, follower.start_offset
+        follower.record_fetch(offset, start_offset, now, log.written_end, epoch)
+        if follower.broker_id not in partition.isr_state.maximal_isr:
+            self._maybe_expand(follower, log)
+        if offset != end_before and offset > log.high_watermark:
+            end = self.committed_end(log, log.flushed_offset if partition.flush_limits_reads else log.written_end)
+            if end > log.high_watermark:
+                partition.commit(end)
+                partition.check_pending()
+        if start_before != start_offset and partition.pending_appends:
+            partition.check_pending()
+
+    # ---- reads by others
+
+    def is_throttling(self, follower: FollowerState, now: float) -> bool:
+        """Whether the follower gets no records now: it is throttled, not in sync, and the quota is
+        exceeded."""
+        log = self._partition.log
+        assert log is not None
+        return (
+            bool(log.config.leader_replication_throttled_replicas)
+            and self.is_throttled
+            and follower.broker_id not in self._partition.isr
+            and self._shared.leader_throttle.is_exceeded(now)
+        )
+
+    @property
+    def is_throttled(self) -> bool:
+        partition = self._partition
+        log = partition.log
+        return log is not None and is_throttled(
+            log.config.leader_replication_throttled_replicas, partition.topic_partition.partition, partition.broker_id
+        )
+
+    def record_sent(self, size: int, now: float) -> None:
+        """Count records that were sent to a follower."""
+        self._shared.bytes_out.value += size
+        if self.is_throttled:
+            self._shared.leader_throttle.record(size, now)
+
+    def preferred_replica(self, rack: str, offset: int, racks: Callable[[int], str | None]) -> int:
+        """The replica from which a consumer in `rack` should read `offset`; -1 for the leader."""
+        partition = self._partition
+        log = partition.log
+        if log is None:
+            return -1
+        broker_id = partition.broker_id
+        leader = Candidate(log.written_end, self._shared.monotonic(), broker_id, racks(broker_id))
+        isr = partition.isr
+        candidates = [
+            Candidate(follower.end_offset, follower.caught_up_at, follower.broker_id, racks(follower.broker_id))
+            for follower in self.followers.values()
+            if follower.broker_id in isr and follower.start_offset <= offset <= follower.end_offset
+        ]
+        chosen = choose(rack, leader, candidates)
+        return -1 if chosen == broker_id else chosen
+
+    # ---- changes of the ISR
+
+    def _maybe_expand(self, follower: FollowerState, log: Log) -> None:
+        partition, shared = self._partition, self._shared
+        state = partition.isr_state
+        if (
+            isinstance(state, CommittedIsr)
+            and shared.isr_changes is not None
+            and follower.broker_id in shared.alive()
+            and may_join(follower, log.high_watermark, self.epoch_start)
+        ):
+            self._propose(
+                PendingExpandIsr(
+                    state.isr, state.isr | {follower.broker_id}, partition.leader_epoch, partition.partition_epoch
+                )
+            )
+
+    def shrink_isr(self, now: float) -> None:
+        """Propose an ISR without the members that lag. Called periodically."""
+        partition, shared = self._partition, self._shared
+        log, state = partition.log, partition.isr_state
+        if log is None or not isinstance(state, CommittedIsr) or shared.isr_changes is None:
+            return
+        members = [follower for follower in self.followers.values() if follower.broker_id in state.isr]
+        lagging = out_of_sync(members, log.written_end, now, shared.settings.lag_time_max_s)
+        lagging += [
+            broker_id for broker_id in state.isr if broker_id != partition.broker_id and broker_id not in self.followers
+        ]
+        if lagging:
+            logger.info(
+                "%s: replicas %s are out of sync. High watermark %d, log end offset %d, their end offsets %s",
+                partition.topic_partition,
+                lagging,
+                log.high_watermark,
+                log.written_end,
+                {follower.broker_id: follower.end_offset for follower in members},
+            )
+            proposed = state.isr - frozenset(lagging)
+            self._propose(PendingShrinkIsr(state.isr, proposed, partition.leader_epoch, partition.partition_epoch))
+
+    def _propose(self, pending: PendingIsr) -> None:
+        changes = self._shared.isr_changes
+        assert changes is not None
+        self._partition.isr_state = pending
+        changes.submit(self._partition, pending)
+
+    def on_isr_accepted(
+        self, pending: PendingIsr, leader_epoch: int, partition_epoch: int, isr: frozenset[int]
+    ) -> None:
+        """The controller committed a proposed change."""
+        partition = self._partition
+        if pending is not partition.isr_state or leader_epoch != partition.leader_epoch:
+            return  # a later order of the controller is already in effect
+        if partition_epoch < partition.partition_epoch:
+            return
+        if isinstance(pending, PendingExpandIsr):
+            self._shared.isr_expands.value += 1
+        else:
+            self._shared.isr_shrinks.value += 1
+        logger.info(
+            "%s: the ISR is now %s (was %s), partition epoch %d",
+            partition.topic_partition,
+            sorted(isr),
+            sorted(partition.isr),
+            partition_epoch,
+        )
+        partition.partition_epoch = partition_epoch
+        for broker_id in isr & self.followers.keys():
+            self.followers[broker_id].admit()
+        partition.commit_isr(isr)
+        partition.advance(appended=False)
+
+    def on_isr_refused(self, pending: PendingIsr, code: ErrorCode) -> bool:
+        """The controller refused a proposed change; True if it has to be proposed again."""
+        partition = self._partition
+        if pending is not partition.isr_state:
+            return False
+        if code in _REVERTS:
+            joining = [self.followers[id_] for id_ in pending.proposed - pending.isr if id_ in self.followers]
+            # Followers that the controller keeps out of the ISR are proposed again and again. Only
+            # the first refusal is logged as INFO.
+            level = logging.DEBUG if joining and all(follower.refusals for follower in joining) else logging.INFO
+            self._log_refusal(level, pending, code)
+            now = self._shared.monotonic()
+            for follower in joining:
+                follower.refuse(now, ineligible=code is ErrorCode.INELIGIBLE_REPLICA)
+            partition.commit_isr(pending.isr)
+            partition.advance()
+            return False
+        if code in _STALE:
+            partition.isr_state = UnresolvedIsr(pending.isr, pending.maximal_isr)
+            self._log_refusal(logging.INFO, pending, code)
+            return False
+        return True
+
+    def _log_refusal(self, level: int, pending: PendingIsr, code: ErrorCode) -> None:
+        logger.log(
+            level,
+            "%s: the controller refused the ISR %s (%s)",
+            self._partition.topic_partition,
+            sorted(pending.proposed),
+            code.name,
+        )

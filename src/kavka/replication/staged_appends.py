@@ -1,0 +1,94 @@
+"""The appends of one turn of the event loop, written together.
+
+    stage   `Partition.stage` assigns offsets. Nothing is on disk, and no reader sees the records.
+    add     the handler registers the append with the part of its response that an error goes into
+    write   one writev for each log, before any response of the turn is encoded
+
+Staged records are views of a receive buffer. So a connection calls `write` before it receives into
+the buffer again, and before it encodes a response.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kavka.common.errors import ErrorCode, KafkaError
+from kavka.storage.log_append import AppendInfo, AppendOrigin
+
+if TYPE_CHECKING:
+    from kavka.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+# Writes an error into a partition's part of a response.
+SetError = Callable[[Any, KafkaError], None]
+
+
+class StagedAppends:
+    """Owns the appends that are staged and not written, and is the only object that writes them.
+
+    There is one for each broker; its `ReplicaManager` creates it. Connections, handlers and
+    coordinators call it, on the loop thread. A write that fails leaves the log as it was before the
+    first append of the turn: the registered responses get an error, and the log directory is
+    reported as failed.
+    """
+
+    __slots__ = ("_staged",)
+
+    def __init__(self) -> None:
+        self._staged: list[tuple[Partition, Any, SetError]] = []
+
+    def add(self, partition: Partition, result: Any, set_error: SetError) -> None:
+        """`set_error(result, error)` is called if the write fails."""
+        self._staged.append((partition, result, set_error))
+
+    def append(self, partition: Partition, batch: bytearray) -> AppendInfo:
+        """Stage and write a batch of this broker now, with all other appends staged there. Raises
+        KafkaError. The caller then calls `Partition.advance` or `report_storage_failure`."""
+        info = partition.stage(memoryview(batch), -1, None, AppendOrigin.COORDINATOR)
+        partition.write_staged()
+        return info
+
+    def write(self) -> None:
+        """Write all registered appends, then advance their partitions."""
+        staged = self._staged
+        if not staged:
+            return
+        # Every log must release its views of the receive buffer, also if another log fails.
+        self._staged = []
+        partitions = dict.fromkeys(entry[0] for entry in staged) if len(staged) > 1 else (staged[0][0],)
+        failures: dict[Partition, KafkaError] | None = None
+        for partition in partitions:
+            try:
+                partition.write_staged()
+            except Exception as error:
+                if failures is None:
+                    failures = {}
+                failures[partition] = _write_error(partition, error)
+        if failures:
+            for partition, result, set_error in staged:
+                failure = failures.get(partition)
+                if failure is not None:
+                    set_error(result, failure)
+                    partition.metrics.failed_produces.value += 1
+            for partition, failure in failures.items():
+                partition.report_storage_failure(failure)
+        for partition in partitions:
+            if not failures or partition not in failures:
+                try:
+                    partition.advance()
+                except Exception:
+                    logger.exception("Advancing %s after an append failed", partition.topic_partition)
+
+
+def _write_error(partition: Partition, error: Exception) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    logger.error("The write to %s failed", partition.topic_partition, exc_info=error)
+    if partition.log is not None:
+        partition.log.roll_back()
+    failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The write to {partition.topic_partition} failed.")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,156 @@
+"""Which data directories of a broker can be used."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kavka.common.types import TopicPartition
+from kavka.storage.files import storage_error
+from kavka.storage.log import Log
+from kavka.storage.log_dir import LogDir, LogDirError, claim_dirs, is_dir_failure, mark_dirs, os_error
+
+logger = logging.getLogger(__name__)
+
+
+class DirHealth:
+    """The state of the data directories, and the partitions that cannot be used because of it.
+
+    A directory that fails with an I/O error is offline until the next start, and so are its
+    partitions. A full disk is not a failure: only the request that meets it gets an error. A
+    partition whose folder cannot be opened is unreadable; its directory stays online.
+
+    `release(dir)` closes the logs of a directory that failed and returns their partitions. Then
+    `on_failure(dir, partitions)` is called. Only the loop thread may call it, except for `open`,
+    `claim` and `mark`, which run while the broker starts.
+    """
+
+    def __init__(
+        self,
+        dirs: Sequence[LogDir],
+        release: Callable[[LogDir], list[TopicPartition]],
+        on_failure: Callable[[LogDir, list[TopicPartition]], None] | None,
+    ) -> None:
+        self._dirs = dirs
+        self._release = release
+        self._on_failure = on_failure
+        self._offline: dict[TopicPartition, LogDir] = {}
+        self._unreadable: dict[TopicPartition, tuple[Path, str]] = {}
+
+    # --- start
+
+    def open(self) -> None:
+        """Create and lock the directories. Blocks. Raises LogDirError where another broker holds
+        one, or none can be used."""
+        for log_dir in self._dirs:
+            try:
+                log_dir.prepare()
+                log_dir.lock()
+            except OSError as error:
+                self.fail_at_start(log_dir, error)
+            except LogDirError:
+                self.unlock()
+                raise
+        if not self.online_dirs:
+            reasons = "; ".join(f"{log_dir.path}: {log_dir.failure}" for log_dir in self._dirs)
+            self.unlock()
+            raise LogDirError(f"none of the log directories can be used: {reasons}")
+
+    def claim(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
+        """The broker id and the cluster id from `meta.properties`. Raises LogDirError where they
+        contradict the arguments."""
+        for log_dir in self.online_dirs:
+            try:
+                log_dir.read_meta()
+            except OSError as error:
+                self.fail_at_start(log_dir, error)
+        return claim_dirs(self.online_dirs, broker_id, cluster_id)
+
+    def mark(self, broker_id: int, cluster_id: str) -> None:
+        """Write `meta.properties` where it is missing."""
+        for log_dir in self.online_dirs:
+            try:
+                mark_dirs([log_dir], broker_id, cluster_id)
+            except OSError as error:
+                self.fail_at_start(log_dir, error)
+
+    def fail_at_start(self, log_dir: LogDir, error: OSError) -> None:
+        """Take a directory offline before its logs are open."""
+        log_dir.fail(error)
+        logger.error("log directory %s cannot be used and is offline: %s", log_dir.path, error)
+
+    def unlock(self) -> None:
+        for log_dir in self._dirs:
+            log_dir.unlock()
+
+    # --- state
+
+    @property
+    def online_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._dirs if log_dir.online]
+
+    @property
+    def is_complete(self) -> bool:
+        return all(log_dir.online for log_dir in self._dirs)
+
+    def is_in_failed_dir(self, partition: TopicPartition) -> bool:
+        """Whether the log of the partition was last in a directory that has failed since."""
+        return partition in self._offline
+
+    def is_offline(self, partition: TopicPartition) -> bool:
+        """Whether the log of the partition is in a failed directory, or unreadable."""
+        return partition in self._offline or partition in self._unreadable
+
+    def check_available(self, partition: TopicPartition, is_new: bool) -> None:
+        """Raises KAFKA_STORAGE_ERROR where the log of the partition may exist but cannot be
+        used."""
+        if partition in self._unreadable:
+            raise storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition][1]}.")
+        if partition in self._offline or (not is_new and not self.is_complete):
+            raise storage_error(f"The log of {partition} may be in a log directory that is offline.")
+
+    # --- changes
+
+    def set_offline(self, partition: TopicPartition, log_dir: LogDir) -> None:
+        self._offline[partition] = log_dir
+
+    def set_unreadable(self, partition: TopicPartition, path: Path, reason: str) -> None:
+        self._unreadable[partition] = (path, reason)
+
+    def pop_unreadable(self, partition: TopicPartition) -> Path | None:
+        """Forget an unreadable partition, which is deleted. Returns its folder."""
+        entry = self._unreadable.pop(partition, None)
+        return None if entry is None else entry[0]
+
+    def report(self, log_dir: LogDir, error: BaseException | None, action: str) -> None:
+        """An error while a job worked in a directory."""
+        if is_dir_failure(error):
+            assert error is not None
+            self.fail(log_dir, error)
+        else:
+            logger.warning("%s in %s failed: %s", action, log_dir.path, error)
+
+    def report_for_log(self, log: Log, log_dir: LogDir, error: BaseException) -> None:
+        """A directory failure met while working on a log."""
+        missing = os_error(error)
+        if isinstance(missing, FileNotFoundError) and missing.filename is not None:
+            # A worker may miss files of a log whose folder was renamed in the meantime: the disk is
+            # fine.
+            path = os.fsdecode(missing.filename)
+            if path != str(log.dir) and not path.startswith(f"{log.dir}{os.sep}"):
+                return
+        self.fail(log_dir, error)
+
+    def fail(self, log_dir: LogDir, error: BaseException) -> None:
+        """Take a directory offline, with its partitions."""
+        if not log_dir.fail(error):
+            return
+        logger.error("log directory %s has failed and is offline: %s", log_dir.path, error)
+        partitions = self._release(log_dir)
+        for partition in partitions:
+            self._offline[partition] = log_dir
+        log_dir.unlock()
+        if self._on_failure is not None:
+            self._on_failure(log_dir, partitions)
