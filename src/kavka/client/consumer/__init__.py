@@ -1,6 +1,6 @@
 """The consumer.
 
-`core.py` is the consumer without threads: asyncio code, and a description of its tasks.
+`core.py` is the consumer as asyncio code without threads; its docstring lists the background tasks.
 `fetcher.py` prefetches into the buffer, `coordinator.py` sends requests to the group's coordinator,
 `classic.py` and `modern.py` are the members of the two group protocols (their states:
 `member_states.py`), and `positions.py` determines positions. `consumer.py` and `aio.py` are the

@@ -32,23 +32,23 @@ cdef class Columns:
 
 
 cdef class Fetched:
-    cdef public object topic, data, body, old, aborted, aborting, source
+    cdef public object topic, data, body, old_records, aborted, aborting, source
     cdef public long partition, epoch, timestamp_type
     cdef public bint check_crcs, exhausted
     cdef public long long next_offset, base_offset, last_offset, base_timestamp, append_time, version
-    cdef public Py_ssize_t end, size, batch_end, body_end, pos, left, next_aborted
+    cdef public Py_ssize_t end, size, batch_end, body_end, pos, remaining, next_aborted
     # The checksum in the header of the open batch.
     cdef public unsigned long crc
 
-    @cython.locals(done=Py_ssize_t, before=Py_ssize_t)
+    @cython.locals(done=Py_ssize_t, initial_length=Py_ssize_t)
     cpdef Py_ssize_t take(self, list out, Py_ssize_t limit) except -1
-    @cython.locals(done=Py_ssize_t, more=Py_ssize_t)
+    @cython.locals(done=Py_ssize_t, rows=Py_ssize_t)
     cpdef Py_ssize_t take_columns(self, Columns out, Py_ssize_t limit) except -1
     @cython.locals(start=Py_ssize_t, batch_end=Py_ssize_t, magic=long, codec=long, skip=bint)
     cdef bint _open(self) except -1
     cdef Py_ssize_t _take(self, list out, Py_ssize_t limit) except -1
     cdef Py_ssize_t _take_columns(self, Columns out, Py_ssize_t limit) except -1
-    cdef _advance(self, Py_ssize_t pos, Py_ssize_t left, long long offset, Py_ssize_t size)
+    cdef _advance(self, Py_ssize_t pos, Py_ssize_t remaining, long long offset, Py_ssize_t size)
 
 
 cdef inline bytearray new_bytearray(Py_ssize_t size):
@@ -129,8 +129,8 @@ cdef inline bint open_plain(Fetched self) except -1:
     self.append_time = big_endian(at + 35, 8) if self.timestamp_type else -1
     self.base_offset = base_offset
     self.last_offset = last_offset
-    self.left = count
-    self.old = None
+    self.remaining = count
+    self.old_records = None
     self.body = self.data
     self.pos = start + 61
     self.batch_end = self.body_end = start + size
@@ -225,7 +225,7 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
     cdef ConsumerRecord record
     cdef const unsigned char* at
     cdef const unsigned char* end
-    cdef Py_ssize_t left = self.left
+    cdef Py_ssize_t remaining = self.remaining
     cdef Py_ssize_t done = 0
     cdef long long first = self.next_offset - self.base_offset
     cdef object topic = self.topic
@@ -234,9 +234,9 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
     try:
         at = <const unsigned char*>view.buf + self.pos
         end = <const unsigned char*>view.buf + self.body_end
-        while left and done < limit:
+        while remaining and done < limit:
             at = read_record(at, end, first, &raw)
-            left -= 1
+            remaining -= 1
             if raw.offset < first:
                 continue
             record = ConsumerRecord.__new__(ConsumerRecord)
@@ -256,7 +256,7 @@ cdef inline Py_ssize_t take_records(Fetched self, list out, Py_ssize_t limit) ex
                 record._headers = PyBytes_FromStringAndSize(<const char*>raw.headers, raw.end - raw.headers)
             out.append(record)
             done += 1
-        self._advance(at - <const unsigned char*>view.buf, left, self.base_offset + raw.offset, self.body_end)
+        self._advance(at - <const unsigned char*>view.buf, remaining, self.base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
     return done
@@ -366,7 +366,7 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
     cdef Sinks sinks
     cdef const unsigned char* at
     cdef const unsigned char* end
-    cdef Py_ssize_t left = self.left
+    cdef Py_ssize_t remaining = self.remaining
     cdef Py_ssize_t done = 0
     cdef Py_ssize_t room = self.body_end - self.pos
     cdef long long base_offset = self.base_offset
@@ -375,16 +375,16 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
     cdef long long first = self.next_offset - base_offset
     raw.offset = first - 1
     # Room for the whole batch in both columns: the excess is small.
-    make_room(out, min(left, limit), room, room)
+    make_room(out, min(remaining, limit), room, room)
     sinks = sinks_of(out)
     PyObject_GetBuffer(self.body, &view, PyBUF_SIMPLE)
     try:
         at = <const unsigned char*>view.buf + self.pos
         end = <const unsigned char*>view.buf + self.body_end
         with nogil:
-            while left and done < limit:
+            while remaining and done < limit:
                 at = read_record(at, end, first, &raw)
-                left -= 1
+                remaining -= 1
                 if raw.offset < first:
                     continue
                 if raw.headers != NULL:
@@ -395,7 +395,7 @@ cdef inline Py_ssize_t take_columns(Fetched self, Columns out, Py_ssize_t limit)
                     raw.key, raw.key_size, raw.value, raw.value_size,
                 )
                 done += 1
-        self._advance(at - <const unsigned char*>view.buf, left, base_offset + raw.offset, self.body_end)
+        self._advance(at - <const unsigned char*>view.buf, remaining, base_offset + raw.offset, self.body_end)
     finally:
         PyBuffer_Release(&view)
     store_sizes(out, &sinks)

@@ -21,7 +21,7 @@ from kavka.common.types import TopicPartition
 from kavka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, batch_at, corrupt
 from kavka.records.compression import MAX_DECOMPRESSED, decompress
 from kavka.records.reader import batch_records
-from kavka.records.varint import decode_varint, encode_varint
+from kavka.records.varint import decode_varint
 
 if TYPE_CHECKING:
     from kavka.common import plain_cython as cython
@@ -51,18 +51,9 @@ class ConsumerRecord:
     """
 
     __slots__ = (
-        "_headers",
-        "key",
-        "leader_epoch",
-        "offset",
-        "partition",
-        "serialized_key_size",
-        "serialized_value_size",
-        "timestamp",
-        "timestamp_type",
-        "topic",
-        "value",
-    )
+        "_headers", "key", "leader_epoch", "offset", "partition", "serialized_key_size",
+        "serialized_value_size", "timestamp", "timestamp_type", "topic", "value",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -172,25 +163,11 @@ def parse_headers(data: bytes) -> tuple[tuple[str, bytes | None], ...]:
     return tuple(headers)
 
 
-def write_headers(headers: Any) -> bytes:
-    """Encode headers for `parse_headers`."""
-    parts = [encode_varint(len(headers))]
-    for name, value in headers:
-        encoded = name.encode("utf-8", "surrogateescape")
-        parts.append(encode_varint(len(encoded)))
-        parts.append(encoded)
-        parts.append(encode_varint(-1 if value is None else len(value)))
-        if value is not None:
-            parts.append(value)
-    return b"".join(parts)
-
-
 def end_of_batches(data: Any) -> tuple[int, int, int]:
-    """Return (offset after the last complete batch, its leader epoch, its end position), or
-    (-1, -1, 0) without a complete batch.
+    """Return the offset after the last complete batch, the leader epoch of the batch, and the
+    position of its end; -1, -1 and 0 if there is no complete batch.
 
-    Reads batch headers only. Stops at an invalid length or magic; reading the batches reports
-    it."""
+    Reads only batch headers. Stops at an invalid length, which decoding reports."""
     if cython.compiled:
         return find_end(data)  # type: ignore[name-defined,no-any-return]  # noqa: F821
     pos = 0
@@ -213,38 +190,23 @@ def end_of_batches(data: Any) -> tuple[int, int, int]:
 
 
 class Columns:
-    """Records of several batches as columns. Compiled: bytearrays in Arrow's layout, either of
-    fixed-size items or, for keys and values, concatenated bytes with 4-byte ends and a flag per
-    non-null item. Plain: lists.
+    """Records of several batches as columns. In the plain form, columns are lists. In the compiled
+    form they are bytearrays in Arrow's layout: fixed-size items, or for keys and values the
+    concatenated bytes, the 4-byte end of each item, and a byte that is 1 for non-null items.
 
     `runs` are (topic, partition, rows) and `types` are (timestamp type, rows), since both change
     rarely. `headers` are (row, bytes for `parse_headers`) of the rows with headers. `key_used` and
-    `value_used` are the sizes of all keys and values."""
+    `value_used` are the total sizes of keys and values."""
 
     __slots__ = (
-        "headers",
-        "key_data",
-        "key_ends",
-        "key_flags",
-        "key_used",
-        "keys",
-        "max_size",
-        "offsets",
-        "room",
-        "rows",
-        "runs",
-        "timestamps",
-        "types",
-        "value_data",
-        "value_ends",
-        "value_flags",
-        "value_used",
-        "values",
-    )
+        "headers", "key_data", "key_ends", "key_flags", "key_used", "keys", "max_size", "offsets",
+        "room", "rows", "runs", "timestamps", "types", "value_data", "value_ends", "value_flags",
+        "value_used", "values",
+    )  # fmt: skip
 
     def __init__(self, size: int = 0, max_size: int = MAX_COLUMN) -> None:
-        """`size`: the expected bytes of values. `max_size`: the columns are full with this many
-        bytes; the last batch may exceed it."""
+        """`size` is the expected size of all values. The columns are full when the keys or the
+        values have `max_size` bytes; the last batch may exceed it."""
         self.max_size = max_size
         self.rows = 0
         self.room = 0
@@ -268,7 +230,7 @@ class Columns:
         self.types: list[list[int]] = []
 
     def add_run(self, topic: str, partition: int, timestamp_type: int, rows: int) -> None:
-        """Record that the last `rows` rows are of this partition and timestamp type."""
+        """Set the partition and the timestamp type of the last `rows` rows."""
         last = self.runs[len(self.runs) - 1] if self.runs else None
         if last is not None and last[0] == topic and last[1] == partition:
             last[2] += rows
@@ -299,42 +261,20 @@ class Columns:
 class Fetched:
     """The fetched bytes of one partition. Batches are validated and opened one at a time.
 
-    `next_offset` is the position after the taken records. It skips records below the fetch offset,
-    control records and, with `read_committed`, records of aborted transactions. `aborted` are
+    `next_offset` is the position after the taken records. Records below the fetch offset, control
+    records and, with `read_committed`, records of aborted transactions are skipped. `aborted` are
     (first offset, producer id) in the order of offsets, or None for read_uncommitted.
 
-    An error is raised if no record before it could be taken. It leaves the position at the invalid
-    batch, and the next call raises it again.
+    A call raises an error only if no records precede it. The position then stays at the invalid
+    batch, and the next call raises the error again.
     """
 
     __slots__ = (
-        "aborted",
-        "aborting",
-        "append_time",
-        "base_offset",
-        "base_timestamp",
-        "batch_end",
-        "body",
-        "body_end",
-        "check_crcs",
-        "crc",
-        "data",
-        "end",
-        "epoch",
-        "exhausted",
-        "last_offset",
-        "left",
-        "next_aborted",
-        "next_offset",
-        "old",
-        "partition",
-        "pos",
-        "size",
-        "source",
-        "timestamp_type",
-        "topic",
-        "version",
-    )
+        "aborted", "aborting", "append_time", "base_offset", "base_timestamp", "batch_end", "body",
+        "body_end", "check_crcs", "crc", "data", "end", "epoch", "exhausted", "last_offset",
+        "next_aborted", "next_offset", "old_records", "partition", "pos", "remaining", "size",
+        "source", "timestamp_type", "topic", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -359,13 +299,13 @@ class Fetched:
         self.source = source
         self.version = version
         self.exhausted = False
-        # The open batch: the number of records left, and its end in `data`.
+        # The open batch: its end in `data`, and the number of its records that were not taken.
         self.batch_end = 0
-        self.left = 0
+        self.remaining = 0
         self.crc = 0
         self.body: Any = None
         self.body_end = 0
-        self.old: Any = None
+        self.old_records: Any = None
         self.pos = 0
         self.base_offset = 0
         self.last_offset = 0
@@ -375,46 +315,49 @@ class Fetched:
         self.epoch = -1
 
     def take(self, out: list[ConsumerRecord], limit: int) -> int:
-        """Append up to `limit` records to `out` and return their number. It is lower if no record
-        is left (`exhausted`) or the next batch is invalid."""
+        """Append up to `limit` records to `out`; return their number. The number is below `limit`
+        if no record is left (`exhausted`) or the next batch is invalid."""
         done = 0
-        before = len(out)
+        initial_length = len(out)
         while done < limit:
             try:
-                if self.left == 0 and not self._open():
+                if self.remaining == 0 and not self._open():
                     break
-                done += self._take_old(out, limit - done) if self.old is not None else self._take(out, limit - done)
+                if self.old_records is not None:
+                    done += self._take_old(out, limit - done)
+                else:
+                    done += self._take(out, limit - done)
             except KafkaError as error:
-                # The call either returns records or raises: drop those of the invalid batch.
-                del out[before + done :]
+                # Remove the records of the invalid batch that were decoded before the error.
+                del out[initial_length + done :]
                 if done:
                     break
                 raise self._unreadable(error) from None
         return done
 
     def take_columns(self, out: Columns, limit: int) -> int:
-        """Like `take`, into columns; also stops when they are full."""
+        """Like `take`, but append to columns. Also stops when they are full."""
         done = 0
         while done < limit and out.value_used < out.max_size and out.key_used < out.max_size:
             try:
-                if self.left == 0 and not self._open():
+                if self.remaining == 0 and not self._open():
                     break
-                if self.old is not None:
-                    more = self._take_old_columns(out, limit - done)
+                if self.old_records is not None:
+                    rows = self._take_old_columns(out, limit - done)
                 else:
-                    more = self._take_columns(out, limit - done)
+                    rows = self._take_columns(out, limit - done)
             except KafkaError as error:
                 if done:
                     break
                 raise self._unreadable(error) from None
-            if more:
-                out.add_run(self.topic, self.partition, self.timestamp_type, more)
-            done += more
+            if rows:
+                out.add_run(self.topic, self.partition, self.timestamp_type, rows)
+            done += rows
         return done
 
     def take_batch(self) -> Any:
-        """The next batch with records to return, unopened: (first offset, offset after the last,
-        view of its bytes). None if no batch is left (`exhausted`). Do not mix with `take` and
+        """Return the next batch with records, unopened: (first offset, offset after the last, view
+        of its bytes). None if no batch is left (`exhausted`). Do not combine with `take` or
         `take_columns`."""
         data = self.data
         while True:
@@ -436,8 +379,8 @@ class Fetched:
                 return max(first, self.base_offset), self.next_offset, data[start:end]
 
     def _skip_batch(self, start: int, end: int, magic: int) -> bool:
-        """Whether a batch has no records to return. Sets the offsets of the batch; validates its
-        checksum unless the position is past it."""
+        """Whether the batch has no records to return. Sets the offsets of the batch. Validates its
+        checksum unless the position is after the batch."""
         data = self.data
         if magic < 2:
             batch = batch_at(data, start, end)
@@ -466,8 +409,8 @@ class Fetched:
     def rewind(self, offset: int) -> None:
         """Move the position back to `offset`."""
         self.batch_end = 0
-        self.left = 0
-        self.body = self.old = None
+        self.remaining = 0
+        self.body = self.old_records = None
         self.body_end = 0
         self.next_offset = offset
         self.next_aborted = 0
@@ -484,7 +427,7 @@ class Fetched:
             if cython.compiled and open_plain(self):  # type: ignore[name-defined]  # noqa: F821
                 if self.check_crcs and _checksum(data[start + 21 : self.batch_end]) != self.crc:
                     self.batch_end = start
-                    self.left = 0
+                    self.remaining = 0
                     raise corrupt(f"the checksum of the batch at offset {self.base_offset} does not match its bytes")
                 return True
             batch_end, magic = self._next(start)
@@ -522,11 +465,11 @@ class Fetched:
                 raise corrupt(f"a batch of {len(body)} bytes claims {count} records")
             self.epoch = epoch
             self.batch_end = batch_end
-            self.old = None
+            self.old_records = None
             self.body = body
             self.pos = 0
             self.body_end = len(body)
-            self.left = count
+            self.remaining = count
             self.base_offset = base_offset
             self.base_timestamp = first_time
             self.timestamp_type = (attributes & 8) >> 3
@@ -535,8 +478,8 @@ class Fetched:
 
     def _next(self, start: int) -> tuple[int, int]:
         """(end, magic) of the batch at `start`; the end is -1 if the batch is incomplete."""
-        left = self.end - start
-        if left < 17:
+        remaining = self.end - start
+        if remaining < 17:
             return -1, 0
         data = self.data
         size = LOG_OVERHEAD + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
@@ -545,11 +488,11 @@ class Fetched:
             raise corrupt(f"the record format {magic} is unknown")
         if size < (HEADER_SIZE if magic == 2 else 26):
             raise corrupt(f"a batch of {size} bytes")
-        return (-1, 0) if size > left else (start + size, magic)
+        return (-1, 0) if size > remaining else (start + size, magic)
 
     def _is_aborted(self, producer_id: int, attributes: int, body: int, end: int) -> bool:
         """Whether the batch belongs to an aborted transaction. Must be called for every batch in
-        order, since it tracks the producers with an aborted transaction."""
+        order, since `aborting` tracks the producers with an aborted transaction."""
         aborted = self.aborted or ()
         while self.next_aborted < len(aborted) and aborted[self.next_aborted][0] <= self.last_offset:
             self.aborting.add(aborted[self.next_aborted][1])
@@ -575,9 +518,9 @@ class Fetched:
             self.next_offset = batch.last_offset + 1
             return False
         self.timestamp_type = batch.timestamp_type if batch.magic else NO_TIMESTAMP_TYPE
-        self.old = records
+        self.old_records = records
         self.pos = 0
-        self.left = len(records)
+        self.remaining = len(records)
         return True
 
     def _unreadable(self, error: KafkaError) -> KafkaError:
@@ -622,23 +565,23 @@ class Fetched:
             out.rows = rows + done
             return done
 
-    def _advance(self, pos: int, left: int, offset: int, size: int) -> None:
-        """Move the position past the taken records, the last at `offset`; the rest of the batch
-        begins at `pos`."""
-        if left == 0:
+    def _advance(self, pos: int, remaining: int, offset: int, size: int) -> None:
+        """Move the position past the taken records. `offset` is that of the last taken record, and
+        `pos` the position of the next record in the batch."""
+        if remaining == 0:
             if pos != size:
                 raise corrupt(f"a batch has {size - pos} bytes after its last record")
             self.body = None
             offset = self.last_offset
         self.pos = pos
-        self.left = left
+        self.remaining = remaining
         if offset >= self.next_offset:
             self.next_offset = offset + 1
 
     # --- old message formats, decoded as a whole
 
     def _take_old(self, out: list[ConsumerRecord], limit: int) -> int:
-        records = self.old[self.pos : self.pos + limit]
+        records = self.old_records[self.pos : self.pos + limit]
         for r in records:
             record = ConsumerRecord(self.topic, self.partition, r.offset, r.key, r.value, r.timestamp)
             record.timestamp_type = self.timestamp_type
@@ -649,7 +592,7 @@ class Fetched:
         return len(records)
 
     def _take_old_columns(self, out: Columns, limit: int) -> int:
-        records = self.old[self.pos : self.pos + limit]
+        records = self.old_records[self.pos : self.pos + limit]
         for r in records:
             out.add(r.offset, r.timestamp, r.key, r.value, None)
         self._advance_old(len(records))
@@ -657,17 +600,17 @@ class Fetched:
 
     def _advance_old(self, count: int) -> None:
         self.pos += count
-        self.left -= count
-        if self.left == 0:
-            self.old = None
+        self.remaining -= count
+        if self.remaining == 0:
+            self.old_records = None
             self.next_offset = self.last_offset + 1
         else:
-            self.next_offset = self.old[self.pos - 1].offset + 1
+            self.next_offset = self.old_records[self.pos - 1].offset + 1
 
 
 def _checksum(data: Any) -> int:
-    """CRC-32C. Releases the interpreter's lock for batches that are not small, so that the fetching
-    thread can run."""
+    """The CRC-32C. From 4 KB on it releases the interpreter's lock, so that the I/O thread can
+    run."""
     return crc32c(data, 0, 1) if len(data) >= 4096 else crc32c(data)
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_LIMIT = 1 << 62
-_ITERATION = 1.0
+# Timeout in seconds of the polls of an iteration; it only affects metrics.
+_ITERATION_TIMEOUT = 1.0
 
 
 class Consumer(Generic[K, V]):
@@ -137,7 +138,7 @@ class Consumer(Generic[K, V]):
     async def assign(self, partitions: Partitions) -> None:
         core = self._open()
         requested = to_partitions(partitions)
-        # This commits the consumed positions of the old assignment.
+        # `assign` commits the consumed positions of the previous assignment, so `keep` follows.
         await core.assign(requested)
         self._unread.keep(requested)
 
@@ -180,7 +181,7 @@ class Consumer(Generic[K, V]):
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
         while not self._core.closing:
             if not self._unread:
-                self._unread.set(await self.poll(_ITERATION))
+                self._unread.set(await self.poll(_ITERATION_TIMEOUT))
             for record in self._unread:
                 yield record
 
@@ -203,12 +204,12 @@ class Consumer(Generic[K, V]):
                 result = take()
                 if result is not None:
                     return result
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     # Let other tasks run: the application may poll without a timeout in a loop.
                     await asyncio.sleep(0)
                     return None
-                await self._wait(left)
+                await self._wait(remaining)
                 if core.closing:
                     raise ClientClosed("the consumer was closed during a poll")
         finally:
@@ -260,7 +261,7 @@ class Consumer(Generic[K, V]):
         self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         core = self._open()
-        requested = {to_partition(tp): when for tp, when in times.items()}
+        requested = {to_partition(tp): timestamp for tp, timestamp in times.items()}
         return await core.queries.offsets_for_times(requested, core.deadline(timeout))
 
     async def beginning_offsets(

@@ -24,12 +24,12 @@ Offsets: TypeAlias = (
 
 
 class RebalanceListener:
-    """Notified of changes of the assignment, inside `poll`, `close` and `unsubscribe`. Every method
-    is optional.
+    """Is notified of assignment changes, inside `poll`, `close` and `unsubscribe`. Every method is
+    optional.
 
     In `on_partitions_revoked` the consumer still owns the partitions and may commit. Partitions are
-    lost if the consumer was removed from the group; other members may read them already. A listener
-    without `on_partitions_lost` gets `on_partitions_revoked` instead.
+    lost if the consumer was removed from the group; other members may read them already. If a
+    listener has no `on_partitions_lost`, `on_partitions_revoked` is called instead.
     """
 
     def on_partitions_assigned(self, partitions: set[TopicPartition]) -> object:
@@ -81,7 +81,7 @@ def to_partition(partition: Any) -> TopicPartition:
 
 
 def to_partitions(partitions: Iterable[Any]) -> list[TopicPartition]:
-    """Convert partitions, or a single one; drops duplicates and keeps the order."""
+    """Convert partitions or a single TopicPartition to a list without duplicates, in order."""
     if isinstance(partitions, TopicPartition):
         return [partitions]
     if isinstance(partitions, str):

@@ -1,4 +1,4 @@
-"""Converts columns to Arrow."""
+"""Converts columns of records to Arrow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 
 
 def record_batch(columns: Columns) -> pa.RecordBatch:
-    """Convert columns, mostly without copying: do not change them afterwards."""
+    """Convert columns. Most of them are shared with the result: do not change them afterwards."""
     rows = columns.rows
     topics = {topic: index for index, topic in enumerate(dict.fromkeys(run[0] for run in columns.runs))}
     return pa.RecordBatch.from_arrays(
@@ -78,7 +78,7 @@ def _binary(items: list[bytes | None] | None, flags: bytearray, ends: bytearray,
 
 
 def _headers(headers: list[tuple[int, bytes]], rows: int) -> pa.Array:
-    """A record without headers has null."""
+    """The column of headers; null for records without headers."""
     if not headers:
         return pa.nulls(rows, HEADERS)
     column: list[Any] = [None] * rows

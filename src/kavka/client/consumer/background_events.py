@@ -48,7 +48,7 @@ class BackgroundEvents:
 
 
 class Callback:
-    """A function that runs in the application's thread; its outcome returns to the loop."""
+    """A function that runs in the application's thread; the loop awaits its outcome."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], loop: asyncio.AbstractEventLoop) -> None:
         self._function = function

@@ -16,16 +16,18 @@ from kavka.common.types import TopicPartition
 
 Taken = tuple[dict[TopicPartition, list[ConsumerRecord]], dict[TopicPartition, OffsetAndMetadata]]
 
-# The size of values at which columns are returned: larger columns do not fit into the processor's
-# caches, which costs more than fewer calls save.
+# Columns are returned once their values reach this size. Larger columns exceed the caches of the
+# CPU, which costs more than the fewer calls save.
 COLUMNS_SIZE = 2 * 1024 * 1024
+# The room for a batch that exceeds COLUMNS_SIZE.
 BATCH_SIZE = 64 * 1024
-# Parked responses are checked for outdated ones from this number on.
+# The number of parked responses from which outdated ones are removed.
 MIN_PARKED = 16
 
 
 class WholeBatch(NamedTuple):
-    """An undecoded batch. Its records from `first` up to, not including, `end` are in the range."""
+    """An undecoded batch. Its offsets from `first` up to, but not including, `end` were
+    requested."""
 
     first: int
     end: int
@@ -34,10 +36,11 @@ class WholeBatch(NamedTuple):
 
 class FetchBuffer:
     """Owns fetched data in fetch order. The loop appends and the polling thread takes from the
-    front; a deque needs no lock for that.
+    front, for which a deque needs no lock.
 
-    The loop sets `needs_room` if it would fetch with more room; the polling thread then calls
-    `on_room` after taking data. Data of paused and held partitions is parked until `resume`.
+    The loop sets `needs_room` when a full buffer keeps it from fetching. The polling thread then
+    calls `on_room` after it has taken data. Data of paused and held partitions is parked until
+    `resume`.
     """
 
     def __init__(self, key: Convert | None, value: Convert | None, on_room: Callable[[], object]) -> None:
@@ -47,11 +50,11 @@ class FetchBuffer:
         self._queue: deque[Fetched] = deque()
         self._parked: deque[Fetched] = deque()
         self._park_limit = MIN_PARKED
-        # Decoded records, starting with one that cannot be deserialized.
-        self._rest: list[ConsumerRecord] = []
-        self._rest_of: Fetched | None = None
+        self._undeserialized: list[ConsumerRecord] = []
+        """Decoded records of `_undeserialized_from`. The first one cannot be deserialized."""
+        self._undeserialized_from: Fetched | None = None
         self.in_progress: dict[TopicPartition, int] = {}
-        """By partition: the position before the records taken since `Unread` cleared it."""
+        """The dict of `Unread`: the position of each partition before the records in progress."""
         self.needs_room = False
         self.records = 0
         self.bytes = 0
@@ -71,9 +74,10 @@ class FetchBuffer:
         self._queue.extendleft(reversed(parked))
 
     def take(self, limit: int) -> Taken:
-        """Take up to `limit` records. Raises an error of the data if no records precede it."""
+        """Take up to `limit` records. Returns the records and the next offsets by partition. Raises
+        an error of the data if no records precede it."""
         records: dict[TopicPartition, list[ConsumerRecord]] = {}
-        after: dict[TopicPartition, OffsetAndMetadata] = {}
+        next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         queue = self._queue
         while limit > 0 and queue:
             fetched = queue[0]
@@ -84,7 +88,7 @@ class FetchBuffer:
             if out is None:
                 out = []
             try:
-                done = self._take(fetched, out, limit)
+                count = self._take(fetched, out, limit)
             except KafkaError:
                 if records:
                     break
@@ -93,22 +97,26 @@ class FetchBuffer:
                 records[state.tp] = out
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
             self.in_progress.setdefault(state.tp, state.position)
-            state.position = fetched.next_offset if self._rest_of is not fetched else self._rest[0].offset
-            if done:
-                after[state.tp] = OffsetAndMetadata(state.position, "", state.epoch if state.epoch >= 0 else None)
-                self.records += done
-            limit -= done
-            if self._rest_of is fetched:
+            state.position = (
+                fetched.next_offset if self._undeserialized_from is not fetched else self._undeserialized[0].offset
+            )
+            if count:
+                next_offsets[state.tp] = OffsetAndMetadata(
+                    state.position, "", state.epoch if state.epoch >= 0 else None
+                )
+                self.records += count
+            limit -= count
+            if self._undeserialized_from is fetched:
                 break
             if fetched.exhausted:
                 self._remove_first(fetched, state)
-            elif limit > 0 and done:
+            elif limit > 0 and count:
                 # The next batch is invalid: raise the error when no records precede it.
                 break
-        return records, after
+        return records, next_offsets
 
     def take_columns(self, limit: int) -> Columns | None:
-        """Like `take`, into columns, without deserializing; None if there are no records."""
+        """Like `take`, but return columns of serialized data; None if there are no records."""
         out: Columns | None = None
         queue = self._queue
         while limit > 0 and queue:
@@ -119,22 +127,22 @@ class FetchBuffer:
             columns = (
                 Columns(min(self._available_bytes(), COLUMNS_SIZE + BATCH_SIZE), COLUMNS_SIZE) if out is None else out
             )
-            if self._rest_of is fetched:
+            if self._undeserialized_from is fetched:
                 self._rewind(fetched)
             rows = columns.rows
             try:
-                done = fetched.take_columns(columns, limit)
+                count = fetched.take_columns(columns, limit)
             except KafkaError:
                 if out is not None:
                     break
                 raise
             if columns.rows > rows:
                 out = columns
-                self.records += done
+                self.records += count
             state.epoch = fetched.epoch if fetched.epoch >= 0 else state.epoch
             self.in_progress.setdefault(state.tp, state.position)
             state.position = fetched.next_offset
-            limit -= done
+            limit -= count
             if not fetched.exhausted:
                 break
             self._remove_first(fetched, state)
@@ -169,10 +177,10 @@ class FetchBuffer:
         return out or None
 
     def _available_bytes(self) -> int:
-        """About the size of the first two responses. Uses indexes, since the loop may append to the
-        deque, which would break an iteration."""
+        """The approximate size of the first two responses. Uses indexes, since the loop may append
+        to the deque, which would break an iteration."""
         queue = self._queue
-        return sum(queue[at].end - queue[at].batch_end for at in range(min(2, len(queue))))
+        return sum(queue[index].end - queue[index].batch_end for index in range(min(2, len(queue))))
 
     def _is_usable(self, fetched: Fetched, state: PartitionState) -> bool:
         if fetched.version != state.version:
@@ -184,8 +192,8 @@ class FetchBuffer:
         return True
 
     def _park(self, fetched: Fetched) -> None:
-        """Keep data until `resume`. Outdated data, as of partitions that were given up, is dropped
-        at times, since `resume` may never be called."""
+        """Keep data until `resume`. Since `resume` may never be called, outdated data, for example
+        of revoked partitions, is dropped whenever the number of responses has doubled."""
         parked = self._parked
         parked.append(fetched)
         if len(parked) >= self._park_limit:
@@ -203,17 +211,17 @@ class FetchBuffer:
     def _take(self, fetched: Fetched, out: list[ConsumerRecord], limit: int) -> int:
         if self._key is None and self._value is None:
             return fetched.take(out, limit)
-        if self._rest_of is fetched:
-            raw = self._rest
+        if self._undeserialized_from is fetched:
+            raw = self._undeserialized
         else:
             raw = []
             fetched.take(raw, limit)
-        self._rest, self._rest_of = [], None
+        self._undeserialized, self._undeserialized_from = [], None
         for index, record in enumerate(raw):
             try:
                 self._deserialize(record)
             except RecordDeserializationError:
-                self._rest, self._rest_of = raw[index:], fetched
+                self._undeserialized, self._undeserialized_from = raw[index:], fetched
                 if not index and not out:
                     raise
                 out += raw[:index]
@@ -222,9 +230,10 @@ class FetchBuffer:
         return len(raw)
 
     def _rewind(self, fetched: Fetched) -> None:
-        """Return to the first record that was not deserialized: columns need no deserializer."""
-        offset = self._rest[0].offset
-        self._rest, self._rest_of = [], None
+        """Return to the first record that was not deserialized, since columns are not
+        deserialized."""
+        offset = self._undeserialized[0].offset
+        self._undeserialized, self._undeserialized_from = [], None
         fetched.rewind(offset)
 
     def _deserialize(self, record: ConsumerRecord) -> None:

@@ -8,13 +8,13 @@ started by `poll`:
 - `_heartbeats` wakes at each heartbeat interval, and when JoinGroup has succeeded. A response that
   announces a rebalance makes the next poll start `_rebalance`.
 
-Assignors that are not cooperative revoke all partitions before JoinGroup. Cooperative ones revoke
-only partitions of unsubscribed topics then; partitions that move to another member are revoked when
-the assignment arrives, after which the member joins once more.
+With assignors that are not cooperative, a member revokes all partitions before JoinGroup. With
+cooperative assignors it revokes only partitions of unsubscribed topics. When the assignment
+arrives, it revokes the partitions that move to another member, and joins again.
 
 JoinGroup may take as long as the slowest member's max.poll.interval.ms, and a broker responds to
 the requests of a connection in order. JoinGroup and SyncGroup therefore use a separate connection,
-so that commits and heartbeats do not wait behind them.
+so that commits and heartbeats do not wait for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kavka.client.config import ClientConfig
 from kavka.client.consumer import assignors, embedded
 from kavka.client.consumer.assignors import Assignment, Subscription
 from kavka.client.consumer.classic_leader import GroupLeader
-from kavka.client.consumer.coordinator import Identity
+from kavka.client.consumer.coordinator import NO_MEMBER, Identity
 from kavka.client.consumer.errors import CommitFailed, RebalanceInProgress
 from kavka.client.consumer.member import ASSIGNED, LOST, REVOKED, Host, Member, Retry, describe, names
 from kavka.client.consumer.member_states import CLASSIC_TRANSITIONS, MemberState
@@ -47,12 +47,13 @@ logger = logging.getLogger(__name__)
 
 JOIN_CHANNEL = "join"
 LEAVES_BY_LIST_FROM = 3
-# Seconds beyond the rebalance timeout after which JoinGroup and SyncGroup time out.
-JOIN_LAPSE = 5.0
+# JoinGroup and SyncGroup time out this many seconds after the rebalance timeout.
+JOIN_TIMEOUT_MARGIN = 5.0
 
 _MEMBER_UNKNOWN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 # After these errors the member keeps its id. Without the id, a static member would replace the
-# instance that has just replaced it, and a dynamic one would make the group wait for its old id.
+# instance that has just replaced it, and a dynamic member would make the group wait for the
+# previous id.
 _KEEPS_ID = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID})
 _TRANSIENT = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
 _MAY_COMMIT = frozenset({MemberState.STABLE, MemberState.LEAVING})
@@ -72,21 +73,21 @@ class ClassicMember(Member):
         self._session_timeout = config.seconds("session.timeout.ms")
         self._heartbeat_interval = config.seconds("heartbeat.interval.ms")
         self._rejoin_reason = "the consumer starts"
-        """Empty while the member need not join."""
+        """Empty if the member does not need to join."""
         self._leader = GroupLeader(
             self.group_id, self.assignors, host.cluster, host.subscriptions, self._session_timeout / 2
         )
         self._is_leader = False
         self._joined_topics: frozenset[str] | None = None
-        """The subscription that the current assignment is for."""
+        """The subscription at the time of the current assignment."""
         self._rebalance_task: asyncio.Task[None] | None = None
         self._heartbeat_task: asyncio.Task[None] | None = None
 
-    # --- for the coordinator's other requests
+    # --- for requests to the coordinator
 
     def committer(self) -> Identity:
         if not self.host.subscriptions.uses_group:
-            return Identity(instance_id=None)
+            return NO_MEMBER
         if self.state not in _MAY_COMMIT:
             if self.generation >= 0 or self.is_rebalancing:
                 raise RebalanceInProgress("the offsets were not committed: the group rebalances; poll and commit again")
@@ -134,9 +135,10 @@ class ClassicMember(Member):
         owned = list(self.host.subscriptions.partitions) if self.host.subscriptions.uses_group else []
         await self._give_up(owned, REVOKED if self.generation >= 0 else LOST)
         self._transition(MemberState.LEAVING)
-        if self.instance_id is None if leave_group is None else leave_group:
-            left = max(0.001, min(self.coordinator.timeout, deadline - time.monotonic()))
-            await self._send_leave(left, "the consumer is closed or unsubscribed")
+        should_leave = self.instance_id is None if leave_group is None else leave_group
+        if should_leave:
+            remaining = max(0.001, min(self.coordinator.timeout, deadline - time.monotonic()))
+            await self._send_leave(remaining, "the consumer is closed or unsubscribed")
         self._reset("the consumer subscribed again")
         # A commit that was in flight may have fenced the member.
         self._transition(MemberState.LEAVING)
@@ -216,8 +218,8 @@ class ClassicMember(Member):
         self._rebalance_task = None
 
     async def _match_pattern(self, refresh: bool = False) -> None:
-        """Match a pattern against the metadata of all topics before joining. A member that joins
-        without it would make the whole group rebalance twice."""
+        """Match a pattern against the metadata of all topics before joining. Otherwise the first
+        match after joining would make the whole group rebalance again."""
         cluster, subscriptions = self.host.cluster, self.host.subscriptions
         while subscriptions.mode is Mode.PATTERN and (refresh or not subscriptions.matched):
             await cluster.wait_for_update(cluster.request_update(), None)
@@ -241,7 +243,7 @@ class ClassicMember(Member):
         self._transition(MemberState.PREPARING_REBALANCE)
 
     async def _join_and_sync(self) -> tuple[bytes, frozenset[str]]:
-        """Return the encoded assignment and the subscribed topics that it is for."""
+        """Return the encoded assignment, and the topics that were subscribed when it was made."""
         topics = self.host.subscriptions.topics
         reason, self._rejoin_reason = self._rejoin_reason, ""
         self._transition(MemberState.PREPARING_REBALANCE)
@@ -319,8 +321,8 @@ class ClassicMember(Member):
 
     async def _send(self, request: TopMessage) -> Any:
         """Send JoinGroup or SyncGroup. The coordinator responds when all members have joined or the
-        leader has sent the assignments, at the latest after the rebalance timeout."""
-        timeout = max(self.coordinator.timeout, self._max_poll_interval + JOIN_LAPSE)
+        leader has sent the assignments, or when the rebalance timeout expires."""
+        timeout = max(self.coordinator.timeout, self._max_poll_interval + JOIN_TIMEOUT_MARGIN)
         node = await self.coordinator.find()
         try:
             return await self.host.cluster.request(node, request, timeout=timeout, channel=JOIN_CHANNEL)
@@ -375,29 +377,30 @@ class ClassicMember(Member):
 
     async def _heartbeats(self) -> None:
         last_response = time.monotonic()
-        due = last_response + self._heartbeat_interval
+        next_heartbeat = last_response + self._heartbeat_interval
         while True:
-            await self._sleep(min(due - time.monotonic(), self._heartbeat_interval))
+            await self._sleep(min(next_heartbeat - time.monotonic(), self._heartbeat_interval))
             now = time.monotonic()
             if self.generation < 0 or self.state is MemberState.PREPARING_REBALANCE:
-                last_response, due = now, now + self._heartbeat_interval
+                last_response, next_heartbeat = now, now + self._heartbeat_interval
                 continue
             if self._exceeds_poll_interval():
                 await self._leave_as_too_slow()
                 continue
-            if now < due:
+            if now < next_heartbeat:
                 continue
             if now - last_response > self._session_timeout:
                 # The session has expired, or the coordinator has failed.
                 self.coordinator.forget()
                 last_response = now
-            due = now + self._heartbeat_interval
+            next_heartbeat = now + self._heartbeat_interval
             if await self._heartbeat():
                 last_response = time.monotonic()
             else:
-                due = time.monotonic() + min(self.coordinator.backoff.delay(1), self._heartbeat_interval)
+                next_heartbeat = time.monotonic() + min(self.coordinator.backoff.delay(1), self._heartbeat_interval)
 
     async def _heartbeat(self) -> bool:
+        """Send a heartbeat. Returns False if it must be repeated after a backoff."""
         identity = self.identity()
         request = HeartbeatRequest(
             group_id=self.group_id,
@@ -432,7 +435,7 @@ class ClassicMember(Member):
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
         elif not error.retriable:
             self.host.fail(KafkaError(error.code, f"group {self.group_id}: {error}"))
-        return error.retriable is False
+        return not error.retriable
 
     async def _leave_as_too_slow(self) -> None:
         self._log_poll_interval_exceeded()

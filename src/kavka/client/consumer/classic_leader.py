@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 
 class GroupLeader:
-    """Owns `partition_counts`: the number of partitions by topic that the last assignment of this
-    leader used, None while another member leads. Runs on the loop."""
+    """Owns `partition_counts`, the partition count of each topic in the last assignment of this
+    leader. It is None while another member leads. Runs on the loop."""
 
     def __init__(
         self, group_id: str, loaded: Sequence[Any], cluster: Cluster, subscriptions: Subscriptions, timeout: float
@@ -82,7 +82,7 @@ class GroupLeader:
         ]
 
     async def _load_metadata(self, topics: frozenset[str]) -> None:
-        """Fetch metadata of the topics of all members. Topics that do not exist stay unknown."""
+        """Fetch metadata of the topics of all members. Topics that do not exist are ignored."""
         cluster = self._cluster
         subscriptions = self._subscriptions
         subscriptions.group_topics = topics

@@ -1,4 +1,4 @@
-"""Commits of a consumer: those of the application, and automatic ones.
+"""Commits of a consumer, by the application and automatic.
 
 Runs on the loop, except for `consumed` and `parse_offsets`, which the application's thread may also
 call. Asynchronous commits are tasks; the next poll calls their callbacks (`run_callbacks`).
@@ -29,12 +29,13 @@ CommitCallback = Callable[[dict[TopicPartition, OffsetAndMetadata], BaseExceptio
 
 _NEVER = float("inf")
 # Seconds to defer an automatic commit while the group rebalances.
-_AFTER_REBALANCE = 0.1
+_REBALANCE_DELAY = 0.1
 
 
 class Commits:
-    """Owns the commits in flight and their pending callbacks. With `auto`, consumed positions are
-    committed automatically, next at `next_auto`. For the callables see ConsumerCore."""
+    """Owns the commits in flight and their pending callbacks. If `auto` is set, consumed positions
+    are committed automatically, the next time at `next_auto`. ConsumerCore documents the
+    callables."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class Commits:
     # --- offsets to commit
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The consumed position of each partition. Call it from the polling thread, or while that
-        waits."""
+        """The consumed position of each partition. Call it from the polling thread, or while the
+        polling thread waits."""
         unread = self._unread.first()
         return {
             tp: OffsetAndMetadata(unread.get(tp, state.position), "", state.epoch if state.epoch >= 0 else None)
@@ -93,10 +94,10 @@ class Commits:
         if isinstance(offsets, TopicPartition):
             offsets = (offsets,)
         consumed = self.consumed()
-        chosen = [TopicPartition(*tp) for tp in offsets]
-        for tp in chosen:
+        requested = [TopicPartition(*tp) for tp in offsets]
+        for tp in requested:
             self._subscriptions.state(tp)
-        return {tp: consumed[tp] for tp in chosen if tp in consumed}
+        return {tp: consumed[tp] for tp in requested if tp in consumed}
 
     # --- commits of the application
 
@@ -112,9 +113,9 @@ class Commits:
 
     def commit_async(self, offsets: Any, callback: CommitCallback | None = None) -> None:
         self.check_group()
-        chosen = self.parse_offsets(offsets)
-        self._unread.committed(chosen)
-        self._start(chosen, callback)
+        requested = self.parse_offsets(offsets)
+        self._unread.committed(requested)
+        self._start(requested, callback)
 
     async def committed(
         self, partitions: Collection[TopicPartition], deadline: float
@@ -125,7 +126,7 @@ class Commits:
     # --- automatic commits
 
     def start_auto_commit(self) -> None:
-        """Partitions are assigned: start the interval of automatic commits."""
+        """Start the interval of automatic commits. Called when partitions are assigned."""
         if self.auto and self.next_auto == _NEVER:
             self.next_auto = time.monotonic() + self._interval
 
@@ -134,7 +135,7 @@ class Commits:
         if now < self.next_auto or not self.auto:
             return
         if self._is_rebalancing():
-            self.next_auto = now + min(self._interval, _AFTER_REBALANCE)
+            self.next_auto = now + min(self._interval, _REBALANCE_DELAY)
             return
         self.next_auto = now + self._interval
         offsets = self.consumed()

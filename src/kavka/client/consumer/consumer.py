@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _NO_LIMIT = 1 << 62
 # Timeout in seconds of the polls of an iteration; it only affects metrics.
-_ITERATION = 1.0
+_ITERATION_TIMEOUT = 1.0
 
 
 class Consumer(Generic[K, V]):
@@ -54,18 +54,19 @@ class Consumer(Generic[K, V]):
             for record in consumer:
                 print(record.key, record.value)
 
-    Not thread-safe: a call of another thread while a first thread is in a method raises
-    ConcurrentAccess, except `wakeup`. Fetches and heartbeats run in a background thread. Listeners,
-    callbacks, interceptors and deserializers run in the application's thread, inside its calls.
+    Not thread-safe: a method raises ConcurrentAccess while another thread is in a method. Only
+    `wakeup` may be called from any thread. Fetches and heartbeats run in a background thread.
+    Listeners, callbacks, interceptors and deserializers run in the application's thread, inside its
+    calls.
 
     When an exception leaves the `with` block, the automatic commit excludes the records that the
-    application was processing: the last record of an iteration, or those of the last poll. `close`
-    commits them, as in Java. A consumer that is dropped without `close` issues a ResourceWarning
-    and leaves its group in the background, without a commit.
+    application was processing: the last record of an iteration, or the records of the last poll.
+    An explicit `close` commits them, as in Java. A consumer that is dropped without `close` issues
+    a ResourceWarning and leaves its group in the background, without a commit.
 
-    Times are in seconds. A call without a timeout uses `default.api.timeout.ms`; KafkaTimeout is
-    raised after it. Partitions are TopicPartition or (topic, number). Settings:
-    `consumer_config.py`.
+    Times are in seconds. A call without a timeout uses `default.api.timeout.ms`, and raises
+    KafkaTimeout when it expires. A partition is a TopicPartition or (topic, number). See
+    `consumer_config.py` for the settings.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerSettings[K, V]]) -> None:
@@ -73,7 +74,7 @@ class Consumer(Generic[K, V]):
         events = self._events = BackgroundEvents()
         self._woken = False
         self._mutex = threading.Lock()
-        self._user = 0
+        self._owner = 0
         self._depth = 0
         core = self._core = ConsumerCore(settings, events.call_user, events.wake_poll, lambda: events.on_room())
         self._unread = self._core.unread
@@ -128,7 +129,7 @@ class Consumer(Generic[K, V]):
         that stay assigned keep their position."""
         with self._acquire():
             requested = to_partitions(partitions)
-            # This commits the consumed positions of the old assignment.
+            # `assign` commits the consumed positions of the previous assignment, so `keep` follows.
             self._run(self._core.assign(requested))
             self._unread.keep(requested)
 
@@ -168,18 +169,18 @@ class Consumer(Generic[K, V]):
             return self._poll(timeout, self._limit if max_records is None else max_records)
 
     def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch | None:
-        """Like `poll`, as an Arrow batch with the columns topic, partition, offset, timestamp,
-        timestamp_type, key, value and headers. Keys and values are bytes; deserializers and
-        interceptors are not called, and no Python object is created per record. None if no records
-        arrive in time. The size is that of the fetched data, not `max.poll.records`. Requires
-        pyarrow (`kavka[arrow]`)."""
+        """Like `poll`, but return an Arrow batch with the columns topic, partition, offset,
+        timestamp, timestamp_type, key, value and headers, or None if no records arrive in time.
+        Keys and values are bytes; deserializers and interceptors are not called, and no Python
+        object is created per record. The size of the fetched data limits the batch, not
+        `max.poll.records`. Requires pyarrow (`kavka[arrow]`)."""
         from kavka.client.consumer.arrow import record_batch
 
         columns = self.poll_columns(timeout, max_records)
         return None if columns is None else record_batch(columns)
 
     def poll_columns(self, timeout: float = 0.0, max_records: int | None = None) -> Columns | None:
-        """Like `poll_arrow`, as the underlying columns, which do not require pyarrow."""
+        """Like `poll_arrow`, but return the underlying columns, which do not require pyarrow."""
         with self._acquire():
             self._refetch_unread()
             limit = _NO_LIMIT if max_records is None else max_records
@@ -191,7 +192,7 @@ class Consumer(Generic[K, V]):
         while not self._core.closing:
             if not self._unread:
                 with self._acquire():
-                    records = self._poll(_ITERATION, self._limit)
+                    records = self._poll(_ITERATION_TIMEOUT, self._limit)
                 self._unread.set(records)
             yield from self._unread
 
@@ -222,10 +223,10 @@ class Consumer(Generic[K, V]):
                 result = take()
                 if result is not None:
                     return result
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     return None
-                self._wait(left)
+                self._wait(remaining)
         finally:
             core.in_poll = False
             core.last_poll = time.monotonic()
@@ -271,25 +272,26 @@ class Consumer(Generic[K, V]):
     def lag(self, partition: Partition, timeout: float | None = None) -> int: ...
 
     def lag(self, partition: Partition | None = None, timeout: float | None = None) -> dict[TopicPartition, int] | int:
-        """The number of records after the position of a partition; without a partition, of all
-        assigned partitions. Uses the end of the last fetch; looks the end up before the first."""
+        """The number of offsets between the position of a partition and its end; without a
+        partition, by partition for all assigned ones. The end is that of the last fetch; before the
+        first fetch it is looked up."""
         with self._acquire():
             requested = [] if partition is None else [to_partition(partition)]
             lags = self._run(self._core.queries.lag(requested, self._core.deadline(timeout)), wakes=True)
             return lags if partition is None else lags[requested[0]]
 
     def current_lag(self, partition: Partition) -> int | None:
-        """Like `lag`, as of the last fetch, without a request; None before the first fetch."""
+        """Like `lag`, but without a request. Returns None before the first fetch."""
         with self._acquire():
             return self._call_on_loop(self._core.queries.current_lag, to_partition(partition))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition: the first record with this timestamp (ms since 1970) or a later one; None
-        if there is none."""
+        """For each partition, the first record with this timestamp (ms since 1970) or a later one,
+        or None if there is no such record."""
         with self._acquire():
-            requested = {to_partition(tp): when for tp, when in times.items()}
+            requested = {to_partition(tp): timestamp for tp, timestamp in times.items()}
             return self._run(self._core.queries.offsets_for_times(requested, self._core.deadline(timeout)), wakes=True)
 
     def beginning_offsets(self, partitions: Partitions, timeout: float | None = None) -> dict[TopicPartition, int]:
@@ -310,8 +312,9 @@ class Consumer(Generic[K, V]):
     # --- commits
 
     def commit_sync(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
-        """Commit and wait: all consumed positions, those of some partitions (a list), or offsets by
-        partition (a mapping). An offset is that of the next record to read.
+        """Commit, and wait for the response. `offsets` is None for all consumed positions, a list
+        of partitions whose positions to commit, or a mapping from partitions to offsets. A
+        committed offset is that of the next record to read.
 
         Raises CommitFailed if the consumer is no longer a member of the group, and
         RebalanceInProgress if it must poll first."""
@@ -328,7 +331,7 @@ class Consumer(Generic[K, V]):
     def committed(
         self, partitions: Partitions, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of the group; None for partitions without one."""
+        """The group's committed offsets; None for partitions without a committed offset."""
         with self._acquire():
             requested = to_partitions(partitions)
             return self._run(self._core.commits.committed(requested, self._core.deadline(timeout)), wakes=True)
@@ -346,7 +349,7 @@ class Consumer(Generic[K, V]):
             return self._run(self._core.list_topics(self._core.deadline(timeout)), wakes=True)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """For `Producer.send_offsets_to_transaction`."""
+        """The metadata that `Producer.send_offsets_to_transaction` requires."""
         with self._acquire():
             return self._core.group_metadata()
 
@@ -400,22 +403,22 @@ class Consumer(Generic[K, V]):
     # --- exclusive access
 
     def _acquire(self) -> _Guard:
-        me = threading.get_ident()
+        thread_id = threading.get_ident()
         # A listener may still use the consumer while it is being closed.
-        if self._core.closed or (self._core.closing and self._user != me):
+        if self._core.closed or (self._core.closing and self._owner != thread_id):
             raise ClientClosed("the consumer is closed")
         self._io.check()
-        if self._user != me:
+        if self._owner != thread_id:
             if not self._mutex.acquire(blocking=False):
                 raise ConcurrentAccess("the consumer is not thread-safe: another thread is in one of its methods")
-            self._user = me
+            self._owner = thread_id
         self._depth += 1
         return _Guard(self)
 
     def _release(self) -> None:
         self._depth -= 1
         if not self._depth:
-            self._user = 0
+            self._owner = 0
             self._mutex.release()
 
     # --- calls between the application's thread and the loop
@@ -457,7 +460,7 @@ class Consumer(Generic[K, V]):
         return self._run(call())
 
     def _wait(self, seconds: float) -> None:
-        """Wait for an event of the loop, at most this long."""
+        """Wait up to this time for an event of the loop."""
         self._events.is_waiting = True
         if self._core.buffer or self._core.has_poll_work or self._woken:
             self._events.is_waiting = False

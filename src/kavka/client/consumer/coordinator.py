@@ -37,19 +37,20 @@ from kavka.protocol.primitives import ZERO_UUID, TopMessage
 logger = logging.getLogger(__name__)
 
 CHANNEL = "group"
+# The first versions of OffsetFetch with a list of groups, and of OffsetFetch and OffsetCommit with
+# topic ids.
 GROUPS_FROM = 8
 TOPIC_IDS_FROM = 10
-MEMBER_EPOCHS_FROM = 9
 
-_NOT_HERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_ELSEWHERE = _NOT_HERE | {ErrorCode.REQUEST_TIMED_OUT}
+_COORDINATOR_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_LOOK_UP_AGAIN = _COORDINATOR_MOVED | {ErrorCode.REQUEST_TIMED_OUT}
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Identity(NamedTuple):
-    """The identity in a request. `generation` is the generation of a classic member, or the epoch
-    of a member of the consumer protocol (`modern`)."""
+    """The member that a request names. `generation` is the generation of a classic member, or the
+    epoch of a member of the consumer protocol (`modern`)."""
 
     generation: int = -1
     member_id: str = ""
@@ -61,15 +62,15 @@ NO_MEMBER = Identity()
 
 
 class Membership:
-    """The part of a group member that commits need. This base is a consumer that only commits and
-    is not a member."""
+    """The interface of a group member for commits. This base class is a consumer that commits
+    without being a member."""
 
     def identity(self) -> Identity:
         return NO_MEMBER
 
     def committer(self) -> Identity:
-        """The identity for a commit. Raises CommitFailed or RebalanceInProgress if none is allowed
-        now."""
+        """The identity for a commit. Raises CommitFailed or RebalanceInProgress if the member may
+        not commit now."""
         return self.identity()
 
     def identity_rejected(self, identity: Identity, code: ErrorCode) -> None:
@@ -77,7 +78,7 @@ class Membership:
 
 
 class Coordinator:
-    """Owns the id of the broker that coordinates the group. Any task on the loop may call it."""
+    """Owns the id of the group's coordinator. Any task on the loop may call it."""
 
     def __init__(self, config: ClientConfig, cluster: Cluster, metrics: ConsumerMetrics) -> None:
         self.group_id: str | None = config["group.id"]
@@ -93,7 +94,7 @@ class Coordinator:
     # --- discovery
 
     async def find(self, timeout: float | None = None) -> int:
-        """The id of the coordinator; looks it up if it is unknown."""
+        """Return the coordinator's broker id. Looks it up if it is unknown."""
         if self.group_id is None:
             raise IllegalState("group.id is not set: this consumer has no group")
         limit = self.timeout if timeout is None else timeout
@@ -107,25 +108,27 @@ class Coordinator:
             raise KafkaTimeout(f"no coordinator for {self.group_id} within {limit:g} s{reason}") from None
         try:
             if self.node is None or self.node not in self.cluster.nodes:
-                left = max(0.001, deadline - time.monotonic())
-                self.node = (await self.cluster.find_coordinator(self.group_id, GROUP, timeout=left)).id
+                remaining = max(0.001, deadline - time.monotonic())
+                self.node = (await self.cluster.find_coordinator(self.group_id, GROUP, timeout=remaining)).id
             return self.node
         finally:
             self._finding.release()
 
     def forget(self) -> None:
-        """Look the coordinator up again before the next request."""
+        """Make the next request look up the coordinator."""
         self.node = None
 
     def has_moved(self, code: int) -> bool:
-        """Whether the code says that another broker is the coordinator; if so, forget this one."""
-        if code in _NOT_HERE:
+        """Whether the error code means that another broker is the coordinator. If so, the next
+        request looks it up."""
+        if code in _COORDINATOR_MOVED:
             self.forget()
             return True
         return False
 
     async def send(self, request: TopMessage, *, timeout: float | None = None, max_version: int | None = None) -> Any:
-        """Send a request without retries. After a failure the coordinator is looked up again."""
+        """Send a request without retries. After a failure, the next request looks up the
+        coordinator."""
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         node = await self.find(limit)
@@ -135,13 +138,13 @@ class Coordinator:
             )
 
     async def version_of(self, api_key: int, max_version: int | None = None, timeout: float | None = None) -> int:
-        """The version of a request that the coordinator supports."""
+        """The highest version of a request that this client and the coordinator support."""
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         node = await self.find(limit)
-        left = max(0.001, deadline - time.monotonic())
+        remaining = max(0.001, deadline - time.monotonic())
         with self._forget_on_failure(node):
-            connection = await self.cluster.connection(node, CHANNEL, timeout=left)
+            connection = await self.cluster.connection(node, CHANNEL, timeout=remaining)
         return connection.version_of(api_key, max_version)
 
     @contextmanager
@@ -157,9 +160,9 @@ class Coordinator:
         """Await `attempt(timeout)`; repeat it after retriable errors until the deadline."""
         failures = 0
         while True:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             try:
-                return await attempt(max(0.001, min(left, self.timeout)))
+                return await attempt(max(0.001, min(remaining, self.timeout)))
             except KafkaError as error:
                 if not error.retriable or self.cluster.closed:
                     raise
@@ -183,7 +186,7 @@ class Coordinator:
             return
         identity = self.membership.committer()
         ids = {tp.topic: self._topic_id(tp.topic) for tp in offsets}
-        by_id = ZERO_UUID not in ids.values()
+        uses_topic_ids = ZERO_UUID not in ids.values()
         request = OffsetCommitRequest(
             group_id=self.group_id or "",
             generation_id_or_member_epoch=identity.generation,
@@ -192,7 +195,7 @@ class Coordinator:
             topics=_commit_topics(offsets, ids),
         )
         started = time.monotonic()
-        response = await self.send(request, timeout=timeout, max_version=None if by_id else TOPIC_IDS_FROM - 1)
+        response = await self.send(request, timeout=timeout, max_version=None if uses_topic_ids else TOPIC_IDS_FROM - 1)
         self._metrics.commit_latency.add(time.monotonic() - started)
         names = {topic_id: name for name, topic_id in ids.items()}
         for topic in response.topics:
@@ -201,10 +204,10 @@ class Coordinator:
                 if partition.error_code:
                     self._on_commit_error(name, partition.partition_index, partition.error_code, identity)
 
-    def _on_commit_error(self, topic: str, partition: int, number: int, identity: Identity) -> None:
-        error = error_of(number)
+    def _on_commit_error(self, topic: str, partition: int, error_code: int, identity: Identity) -> None:
+        error = error_of(error_code)
         code = error.code
-        if code in _ELSEWHERE:
+        if code in _LOOK_UP_AGAIN:
             self.forget()
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         self.membership.identity_rejected(identity, code)
@@ -243,9 +246,9 @@ class Coordinator:
         for tp in partitions:
             by_topic.setdefault(tp.topic, []).append(tp.partition)
         ids = {topic: self._topic_id(topic) for topic in by_topic}
-        highest = None if ZERO_UUID not in ids.values() else TOPIC_IDS_FROM - 1
+        max_version = None if ZERO_UUID not in ids.values() else TOPIC_IDS_FROM - 1
         request = OffsetFetchRequest(require_stable=self._stable_only)
-        version = await self.version_of(OffsetFetchRequest.API_KEY, highest, timeout)
+        version = await self.version_of(OffsetFetchRequest.API_KEY, max_version, timeout)
         if version >= GROUPS_FROM:
             group = OffsetFetchRequestGroup(
                 group_id=self.group_id or "",
@@ -280,11 +283,11 @@ class Coordinator:
                     )
         return committed
 
-    def _check_fetch(self, number: int, identity: Identity) -> None:
-        if not number:
+    def _check_fetch(self, error_code: int, identity: Identity) -> None:
+        if not error_code:
             return
-        error = error_of(number)
-        if error.code in _ELSEWHERE:
+        error = error_of(error_code)
+        if error.code in _LOOK_UP_AGAIN:
             self.forget()
         if error.code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and identity.modern:
             self.membership.identity_rejected(identity, error.code)

@@ -2,25 +2,25 @@
 consumer.
 
 Everything but `poll_started` and the buffer's `take` runs on the event loop. A poll repeats three
-steps until it has records or its timeout ends:
+steps until it has records or its timeout expires:
 
 1. If `has_poll_work` is set, `run_poll_work` on the loop: raise errors of background tasks, run
    commit callbacks, start the member's tasks (`member.poll`), reset positions that are out of
    range, start the automatic commit, and run the poll tasks (`poll_tasks.py`).
 2. Take records from the buffer, in the application's thread.
-3. If there are none, wait until `wake_poll` is called: by the fetcher for new records, or by
-   `request_poll`.
+3. If there are none, wait for a call of `wake_poll`. The fetcher makes it for new records, and
+   `request_poll` for work of step 1.
 
-Background tasks never change the assignment and never call functions of the application. They wait
-for `run_in_poll`, which has the next poll do it:
+Background tasks never change the assignment and never call functions of the application. They
+submit such work with `run_in_poll`, and the next poll runs it:
 
-| task | started by | woken by | waits for a poll to |
+| task | started by | woken by | submits |
 |---|---|---|---|
 | heartbeats (`classic.py`, `modern.py`) | `member.poll` | its interval, a join | |
-| rebalance, reconciliation (same files) | `member.poll` | responses | revoke, assign, notify |
+| rebalance, reconciliation (same files) | `member.poll` | responses | revocation, assignment |
 | positions (`positions.py`) | assignment, seek, metadata | responses | reset after truncation |
-| fetches (`fetcher.py`) | room in the buffer, metadata | responses | reset the position |
-| commits (`commits.py`) | the application, the interval | responses | run callbacks |
+| fetches (`fetcher.py`) | room in the buffer, metadata | responses | errors of partitions |
+| commits (`commits.py`) | the application, the interval | responses | callbacks |
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 CallUser = Callable[..., Awaitable[Any]]
 
-# Seconds to leave the group for a consumer that the application dropped.
+# Timeout in seconds for a consumer that the application dropped to leave its group.
 _ABANDON_TIMEOUT = 5.0
 _FATAL_TOPIC_ERRORS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _CLASSIC_ONLY = ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms")
@@ -83,7 +83,7 @@ class ConsumerCore:
     def __init__(
         self, config: ClientConfig, call_user: CallUser, wake_poll: Callable[[], object], on_room: Callable[[], object]
     ) -> None:
-        _check(config)
+        _check_config(config)
         self.config = config
         self.cluster = Cluster(config, allow_auto_create=config["allow.auto.create.topics"])
         self.subscriptions = Subscriptions()
@@ -126,8 +126,8 @@ class ConsumerCore:
         )  # fmt: skip
         self.member: Member | None = None
         if self.group_id is not None:
-            modern = config["group.protocol"].lower() == "consumer"
-            self.member = ModernMember(config, self) if modern else ClassicMember(config, self)
+            uses_consumer_protocol = config["group.protocol"].lower() == "consumer"
+            self.member = ModernMember(config, self) if uses_consumer_protocol else ClassicMember(config, self)
             self.coordinator.membership = self.member
         self._errors: deque[BaseException] = deque()
         self._fetch_errors: dict[PartitionState, tuple[int, KafkaError]] = {}
@@ -154,7 +154,7 @@ class ConsumerCore:
             if self.member is not None:
                 if self.auto_commit and not self.subscriptions.uses_group:
                     await self.commit_positions(deadline)
-                await self._in_time(self.member.leave(deadline, leave_group=leave_group), deadline)
+                await self._leave_group(self.member, deadline, leave_group)
             await self.commits.run_callbacks()
             await self.fetcher.close(max(0.0, deadline - time.monotonic()))
         except KafkaError as error:
@@ -177,13 +177,12 @@ class ConsumerCore:
         self.auto_commit = False
         await self.close(_ABANDON_TIMEOUT if timeout is None else timeout)
 
-    async def _in_time(self, work: Awaitable[T], deadline: float) -> T | None:
+    async def _leave_group(self, member: Member, deadline: float, leave_group: bool | None) -> None:
         try:
             async with asyncio.timeout(max(0.01, deadline - time.monotonic()) + 0.5):
-                return await work
+                await member.leave(deadline, leave_group=leave_group)
         except TimeoutError:
             logger.warning("The consumer did not leave its group before the timeout of close")
-            return None
 
     def check_open(self) -> None:
         if self.closed:
@@ -192,7 +191,7 @@ class ConsumerCore:
     def deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self._default_timeout if timeout is None else timeout)
 
-    # --- for the parts of the consumer (`Host` in member.py documents these methods)
+    # --- called by the parts of the consumer; `Host` in member.py documents these methods
 
     async def commit_positions(self, deadline: float) -> None:
         await self.commits.commit_consumed(deadline)
@@ -254,8 +253,8 @@ class ConsumerCore:
     # --- poll
 
     def poll_started(self) -> None:
-        """Called in the application's thread when a poll starts: the records of earlier polls count
-        as processed."""
+        """Called in the application's thread when a poll starts. The records of earlier polls now
+        count as processed."""
         self.unread.polled()
         now = self.last_poll = time.monotonic()
         self.metrics.polls += 1
@@ -265,7 +264,7 @@ class ConsumerCore:
 
     async def run_poll_work(self, deadline: float, *, nested: bool = False) -> None:
         """Do the work of a poll other than taking records. Waits for poll tasks, not for records.
-        `nested`: the caller is a poll inside a listener that another poll has called."""
+        With `nested`, the caller is a poll inside a listener that another poll has called."""
         self.has_poll_work = False
         self._raise_failure()
         if self.subscriptions.mode is Mode.NONE:
@@ -289,7 +288,7 @@ class ConsumerCore:
                 raise error
 
     def _is_resolved(self, error: BaseException) -> bool:
-        """Whether the error is a missing offset that the application has set in the meantime."""
+        """Whether the error reports a missing offset that the application has set meanwhile."""
         if not isinstance(error, NoOffsetForPartition):
             return False
         states = [self.subscriptions.partitions.get(tp) for tp in error.partitions]
@@ -299,14 +298,14 @@ class ConsumerCore:
         while self._fetch_errors:
             state = next(iter(self._fetch_errors))
             version, error = self._fetch_errors.pop(state)
-            # This error may be raised; the next poll handles the others.
+            # If this error is raised, the next poll handles the remaining ones.
             self.has_poll_work |= bool(self._fetch_errors)
             if state.version != version or not state.assigned:
                 continue
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise error
-            # Records that were fetched earlier are returned first. If the offset is still out of
-            # range then, the next fetch reports it again.
+            # Polls return the records that were fetched earlier first. If the offset is still out
+            # of range afterwards, the next fetch reports it again.
             if state.position == state.next_offset:
                 self.positions.reset(state)
 
@@ -317,21 +316,21 @@ class ConsumerCore:
         for name in names:
             if not isinstance(name, str) or not name.strip():
                 raise ValueError(f"{name!r} is not a topic name")
-        self._need_group()
+        self._require_group()
         self.subscriptions.subscribe(names, listener)
-        self._subscribed()
+        self._on_subscription()
 
     def subscribe_pattern(self, pattern: str | re.Pattern[str], listener: Any) -> None:
-        self._need_group()
+        self._require_group()
         on_server = isinstance(self.member, ModernMember) and isinstance(pattern, str)
         try:
             compiled = pattern if on_server or not isinstance(pattern, str) else re.compile(pattern)
         except re.error as error:
             raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         self.subscriptions.subscribe_pattern(compiled, listener, on_server=on_server)
-        self._subscribed()
+        self._on_subscription()
 
-    def _subscribed(self) -> None:
+    def _on_subscription(self) -> None:
         self._follow_topics()
         if self.subscriptions.mode is Mode.PATTERN:
             self.cluster.request_update()
@@ -339,7 +338,7 @@ class ConsumerCore:
             self.member.subscription_changed()
         self.request_poll()
 
-    def _need_group(self) -> None:
+    def _require_group(self) -> None:
         if self.group_id is None:
             raise IllegalState("group.id is not set: a consumer without a group can only assign partitions")
 
@@ -405,7 +404,7 @@ class ConsumerCore:
 
     def enforce_rebalance(self, reason: str | None) -> None:
         if self.member is None or not self.subscriptions.uses_group:
-            raise IllegalState("this consumer has no group to rebalance: its partitions were assigned manually")
+            raise IllegalState("this consumer has no group to rebalance: it has no subscription")
         self.member.rejoin(reason or "requested by the application")
 
     async def list_topics(self, deadline: float) -> dict[str, list[PartitionMetadata]]:
@@ -444,7 +443,7 @@ class ConsumerCore:
         }
 
 
-def _check(config: ClientConfig) -> None:
+def _check_config(config: ClientConfig) -> None:
     if config["group.id"] is None and config.is_explicit("enable.auto.commit") and config["enable.auto.commit"]:
         raise ConfigError("enable.auto.commit", "requires a group.id")
     if config["group.protocol"].lower() == "consumer":
@@ -455,7 +454,7 @@ def _check(config: ClientConfig) -> None:
     if config.is_explicit("group.remote.assignor"):
         raise ConfigError("group.remote.assignor", "requires group.protocol=consumer")
     if config["group.id"] is None and config.is_explicit(assignors.NAME):
-        # Only validate the setting: a member of a group loads the assignors itself.
+        # This call only validates the setting; a member of a group loads the assignors itself.
         assignors.load(config[assignors.NAME], config.originals)
 
 

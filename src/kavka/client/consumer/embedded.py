@@ -1,5 +1,5 @@
-"""[pure] The embedded consumer protocol of JoinGroup and SyncGroup: subscriptions and assignments
-as bytes that begin with an int16 version."""
+"""[pure] The consumer protocol embedded in JoinGroup and SyncGroup: encoded subscriptions and
+assignments that begin with an int16 version."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class NoOffsetForPartition(_Local):
 
 
 class OffsetOutOfRange(_Local):
-    """The position is not in the log, and auto.offset.reset is none. `offsets` are the
-    positions."""
+    """The position is not in the log, and auto.offset.reset is none. `offsets` are the positions by
+    partition."""
 
     CODE = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -49,7 +49,7 @@ class OffsetOutOfRange(_Local):
 
 class LogTruncation(OffsetOutOfRange):
     """The log was truncated below the position, and auto.offset.reset is none. `diverging` are the
-    offsets at which the log diverges, None if the broker does not have them."""
+    offsets at which the log diverges from the read records; None if they are unknown."""
 
     def __init__(self, offsets: Mapping[TopicPartition, int], diverging: Mapping[TopicPartition, int | None]) -> None:
         super().__init__(offsets)

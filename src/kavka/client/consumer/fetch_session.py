@@ -3,9 +3,9 @@
 The broker stores partitions and offsets under a session id. The epoch numbers the requests of a
 session:
 
-- epoch 0: start a session with all partitions of the request; the id is 0, or that of a session to
-  replace
-- epoch n: add or change the named partitions, remove the forgotten ones, keep all others
+- epoch 0: start a session with all partitions of the request; a session id other than 0 names the
+  session to replace
+- epoch n: add or change the listed partitions, and remove the forgotten partitions
 - epoch -1: close the session
 """
 
@@ -34,35 +34,35 @@ class FetchTarget(NamedTuple):
 
 
 class FetchSession:
-    """Owns the state of the session with one broker."""
+    """Owns the client's state of the session with one broker."""
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = 0
         self.partitions: dict[TopicPartition, FetchTarget] = {}
-        """The partitions that the last request described to the broker."""
+        """The partitions of the session as of the last request."""
         self.names: dict[UUID, str] = {}
-        self._by_id = False
+        self._uses_topic_ids = False
 
     def request(self, targets: dict[TopicPartition, FetchTarget]) -> tuple[FetchRequest, int | None]:
-        """The request that fetches exactly these partitions, and the highest version to use (None:
-        any)."""
-        by_id = all(target.topic_id != ZERO_UUID for target in targets.values())
-        if by_id != self._by_id:
+        """Return the request that fetches exactly these partitions, and its highest version (None
+        for any version)."""
+        uses_topic_ids = all(target.topic_id != ZERO_UUID for target in targets.values())
+        if uses_topic_ids != self._uses_topic_ids:
             # A session uses either topic ids or names.
             self.epoch = 0
-            self._by_id = by_id
+            self._uses_topic_ids = uses_topic_ids
         forgotten: list[tuple[TopicPartition, UUID]] = []
         if self.epoch == 0:
             changed = targets
             self.names.clear()
         else:
-            before = self.partitions
-            changed = {tp: target for tp, target in targets.items() if before.get(tp) != target}
-            for tp, old in before.items():
-                new = targets.get(tp)
-                if new is None or new.topic_id != old.topic_id:
-                    forgotten.append((tp, old.topic_id))
+            previous = self.partitions
+            changed = {tp: target for tp, target in targets.items() if previous.get(tp) != target}
+            for tp, previous_target in previous.items():
+                target = targets.get(tp)
+                if target is None or target.topic_id != previous_target.topic_id:
+                    forgotten.append((tp, previous_target.topic_id))
         for tp, target in changed.items():
             self.names[target.topic_id] = tp.topic
         self.partitions = dict(targets)
@@ -72,7 +72,7 @@ class FetchSession:
             topics=_by_topic(changed),
             forgotten_topics_data=_forgotten(forgotten),
         )
-        return request, None if by_id else LAST_WITH_NAMES
+        return request, None if uses_topic_ids else LAST_WITH_NAMES
 
     def close_request(self) -> FetchRequest | None:
         """The request that closes the session; None if there is no session."""
@@ -98,8 +98,8 @@ class FetchSession:
         return True
 
     def failed(self) -> None:
-        """The request failed, so the broker's state is unknown. The next request replaces the
-        session."""
+        """Make the next request replace the session. Called after a request failed, since the
+        broker's state is then unknown."""
         self.epoch = 0
 
 

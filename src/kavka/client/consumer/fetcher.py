@@ -1,9 +1,9 @@
 """Prefetching: one fetch in flight for each broker with a partition that has room in the buffer.
 Runs on the loop.
 
-The buffer gets the undecoded bytes of a response; polls decode them. A partition with an error is
-not fetched for a backoff. Errors that need a decision, such as an offset out of range, are reported
-to the next poll.
+The buffer gets the undecoded bytes of a response; polls decode them. After an error, a partition is
+not fetched until a backoff expires. Errors that a poll must handle, such as an offset out of range,
+are reported to the next poll.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kavka.client.cluster import Cluster
@@ -33,9 +34,9 @@ logger = logging.getLogger(__name__)
 CHANNEL = "fetch"
 # The number of full responses per partition that the buffer may hold.
 MAX_PREFETCHED = 2
-# If max.partition.fetch.bytes is not set, the fetch size of a partition doubles up to this while
-# its responses are full and the application waits for them: with 1 MB, the time between responses
-# is a quarter of the total.
+# If max.partition.fetch.bytes is not set, the fetch size of a partition doubles up to this size
+# while its responses are full and the application waits for them. With 1 MB, a quarter of the time
+# passes between responses.
 MAX_FETCH_BYTES = 2 * 1024 * 1024
 
 _NEEDS_METADATA = frozenset(
@@ -56,7 +57,7 @@ _NEEDS_METADATA = frozenset(
 
 class Fetcher:
     """Owns the fetch sessions and the fetches in flight. `on_data` is called after data was added
-    to the buffer; `on_error(state, version, error)` for an error that a poll must handle."""
+    to the buffer, and `on_error(state, version, error)` for an error that a poll must handle."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Fetcher:
         self._cluster.on_update(lambda _cluster: self.wake())
 
     async def close(self, timeout: float) -> None:
-        """Close the sessions at the brokers, without retries."""
+        """Close the fetch sessions at the brokers, without retries."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -145,16 +146,16 @@ class Fetcher:
                     self._send(node, connection, states)
 
     def _by_node(self) -> dict[int, list[PartitionState]]:
-        """The partitions to fetch now, by broker."""
+        """The partitions that can be fetched now, by broker."""
         now = self._now()
         cluster = self._cluster
         nodes: dict[int, list[PartitionState]] = {}
-        room = self._max_bytes
-        stale = False
+        free_bytes = self._max_bytes
+        needs_metadata = False
         for state in self._subscriptions.partitions.values():
             buffered = state.fetched_bytes - state.drained_bytes
             if not state.paused:
-                room -= buffered
+                free_bytes -= buffered
             if state.position < 0 or state.paused or state.held or state.validating:
                 continue
             if buffered >= MAX_PREFETCHED * (state.fetch_bytes or self._partition_bytes):
@@ -165,7 +166,7 @@ class Fetcher:
                 continue
             topic = cluster.topics.get(state.topic)
             if topic is None or state.partition >= len(topic.partitions):
-                stale = True
+                needs_metadata = True
                 continue
             node = topic.partitions[state.partition].leader
             if state.preferred >= 0:
@@ -176,10 +177,10 @@ class Fetcher:
             if node in cluster.nodes:
                 nodes.setdefault(node, []).append(state)
             else:
-                stale = True
-        if stale:
+                needs_metadata = True
+        if needs_metadata:
             cluster.request_update()
-        if room <= 0:
+        if free_bytes <= 0:
             self._buffer.needs_room = True
             return {}
         return nodes
@@ -199,10 +200,10 @@ class Fetcher:
                 state.fetch_bytes or self._partition_bytes,
             )
             requested[state.tp] = state, state.version, state.next_offset
-        request, highest = session.request(targets)
+        request, max_version = session.request(targets)
         self._fill(request)
         try:
-            version = connection.version_of(FetchRequest.API_KEY, highest)
+            version = connection.version_of(FetchRequest.API_KEY, max_version)
         except KafkaError as error:
             self._on_unsupported(session, states, error)
             return
@@ -234,7 +235,7 @@ class Fetcher:
 
     def on_response(self, fetch: _PendingFetch, response: FetchResponse) -> None:
         self._in_flight.discard(fetch.node)
-        self._metrics.record_fetch(self._now() - fetch.sent)
+        self._metrics.fetch_latency.add(self._now() - fetch.sent)
         if not fetch.session.handle_response(response):
             error = error_of(response.error_code)
             logger.debug("Broker %s closed the fetch session: %s", fetch.node, error)
@@ -291,7 +292,7 @@ class Fetcher:
         records = data.records
         if records is None or not len(records):
             return 0
-        after, epoch, end = end_of_batches(records)
+        next_offset, epoch, end = end_of_batches(records)
         if end == 0:
             self._report_error(
                 state,
@@ -313,8 +314,8 @@ class Fetcher:
         if limit < self._max_fetch_bytes and fetched.size > limit // 2 and state.fetched_bytes == state.drained_bytes:
             state.fetch_bytes = min(2 * limit, self._max_fetch_bytes)
         state.fetched_bytes += fetched.size
-        if after > state.next_offset:
-            state.next_offset = after
+        if next_offset > state.next_offset:
+            state.next_offset = next_offset
         state.next_epoch = epoch
         self._buffer.append(fetched)
         return fetched.size
@@ -369,33 +370,24 @@ class Fetcher:
 def _keep_free_memory() -> None:
     """Make glibc keep the memory of consumed responses instead of returning it to the system.
 
-    glibc returns free memory at the end of the heap above twice the largest block that was mapped
-    and freed. Freeing a block of 4 MB raises that limit. Otherwise every poll allocates the same
-    pages again."""
+    glibc returns free memory at the end of the heap that exceeds twice the size of the largest
+    mapped block that was ever freed. Freeing a block of 4 MB raises this limit. Otherwise every
+    poll allocates the same pages again."""
     del bytearray(4 * 1024 * 1024)[:]
 
 
+@dataclass(slots=True, eq=False)
 class _PendingFetch:
     """The response handler of a fetch. It runs inside the read, without another loop iteration."""
 
-    __slots__ = ("_done", "fetcher", "node", "requested", "sent", "session", "version")
-
-    def __init__(
-        self,
-        fetcher: Fetcher,
-        node: int,
-        session: FetchSession,
-        requested: dict[TopicPartition, tuple[PartitionState, int, int]],
-        version: int,
-        sent: float,
-    ) -> None:
-        self.fetcher = fetcher
-        self.node = node
-        self.session = session
-        self.requested = requested
-        self.version = version
-        self.sent = sent
-        self._done = False
+    fetcher: Fetcher
+    node: int
+    session: FetchSession
+    requested: dict[TopicPartition, tuple[PartitionState, int, int]]
+    """By partition: its state, and the version and offset of the request."""
+    version: int
+    sent: float
+    _done: bool = False
 
     def done(self) -> bool:
         return self._done

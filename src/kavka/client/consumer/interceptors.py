@@ -1,4 +1,5 @@
-"""Interceptors of a consumer: they see polled records before the application does, and commits.
+"""Interceptors of a consumer. They process polled records before the application does, and are
+notified of commits.
 
     class Interceptor:
         def on_consume(self, records: Records) -> Records: ...

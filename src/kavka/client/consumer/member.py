@@ -1,4 +1,4 @@
-"""The parts that members of both group protocols share. See `member_states.py` for the states."""
+"""The base of the members of both group protocols. See `member_states.py` for the states."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ class Host(Protocol):
     in_poll: bool
 
     async def run_in_poll(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Have the next poll run `work`: only there may the assignment change and functions of the
-        application be called."""
+        """Make the next poll run `work`, and return its result. Only a poll may change the
+        assignment or call functions of the application."""
 
     async def notify_listener(self, event: str, partitions: Collection[TopicPartition]) -> None:
-        """Call the rebalance listener. Only in a poll task, or in a call of the application."""
+        """Call the rebalance listener. Allowed only in a poll task or in a call of the
+        application."""
 
     async def commit_positions(self, deadline: float) -> None:
         """Commit the consumed positions; a failure is only logged."""
@@ -79,7 +80,7 @@ class Member(Membership):
         self._tasks: list[asyncio.Task[None]] = []
         self._heartbeat_wakeup = asyncio.Event()
 
-    # --- for the coordinator's other requests
+    # --- for requests to the coordinator
 
     def identity(self) -> Identity:
         return Identity(self.generation, self.member_id, self.instance_id)
@@ -90,20 +91,21 @@ class Member(Membership):
     # --- for the consumer
 
     def poll(self) -> None:
-        """Called by every poll that runs tasks: start the background tasks that the state needs."""
+        """Start the background tasks that the state requires. Called by `run_poll_work`."""
         raise NotImplementedError
 
     def on_metadata(self) -> None:
-        """The cluster has newer metadata."""
+        """Called when the cluster has newer metadata."""
 
     def subscription_changed(self) -> None:
         self.host.request_poll()
 
     def rejoin(self, reason: str) -> None:
-        """The application asks for a rebalance."""
+        """Rejoin the group with the next poll. No effect in the consumer protocol, whose
+        coordinator decides when to rebalance."""
 
     async def leave(self, deadline: float, *, leave_group: bool | None = None) -> None:
-        """Give up all partitions and leave the group. The application waits for this call."""
+        """Give up all partitions and leave the group. Called while the application waits."""
         raise NotImplementedError
 
     @property
@@ -153,7 +155,8 @@ class Member(Membership):
         )  # fmt: skip
 
     def _hold_partitions(self) -> None:
-        """Return no more records of the owned partitions: other members may own them already."""
+        """Make polls return no more records of the owned partitions, since other members may own
+        them already."""
         for state in self.host.subscriptions.partitions.values():
             state.held = True
 
@@ -190,7 +193,7 @@ class Member(Membership):
 
 
 class Retry(Exception):
-    """A step of joining must be repeated, at once or after a backoff."""
+    """A step of joining must be repeated, immediately or after a backoff."""
 
     def __init__(self, reason: str, *, backoff: bool) -> None:
         super().__init__(reason)

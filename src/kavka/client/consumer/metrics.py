@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 
+@dataclass(slots=True)
 class Mean:
     """The mean and the maximum of all values."""
 
-    __slots__ = ("count", "largest", "total")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.largest = 0.0
+    count: int = 0
+    total: float = 0.0
+    largest: float = 0.0
 
     def add(self, value: float) -> None:
         self.count += 1
@@ -43,9 +42,6 @@ class ConsumerMetrics:
         self.last_heartbeat = 0.0
         self.polls = 0
         self.last_poll = 0.0
-
-    def record_fetch(self, seconds: float) -> None:
-        self.fetch_latency.add(seconds)
 
     def record_heartbeat(self, seconds: float) -> None:
         self.heartbeat_latency.add(seconds)

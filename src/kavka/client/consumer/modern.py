@@ -1,15 +1,16 @@
-"""A member of a group of the consumer protocol: the coordinator assigns partitions, and every
-member reconciles at its own pace.
+"""A member of a group of the consumer protocol: the coordinator assigns partitions, and members
+reconcile independently.
 
 `member_states.py` has the states and their transitions. Two background tasks run on the loop, both
 started by `poll`:
 
-- `_heartbeats` wakes at each heartbeat interval, and at once when the member has something to
-  report. A heartbeat carries the fields that changed since the last one (all fields when it joins
-  with epoch 0). Its response carries the member's epoch and, if it changed, the target assignment.
+- `_heartbeats` wakes at each heartbeat interval, and when a field of the member has changed. A
+  heartbeat carries the fields that changed since the last heartbeat (all fields when the member
+  joins with epoch 0). The response carries the member's epoch and, if it changed, the target
+  assignment.
 - `_reconcile` runs while a target assignment is pending. It resolves topic ids and submits one poll
-  task, `_apply`: revoke the partitions that the target does not have, then add the new ones. The
-  next heartbeat reports the owned partitions. Other members do not wait for it.
+  task, `_apply`, which revokes the partitions that are not in the target and then adds the new
+  ones. The next heartbeat reports the owned partitions.
 
 Epoch 0 joins, -1 leaves, -2 leaves temporarily (a static member that will return).
 """
@@ -24,7 +25,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kavka.client.config import ClientConfig
-from kavka.client.consumer.coordinator import Identity
+from kavka.client.consumer.coordinator import NO_MEMBER, Identity
 from kavka.client.consumer.errors import CommitFailed
 from kavka.client.consumer.member import ASSIGNED, LOST, REVOKED, Host, Member, names
 from kavka.client.consumer.member_states import CONSUMER_TRANSITIONS, MemberState
@@ -76,7 +77,7 @@ class ModernMember(Member):
 
     def committer(self) -> Identity:
         if not self.host.subscriptions.uses_group:
-            return Identity()
+            return NO_MEMBER
         if self.generation <= 0:
             raise CommitFailed(
                 "the offsets were not committed: this consumer is not a member of the group; if it was a member, the "
@@ -112,7 +113,8 @@ class ModernMember(Member):
             self._reconcile_task = self._start(self._reconcile(), "reconcile")
 
     def _can_join(self) -> bool:
-        """A pattern that the client matches must be resolved to topics first."""
+        """Whether the member may join. A pattern that the client matches must be resolved to topics
+        first."""
         return self.host.subscriptions.mode is not Mode.PATTERN or self.host.subscriptions.matched
 
     def on_metadata(self) -> None:
@@ -123,9 +125,6 @@ class ModernMember(Member):
             self._transition(MemberState.FENCED)
         self._send_heartbeat_now()
         self.host.request_poll()
-
-    def rejoin(self, reason: str) -> None:
-        """No effect: in this protocol the coordinator decides when to rebalance."""
 
     async def leave(self, deadline: float, *, leave_group: bool | None = None) -> None:
         await self._stop()
@@ -224,6 +223,7 @@ class ModernMember(Member):
         return sorted((topic_id, tuple(sorted(indexes))) for topic_id, indexes in owned.items())
 
     async def _heartbeat(self) -> bool:
+        """Send a heartbeat. Returns False if it must be repeated after a backoff."""
         fields = self._fields()
         epoch = self.generation
         if epoch == JOIN_EPOCH:
@@ -321,7 +321,7 @@ class ModernMember(Member):
             self.host.request_poll()
 
     async def _resolve(self, target: Target) -> list[TopicPartition] | None:
-        """The target with topic names; None while the metadata lacks a topic."""
+        """The partitions of the target, with topic names; None while the metadata lacks a topic."""
         cluster_names = self.host.cluster.topic_names
         unresolved = [
             topic_id for topic_id in target if topic_id not in cluster_names and topic_id not in self._topic_names
@@ -349,7 +349,7 @@ class ModernMember(Member):
         self.host.request_poll()
 
     async def _give_up_lost(self) -> None:
-        """Poll task."""
+        """Poll task: give up all partitions if the member was fenced or failed."""
         if self.state in (MemberState.FENCED, MemberState.FATAL):
             await self._give_up(list(self.host.subscriptions.partitions), LOST)
 

@@ -1,4 +1,4 @@
-"""Questions of the application about offsets: positions, lag, and offsets by time."""
+"""Queries of the application for positions, lag, and offsets by time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from kavka.common.types import TopicPartition
 
 
 class OffsetQueries:
-    """Read-only; runs on the loop. `raise_failure` raises a pending error of the background tasks;
-    `restore_topics` resets the topics that the cluster follows, since a lookup may add to them."""
+    """Runs queries on the loop; changes no position. `raise_failure` raises a pending error of the
+    background tasks. `restore_topics` resets the topics that the cluster follows, since a lookup
+    may add topics."""
 
     def __init__(
         self,
@@ -41,14 +42,14 @@ class OffsetQueries:
         self._restore_topics = restore_topics
 
     async def position(self, tp: TopicPartition, deadline: float) -> int:
-        # The partition may be revoked in the meantime: get its state again each time.
+        # The partition may be revoked meanwhile, so get its state again after each wait.
         while (state := self._subscriptions.state(tp)).position < 0:
             self._raise_failure()
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 reason = cause_of(self._cluster.connect_error())
                 raise KafkaTimeout(f"the position of {tp} was not determined in time{reason}")
-            await self._positions.wait(left)
+            await self._positions.wait(remaining)
         return state.position
 
     async def lag(self, partitions: Collection[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
@@ -66,7 +67,7 @@ class OffsetQueries:
         return result
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """The lag as of the last fetch; None before the first."""
+        """The lag according to the last fetch; None before the first fetch."""
         state = self._subscriptions.state(partition)
         lag = state.lag(self._read_committed)
         return None if lag is None else lag + self._undelivered(state)
@@ -92,7 +93,7 @@ class OffsetQueries:
     async def edge_offsets(
         self, partitions: Iterable[TopicPartition], edge: int, deadline: float
     ) -> dict[TopicPartition, int]:
-        """The first (EARLIEST) or next (LATEST) offsets of partitions."""
+        """The first offsets (EARLIEST) or end offsets (LATEST) of partitions."""
         results = await self._look_up(dict.fromkeys(partitions, edge), deadline)
         return {tp: result.offset for tp, result in results.items()}
 

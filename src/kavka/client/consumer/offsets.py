@@ -1,5 +1,5 @@
-"""Offset lookups at partition leaders: the first, the last, by timestamp, and the end of an
-epoch."""
+"""Offset lookups at partition leaders: the first and the end offset, offsets by timestamp, and the
+end offset of an epoch."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class OffsetResult(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The end of the largest epoch that is not above the requested epoch; both -1 if the leader
-    does not have it."""
+    """The end of the largest epoch that is not above the requested epoch. Both fields are -1 if the
+    leader has no such epoch."""
 
     epoch: int
     end_offset: int
@@ -48,8 +48,8 @@ class EpochEnd(NamedTuple):
 
 class OffsetLookup:
     """Sends lookups to leaders. After a failure it requests newer metadata, since the broker may no
-    longer be the leader, and a partition without a valid position is not fetched. Runs on the
-    loop."""
+    longer be the leader: the fetcher would not detect this, because it skips partitions without a
+    valid position. Runs on the loop."""
 
     def __init__(self, config: ClientConfig, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -63,7 +63,7 @@ class OffsetLookup:
         """For each partition, the first record with this timestamp (ms) or a later one; the
         timestamp may be LATEST or EARLIEST.
 
-        Retries until all leaders have responded; raises KafkaTimeout at the deadline."""
+        Retries until all leaders have responded. Raises KafkaTimeout at the deadline."""
         results: dict[TopicPartition, OffsetResult] = {}
         failures = 0
         for topic in {tp.topic for tp in times}:
@@ -81,7 +81,7 @@ class OffsetLookup:
         self, times: Mapping[TopicPartition, int], results: dict[TopicPartition, OffsetResult], deadline: float
     ) -> KafkaError | None:
         """Look up the partitions that have a leader, without retries. Adds to `results`, and
-        returns the error of missing ones. Raises errors that are not retriable."""
+        returns a retriable error if a lookup failed. Raises errors that are not retriable."""
         error: KafkaError | None = None
         requests = [
             self._list_offsets(node, node_times, results, deadline)
@@ -163,8 +163,8 @@ class OffsetLookup:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], deadline: float
     ) -> dict[TopicPartition, EpochEnd | None]:
-        """For each partition, the end of the epoch, from the leaders that respond; None if a leader
-        does not support the request. The caller retries missing partitions."""
+        """The end of the epoch for each partition whose leader responds; None if the leader does
+        not support the request. The caller retries missing partitions."""
         ends: dict[TopicPartition, EpochEnd | None] = {}
         for leader, leader_epochs in self._by_leader(epochs).items():
             topics: dict[str, OffsetForLeaderTopic] = {}

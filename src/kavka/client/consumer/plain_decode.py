@@ -1,7 +1,4 @@
-"""Decodes the records of a batch in the plain form, like `take_records` of `_decode.pxd`.
-
-`kind` is the caller's ConsumerRecord, since this module cannot import its importer.
-"""
+"""Decodes the records of a batch in the plain form, like `take_records` of `_decode.pxd`."""
 
 from __future__ import annotations
 
@@ -15,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerRecord], limit: int) -> int:
-    """Append up to `limit` records of the open batch to `out`; return their number."""
+    """Append up to `limit` records of the open batch to `out`; return their number.
+
+    `kind` is ConsumerRecord, which this module cannot import without a cycle. One loop without
+    calls: this is the hot path of consumers without a compiler."""
     new = kind.__new__
     append = out.append
     body = fetched.body
@@ -29,11 +29,11 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
     base_timestamp = fetched.base_timestamp
     append_time = fetched.append_time
     first = fetched.next_offset
-    left = fetched.left
+    remaining = fetched.remaining
     offset = first - 1
     done = 0
     try:
-        while left and done < limit:
+        while remaining and done < limit:
             # Numbers of one byte (two bytes for lengths) are decoded inline, others by
             # decode_varint.
             number = body[pos]
@@ -75,7 +75,7 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
                     offset = base_offset + delta
             if offset < first:
                 pos = end
-                left -= 1
+                remaining -= 1
                 continue
             number = body[pos]
             if number < 128:
@@ -129,9 +129,9 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
             record.timestamp_type = timestamp_type
             record.leader_epoch = epoch
             append(record)
-            left -= 1
+            remaining -= 1
             done += 1
     except IndexError:
         raise corrupt("a batch ends before its last record") from None
-    fetched._advance(pos, left, offset, size)
+    fetched._advance(pos, remaining, offset, size)
     return done

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# A task that needs no network finishes within this time, even in a poll with timeout 0.
+# Even a poll with timeout 0 waits this many seconds, in which a task without requests completes.
 SHORT_WAIT = 0.02
 
 
@@ -18,8 +18,8 @@ class PollTasks:
     """A queue of tasks; at most one runs at a time, in the order of submission.
 
     Background tasks submit work and wait for its result. A poll starts the next task and waits for
-    it up to the poll's deadline; a task that needs more time continues, and the next poll waits for
-    it again. All methods run on the loop. `on_submit` asks for a poll.
+    it until the poll's deadline. A task that takes longer continues, and the next poll waits for
+    it. All methods run on the loop. `on_submit` requests a poll.
     """
 
     def __init__(self, on_submit: Callable[[], object]) -> None:
@@ -49,8 +49,8 @@ class PollTasks:
             self.is_in_listener = False
 
     async def run(self, deadline: float, *, nested: bool = False) -> bool:
-        """Run the queued tasks; False if the deadline passed before the last one ended.
-        `nested`: the caller is a poll inside a listener that another poll has called."""
+        """Run the queued tasks. Returns False if the deadline passed before the last one completed.
+        With `nested`, the caller is a poll inside a listener that another poll has called."""
         while self._running is not None or self._queue:
             if self._running is None:
                 work, future = self._queue.popleft()
@@ -60,8 +60,8 @@ class PollTasks:
             task = self._running
             await asyncio.wait({task}, timeout=max(SHORT_WAIT, deadline - time.monotonic()))
             while self.is_in_listener and not nested:
-                # The listener takes its time. The assignment it was called for must be in effect
-                # when the poll returns, so that it never changes between two calls.
+                # Wait for the listener beyond the deadline: the assignment must be in effect when
+                # the poll returns, so that it never changes between two calls.
                 await asyncio.wait({task}, timeout=SHORT_WAIT)
             if not task.done():
                 return False
@@ -70,9 +70,9 @@ class PollTasks:
         return True
 
     async def drain(self, deadline: float) -> None:
-        """Finish the running task before the member leaves: both would call the listener for the
-        same partitions. A task that waits for the listener is left alone, since the listener may be
-        the caller."""
+        """Complete the running task before the member leaves, since both would call the listener
+        for the same partitions. Does not wait for a task that waits for the listener, since the
+        listener may be the caller."""
         task = self._running
         if task is None or self.is_in_listener:
             return

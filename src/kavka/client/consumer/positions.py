@@ -1,7 +1,7 @@
 """Determines missing positions, and validates positions after a change of leader.
 
-Runs on the loop in the background. A missing position may be set here at any time, since a
-partition without a position is not read. Changing an existing position is a task of the next poll.
+Runs on the loop in the background. A missing position can be set at any time, since a partition
+without a position is not read. Only a poll task changes an existing position.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from kavka.client.cluster import Cluster
@@ -26,8 +26,8 @@ from kavka.common.types import TopicPartition
 logger = logging.getLogger(__name__)
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
-# Timeout of an attempt; the next attempt uses newer metadata.
-ATTEMPT = 10.0
+# Timeout of an attempt in seconds. The next attempt uses newer metadata.
+ATTEMPT_TIMEOUT = 10.0
 
 
 class ResetPolicy:
@@ -36,21 +36,22 @@ class ResetPolicy:
     def __init__(self, text: str) -> None:
         self._time = {"earliest": EARLIEST, "latest": LATEST}.get(text)
         self.is_none = text == "none"
-        self._back = 0
+        self._duration_ms = 0
         if text.lower().startswith("by_duration:"):
             duration = _DURATION.fullmatch(text.partition(":")[2])
             assert duration is not None
             days, hours, minutes, seconds = (float(part or 0) for part in duration.groups())
-            self._back = int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+            self._duration_ms = int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
     def time(self) -> int:
-        """The timestamp to look up; not for the policy `none`."""
-        return self._time if self._time is not None else max(0, int(time.time() * 1000) - self._back)
+        """The timestamp to look up. Not valid for the policy `none`."""
+        return self._time if self._time is not None else max(0, int(time.time() * 1000) - self._duration_ms)
 
 
 class Positions:
-    """Owns the two tasks that look up and validate positions. `run_in_poll` has the next poll run a
-    function, `fail` makes it raise an error, and `on_position` is called for each new position."""
+    """Owns the two tasks that look up and validate positions. `run_in_poll` makes the next poll run
+    a function, `fail` makes it raise an error, and `on_position` is called for each new
+    position."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Positions:
         self._validation_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the tasks for missing and unvalidated positions unless they run."""
+        """Start the tasks for missing and unvalidated positions if they are not running."""
         states = self._subscriptions.partitions.values()
         if (self._lookup_task is None or self._lookup_task.done()) and any(s.position < 0 for s in states):
             self._lookup_task = asyncio.create_task(self._run(self._look_up), name="kavka-positions")
@@ -96,8 +97,8 @@ class Positions:
             await asyncio.wait({self._lookup_task}, timeout=max(0.0, timeout))
 
     def on_metadata(self) -> None:
-        """Validate positions of partitions with a new leader, which may lack records that were
-        read."""
+        """Validate the positions of partitions with a new leader, since its log may lack records
+        that were read."""
         for state in self._subscriptions.partitions.values():
             self._check_leader_epoch(state)
         self.start()
@@ -129,13 +130,13 @@ class Positions:
     # --- missing positions
 
     async def _look_up(self) -> bool:
-        """Make one attempt. Returns whether no position is missing."""
-        deadline = time.monotonic() + ATTEMPT
+        """Look up the missing positions once. Returns True if no position is missing afterwards."""
+        deadline = time.monotonic() + ATTEMPT_TIMEOUT
         await self._from_commits([s for s in self._missing() if s.reset is None], deadline)
         await self._from_times([s for s in self._missing() if s.reset is not None], deadline)
-        return not any(True for _ in self._missing())
+        return not self._missing()
 
-    def _missing(self) -> Iterable[PartitionState]:
+    def _missing(self) -> list[PartitionState]:
         return [state for state in self._subscriptions.partitions.values() if state.position < 0]
 
     async def _from_commits(self, states: list[PartitionState], deadline: float) -> None:
@@ -196,10 +197,11 @@ class Positions:
     # --- validation of positions
 
     async def _validate(self) -> bool:
+        """Validate positions once. Returns True if no position needs validation afterwards."""
         states = [state for state in self._subscriptions.partitions.values() if state.validating]
         versions = {state.tp: (state.version, state.next_offset) for state in states}
         ends = await self._lookup.epoch_ends(
-            {state.tp: state.next_epoch for state in states}, time.monotonic() + ATTEMPT
+            {state.tp: state.next_epoch for state in states}, time.monotonic() + ATTEMPT_TIMEOUT
         )
         for state in states:
             if (state.version, state.next_offset) != versions[state.tp] or state.tp not in ends:
@@ -213,8 +215,8 @@ class Positions:
         return not any(state.validating for state in self._subscriptions.partitions.values())
 
     async def _truncated(self, state: PartitionState, version: int, end: EpochEnd) -> None:
-        """Poll task: the log was truncated below the fetch position, and perhaps below the
-        position."""
+        """Poll task: handle a log that was truncated below the next fetch offset, and perhaps below
+        the position."""
         if state.version != version or not state.assigned:
             return
         position = state.position
@@ -226,7 +228,7 @@ class Positions:
             self._fail(LogTruncation({state.tp: position}, {state.tp: end.end_offset if end.end_offset >= 0 else None}))
         elif end.end_offset < 0:
             logger.warning(
-                "%s: its leader does not have the records before offset %s; resetting the position", state.tp, position
+                "The leader of %s has no records before offset %s; resetting the position", state.tp, position
             )
             state.seek_to_time(self.policy.time())
         else:

@@ -1,5 +1,5 @@
-"""Reads a range of offsets of one partition, as Arrow batches or undecoded batches, for the tasks
-of a larger job."""
+"""Reads a range of offsets of one partition, as Arrow batches or undecoded batches, for a task of a
+data pipeline."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ T = TypeVar("T")
 def read_range(
     consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
 ) -> Iterator[pa.RecordBatch]:
-    """All records from `start` up to, not including, `end`, in the form of `Consumer.poll_arrow`.
-    See `_range` for the use of the consumer."""
+    """Yield all records from `start` up to, but not including, `end`, in the form of
+    `Consumer.poll_arrow`. See `_range` for the use of the consumer."""
 
     def take(buffer: FetchBuffer, position: int) -> Columns | None:
         return buffer.take_columns(end - position)
 
     for columns in _range(consumer, partition, start, end, timeout, take):
-        batch = _before(record_batch(columns), end)
+        batch = _truncate_at(record_batch(columns), end)
         if batch.num_rows:
             yield batch
 
@@ -38,8 +38,8 @@ def read_range(
 def batch_range(
     consumer: Consumer, partition: TopicPartition, start: int, end: int, timeout: float
 ) -> Iterator[list[WholeBatch]]:
-    """The same records as undecoded batches. The first and the last batch may have records outside
-    the range."""
+    """Like `read_range`, but yield undecoded batches. The first and the last batch may have records
+    outside the range."""
 
     def take(buffer: FetchBuffer, position: int) -> list[WholeBatch] | None:
         return buffer.take_batches(end, COLUMNS_SIZE)
@@ -59,8 +59,8 @@ def _range(
 
     Assigns the partition to the consumer, and unassigns it at the end of the iteration, so that the
     consumer can read another range. Skips offsets without a record (compacted, markers, aborted).
-    Raises KafkaTimeout if the position does not move for `timeout` seconds and, with
-    auto.offset.reset=none, OffsetOutOfRange if the position is not in the log."""
+    Raises KafkaTimeout if the position does not advance for `timeout` seconds. With
+    auto.offset.reset=none, raises OffsetOutOfRange if the position is not in the log."""
     consumer.assign([partition])
     try:
         consumer.seek(partition, start)
@@ -72,19 +72,19 @@ def _range(
             return [taken] if taken is not None else ([] if state.position >= end else None)
 
         while state.position < end:
-            before = state.position
+            previous_position = state.position
             deadline = time.monotonic() + timeout
             with consumer._acquire():
                 taken = consumer._wait_for(timeout, take_available)
             if taken is not None:
                 yield from taken
-            elif state.position == before and time.monotonic() >= deadline:
-                raise KafkaTimeout(f"no data of {partition} at offset {before} within {timeout:g} s")
+            elif state.position == previous_position and time.monotonic() >= deadline:
+                raise KafkaTimeout(f"no data of {partition} at offset {previous_position} within {timeout:g} s")
     finally:
         consumer.unsubscribe()
 
 
-def _before(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
+def _truncate_at(batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
     offsets = batch.column("offset")
     if not batch.num_rows or offsets[-1].as_py() < end:
         return batch

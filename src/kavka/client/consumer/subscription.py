@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -13,74 +14,49 @@ from kavka.common.types import TopicPartition
 NO_OFFSET = -1
 
 
+@dataclass(slots=True, eq=False)
 class PartitionState:
     """An assigned partition.
 
-    `position` is the offset of the next record to return, -1 while it is unknown; `epoch` is the
-    leader epoch of the record before it. `next_offset` and `next_epoch` are the same for fetching,
-    which runs ahead. `version` changes with every change of the position other than reading:
-    records that were fetched for another version are discarded. The buffer has `fetched_bytes -
-    drained_bytes` bytes of the partition. The loop updates the first and the polling thread the
-    second, so that no lock is needed.
+    `position` is the offset of the next record to return, -1 while it is unknown, and `epoch` is
+    the leader epoch of the previous record. `next_offset` and `next_epoch` are the corresponding
+    values for the next fetch. `version` increases whenever the position changes other than by
+    reading; data that was fetched for another version is discarded. The buffer contains
+    `fetched_bytes - drained_bytes` bytes of the partition. Only the loop increases the first, and
+    reading only the second, so no lock is needed.
     """
 
-    __slots__ = (
-        "assigned",
-        "drained_bytes",
-        "epoch",
-        "fetch_bytes",
-        "fetched_bytes",
-        "held",
-        "high_watermark",
-        "last_stable_offset",
-        "leader_epoch",
-        "log_start",
-        "next_epoch",
-        "next_offset",
-        "partition",
-        "paused",
-        "position",
-        "preferred",
-        "preferred_until",
-        "reset",
-        "retry_at",
-        "topic",
-        "tp",
-        "validating",
-        "version",
-    )
+    tp: TopicPartition
+    topic: str = field(init=False)
+    partition: int = field(init=False)
+    assigned: bool = True
+    position: int = NO_OFFSET
+    epoch: int = -1
+    next_offset: int = NO_OFFSET
+    next_epoch: int = -1
+    version: int = 0
+    reset: int | None = None
+    """The timestamp (or LATEST, EARLIEST) to look up. If None, the committed offset is used."""
+    paused: bool = False
+    held: bool = False
+    """Whether polls return no records because the partition is about to be given up."""
+    validating: bool = False
+    """Whether the position must be compared with the log of a new leader before fetching."""
+    leader_epoch: int = -1
+    preferred: int = -1
+    """The broker id of the preferred read replica until `preferred_until`; -1 if there is none."""
+    preferred_until: float = 0.0
+    retry_at: float = 0.0
+    fetch_bytes: int = 0
+    """The size of the next fetch; 0 for the configured size."""
+    fetched_bytes: int = 0
+    drained_bytes: int = 0
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start: int = NO_OFFSET
 
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
-        self.topic = tp.topic
-        self.partition = tp.partition
-        self.assigned = True
-        self.position = NO_OFFSET
-        self.epoch = -1
-        self.next_offset = NO_OFFSET
-        self.next_epoch = -1
-        self.version = 0
-        self.reset: int | None = None
-        """The timestamp (or LATEST, EARLIEST) to look up; None: use the committed offset first."""
-        self.paused = False
-        self.held = False
-        """Whether the partition is about to be given up: no more records are returned."""
-        self.validating = False
-        self.leader_epoch = -1
-        self.preferred = -1
-        self.preferred_until = 0.0
-        self.retry_at = 0.0
-        self.fetch_bytes = 0
-        """The size of the next fetch; 0: the configured size."""
-        self.fetched_bytes = 0
-        self.drained_bytes = 0
-        self.high_watermark = NO_OFFSET
-        self.last_stable_offset = NO_OFFSET
-        self.log_start = NO_OFFSET
-
-    @property
-    def buffered(self) -> int:
-        return self.fetched_bytes - self.drained_bytes
+    def __post_init__(self) -> None:
+        self.topic, self.partition = self.tp
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         self.version += 1
@@ -91,7 +67,7 @@ class PartitionState:
         self._discard_fetched()
 
     def seek_to_time(self, timestamp: int | None) -> None:
-        """Look the position up by timestamp; None: use the committed offset, or the reset
+        """Look up the position by timestamp. With None, use the committed offset or the reset
         policy."""
         self.version += 1
         self.position = self.next_offset = NO_OFFSET
@@ -126,8 +102,8 @@ class Mode(Enum):
 
 
 class Subscriptions:
-    """Owns the subscription (`mode`, `topics`, `pattern`) and the assignment (`partitions`).
-    Changed on the loop only."""
+    """Owns the subscription (`mode`, `topics`, `pattern`) and the assignment (`partitions`). Only
+    the loop changes them."""
 
     def __init__(self) -> None:
         self.mode = Mode.NONE

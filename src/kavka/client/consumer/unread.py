@@ -11,10 +11,11 @@ from kavka.common.types import TopicPartition
 
 
 class Unread:
-    """Owns the records of an iteration, and the offsets in progress: from when the application gets
-    records until it polls again or its iteration continues. Those count as consumed, since the
-    application may commit after processing them, until `put_back` reports a failure. Belongs to the
-    application's thread."""
+    """Owns the records of an iteration that were not yielded yet, and the offsets in progress.
+
+    Records are in progress from the time the application gets them until it polls again or its
+    iteration continues. They count as consumed, since the application may commit after processing
+    them, unless `put_back` is called. Only the application's thread may call this object."""
 
     def __init__(self) -> None:
         self._records: list[ConsumerRecord] = []
@@ -30,7 +31,7 @@ class Unread:
         return self._next < len(self._records)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield each record once; a later iteration continues."""
+        """Yield each record once. A later iteration continues after the last yielded record."""
         records = self._records
         while self._next < len(records) and records is self._records:
             record = records[self._next]
@@ -53,14 +54,14 @@ class Unread:
         taken = self._records[self._next : self._next + limit]
         self._next += len(taken)
         records: dict[TopicPartition, list[ConsumerRecord]] = {}
-        after: dict[TopicPartition, OffsetAndMetadata] = {}
+        next_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for record in taken:
             tp = TopicPartition(record.topic, record.partition)
             records.setdefault(tp, []).append(record)
             epoch = record.leader_epoch
-            after[tp] = OffsetAndMetadata(record.offset + 1, "", epoch if epoch >= 0 else None)
+            next_offsets[tp] = OffsetAndMetadata(record.offset + 1, "", epoch if epoch >= 0 else None)
             self.in_progress.setdefault(tp, record.offset)
-        return Records(records, after)
+        return Records(records, next_offsets)
 
     def first(self) -> dict[TopicPartition, int]:
         """By partition: the first offset that does not count as consumed."""
@@ -72,19 +73,19 @@ class Unread:
     # --- records in progress
 
     def polled(self) -> None:
-        """The application polls again: it has processed the earlier records."""
+        """The application polls again, so it has processed the earlier records."""
         self.in_progress.clear()
         self._committed.clear()
         self._current = None
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The application commits these offsets: it has processed the records before them."""
+        """The application commits these offsets, so it has processed the records before them."""
         for tp, position in offsets.items():
             self._committed[tp] = position.offset
 
     def put_back(self) -> None:
-        """The application failed: the records in progress were not processed, except those that it
-        has committed."""
+        """The application failed: the records in progress count as not consumed, except those that
+        it has committed."""
         if self._current is not None:
             tp = TopicPartition(self._current.topic, self._current.partition)
             self.in_progress.setdefault(tp, self._current.offset)
@@ -93,11 +94,11 @@ class Unread:
     # --- changes of positions
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """The positions of these partitions were changed."""
+        """Forget these partitions, whose positions were changed."""
         self._remove(set(partitions).__contains__)
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """Only these partitions stay assigned."""
+        """Forget all other partitions: only these stay assigned."""
         remaining = set(partitions)
         self._remove(lambda tp: tp not in remaining)
 

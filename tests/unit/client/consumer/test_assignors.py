@@ -122,16 +122,16 @@ def test_new_member_gets_a_share_without_other_moves(partitions, group, newcomer
 
 
 @given(partitions=counts, group=equal_groups, data=st.data())
-def test_remaining_members_keep_their_partitions(partitions, group, data):
+def test_members_keep_their_partitions_when_others_leave(partitions, group, data):
     first = StickyAssignor().assign(partitions, members_of(group))
-    stay = data.draw(st.sets(st.sampled_from(sorted(group)), min_size=1))
-    second = StickyAssignor().assign(partitions, rejoining(first, {m: group[m] for m in stay}))
-    assert all(set(first[m]) <= set(second[m]) for m in stay)
+    remaining = data.draw(st.sets(st.sampled_from(sorted(group)), min_size=1))
+    second = StickyAssignor().assign(partitions, rejoining(first, {m: group[m] for m in remaining}))
+    assert all(set(first[m]) <= set(second[m]) for m in remaining)
 
 
-@given(partitions=counts, group=groups, before=groups)
-def test_no_chain_of_moves_improves_the_balance(partitions, group, before):
-    first = StickyAssignor().assign(partitions, members_of(before))
+@given(partitions=counts, group=groups, previous_group=groups)
+def test_no_chain_of_moves_improves_the_balance(partitions, group, previous_group):
+    first = StickyAssignor().assign(partitions, members_of(previous_group))
     assignment = StickyAssignor().assign(partitions, rejoining(first, group))
     owner = owners(assignment)
     for taker in group:
@@ -145,7 +145,7 @@ def test_no_chain_of_moves_improves_the_balance(partitions, group, before):
         assert all(len(assignment[other]) < len(assignment[taker]) + 2 for other in reached)
 
 
-def test_newer_generation_wins_a_claim_and_equal_ones_cancel_out():
+def test_newer_generation_keeps_a_partition_and_equal_generations_lose_it():
     members = {
         "old": Subscription(frozenset("a"), owned=(TP("a", 0), TP("a", 1)), generation=3),
         "new": Subscription(frozenset("a"), owned=(TP("a", 0),), generation=4),
@@ -174,9 +174,9 @@ def test_invalid_user_data_is_ignored(data):
 
 
 def test_truncated_user_data_is_ignored():
-    whole = write_user_data((TP("topic", 1), TP("topic", 2)), 3)
-    for end in range(len(whole)):
-        read_user_data(whole[:end])
+    assignments = write_user_data((TP("topic", 1), TP("topic", 2)), 3)
+    for end in range(len(assignments)):
+        read_user_data(assignments[:end])
 
 
 @given(partitions=counts, group=equal_groups, newcomer=st.sampled_from(("n1", "n2")))
@@ -186,8 +186,8 @@ def test_cooperative_sticky_moves_partitions_in_two_rounds(partitions, group, ne
     larger = {**group, newcomer: next(iter(group.values()))}
     members = rejoining(first, larger)
     second = assignor.assign(partitions, members)
-    whole = {m: Assignment(tuple(tps)) for m, tps in second.items()}
-    assert assignors.check_cooperative(members, whole) is None
+    assignments = {m: Assignment(tuple(tps)) for m, tps in second.items()}
+    assert assignors.check_cooperative(members, assignments) is None
     third = assignor.assign(partitions, rejoining(second, larger, 6))
     assert owners(third).keys() == subscribed_partitions(partitions, larger)
     assert loads(third)[-1] - loads(third)[0] <= 1
@@ -204,8 +204,8 @@ def test_cooperative_check_finds_a_partition_with_another_owner():
 # --- the setting
 
 
-class Own:
-    name = "own"
+class CustomAssignor:
+    name = "custom"
 
     def assign(self, partitions, members):
         return {}
@@ -217,9 +217,9 @@ class Own:
         ("range", ["range"]),
         (("range", "cooperative-sticky"), ["range", "cooperative-sticky"]),
         (["org.apache.kafka.clients.consumer.StickyAssignor"], ["sticky"]),
-        ((Own,), ["own"]),
-        ((Own(), "roundrobin"), ["own", "roundrobin"]),
-        (f"{__name__}.Own", ["own"]),
+        ((CustomAssignor,), ["custom"]),
+        ((CustomAssignor(), "roundrobin"), ["custom", "roundrobin"]),
+        (f"{__name__}.CustomAssignor", ["custom"]),
     ],
 )
 def test_strategy_accepts_names_classes_and_objects(value, expected):

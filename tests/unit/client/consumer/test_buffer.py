@@ -53,6 +53,9 @@ class Setup:
         self.buffer.append(fetched)
         return fetched
 
+    def buffered(self, partition: int) -> int:
+        return self.state(partition).fetched_bytes - self.state(partition).drained_bytes
+
     def values(self, limit: int = 100) -> list[Any]:
         return [record.value for record in Records(*self.buffer.take(limit))]
 
@@ -85,7 +88,7 @@ def test_seek_discards_fetched_records() -> None:
     assert setup.state(0).position == 8
 
 
-def test_seek_discards_the_rest_of_a_response() -> None:
+def test_seek_discards_the_remaining_records_of_a_response() -> None:
     setup = Setup()
     setup.fetch(0, 0, b"a", b"b")
     assert setup.values(1) == [b"a"]
@@ -119,12 +122,12 @@ def test_held_partition_returns_no_records() -> None:
 def test_taking_data_updates_sizes_and_calls_on_room_once() -> None:
     setup = Setup()
     size = setup.fetch(0, 0, b"a", b"b").size
-    assert setup.state(0).buffered == size
+    assert setup.buffered(0) == size
     setup.buffer.needs_room = True
     setup.values(1)
-    assert (setup.state(0).buffered, setup.room) == (size, 0)
+    assert (setup.buffered(0), setup.room) == (size, 0)
     setup.values()
-    assert (setup.state(0).buffered, setup.room, setup.buffer.needs_room) == (0, 1, False)
+    assert (setup.buffered(0), setup.room, setup.buffer.needs_room) == (0, 1, False)
     assert (setup.buffer.records, setup.buffer.bytes) == (2, size)
 
 
@@ -201,39 +204,40 @@ def test_columns_respect_the_limit() -> None:
 
 
 def unread(*values: bytes) -> Unread:
+    """An iteration that has polled these values from two partitions."""
     setup = Setup()
     setup.fetch(0, 0, *values)
     setup.fetch(1, 0, *values)
-    rest = Unread()
-    rest.set(Records(*setup.buffer.take(100)))
-    return rest
+    unread_records = Unread()
+    unread_records.set(Records(*setup.buffer.take(100)))
+    return unread_records
 
 
 def test_interrupted_iteration_continues() -> None:
-    rest = unread(b"a", b"b")
-    for record in rest:
+    unread_records = unread(b"a", b"b")
+    for record in unread_records:
         assert record.value == b"a"
         break
-    assert rest.first() == {TP("t", 0): 1, TP("t", 1): 0}
-    assert [r.value for r in rest] == [b"b", b"a", b"b"]
-    assert not rest and rest.first() == {}
+    assert unread_records.first() == {TP("t", 0): 1, TP("t", 1): 0}
+    assert [r.value for r in unread_records] == [b"b", b"a", b"b"]
+    assert not unread_records and unread_records.first() == {}
 
 
-def test_rest_of_an_iteration_can_be_polled() -> None:
-    rest = unread(b"a", b"b")
-    next(iter(rest))
-    records = rest.take(2)
+def test_remaining_records_of_an_iteration_can_be_polled() -> None:
+    unread_records = unread(b"a", b"b")
+    next(iter(unread_records))
+    records = unread_records.take(2)
     assert [(r.partition, r.value) for r in records] == [(0, b"b"), (1, b"a")]
     assert records.next_offsets == {TP("t", 0): (2, "", 3), TP("t", 1): (1, "", 3)}
-    assert rest.first() == {TP("t", 1): 1}
+    assert unread_records.first() == {TP("t", 1): 1}
 
 
 def test_partitions_can_be_removed_from_an_iteration() -> None:
-    rest = unread(b"a", b"b")
-    rest.drop([TP("t", 0)])
-    assert rest.first() == {TP("t", 1): 0}
-    rest.keep([TP("t", 5)])
-    assert not rest
+    unread_records = unread(b"a", b"b")
+    unread_records.drop([TP("t", 0)])
+    assert unread_records.first() == {TP("t", 1): 0}
+    unread_records.keep([TP("t", 5)])
+    assert not unread_records
 
 
 def test_records_are_grouped_by_partition_and_topic() -> None:

@@ -34,7 +34,7 @@ class SlowCluster:
         return None
 
     async def connection(self, node: int, channel: str, *, timeout: float) -> SimpleNamespace:
-        return SimpleNamespace(version_of=lambda api_key, max_version: 3, left=timeout)
+        return SimpleNamespace(version_of=lambda api_key, max_version: 3)
 
 
 def make() -> tuple[Coordinator, SlowCluster]:
@@ -43,7 +43,7 @@ def make() -> tuple[Coordinator, SlowCluster]:
     return Coordinator(config, cluster, ConsumerMetrics()), cluster  # type: ignore[arg-type]
 
 
-def test_short_timeout_is_kept_while_another_lookup_is_in_flight() -> None:
+def test_short_timeout_applies_while_another_lookup_is_in_flight() -> None:
     async def run() -> None:
         coordinator, cluster = make()
         slow = asyncio.create_task(coordinator.find())
@@ -93,7 +93,7 @@ def test_unreachable_coordinator_is_looked_up_again() -> None:
         cluster.response.set()
         assert await coordinator.version_of(1) == 3
 
-        async def fails(*where: object, **more: object) -> SimpleNamespace:
+        async def fails(*args: object, **keywords: object) -> SimpleNamespace:
             raise Disconnected("connection lost")
 
         cluster.connection = fails  # type: ignore[method-assign]

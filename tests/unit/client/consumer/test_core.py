@@ -1,4 +1,4 @@
-"""Calls of the application to a consumer without a broker."""
+"""The consumer without a broker."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_each_partition_error_is_raised_by_one_poll() -> None:
 @pytest.mark.parametrize("end", ["close", "unsubscribe"])
 def test_partitions_are_revoked_once_if_the_consumer_closes_during_a_rebalance(protocol: str, end: str) -> None:
     async def work() -> None:
-        async with consumer(group_id="g", group_protocol=protocol) as core:
+        async with consumer(group_id="g", group_protocol=protocol, request_timeout_ms=10) as core:
             notified: list[Collection[TP]] = []
 
             class Listener:
@@ -150,7 +150,7 @@ def test_replaced_static_member_keeps_its_id(code: ErrorCode, keeps_id: bool, so
             assert isinstance(member, ClassicMember)
             member.generation, member.member_id, member.state = 3, "m", MemberState.STABLE
 
-            async def respond(*request: Any, **more: Any) -> HeartbeatResponse:
+            async def respond(*args: Any, **keywords: Any) -> HeartbeatResponse:
                 return HeartbeatResponse(error_code=code)
 
             core.coordinator.send = respond  # type: ignore[method-assign]
@@ -158,14 +158,14 @@ def test_replaced_static_member_keeps_its_id(code: ErrorCode, keeps_id: bool, so
                 await member._heartbeat()
             else:
                 member.identity_rejected(member.identity(), code)
-            # With its id it is fenced again; without an id it would replace the new instance.
+            # With its id the member is fenced again; without it, it would replace the new instance.
             assert (member.generation, member.member_id) == (-1, "m" if keeps_id else "")
 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("between", [False, True], ids=["in a poll", "between two polls"])
-def test_partitions_are_removed_when_the_listener_returns(between: bool) -> None:
+@pytest.mark.parametrize("between_polls", [False, True], ids=["in a poll", "between two polls"])
+def test_partitions_are_removed_when_the_listener_returns(between_polls: bool) -> None:
     revoked: list[Collection[TP]] = []
 
     def on_revoked(partitions: Collection[TP]) -> None:
@@ -174,7 +174,7 @@ def test_partitions_are_removed_when_the_listener_returns(between: bool) -> None
         # A nested poll does not wait for the listener.
         reader.poll(0.0)
 
-    with Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.commit": between}) as reader:
+    with Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "enable.auto.commit": between_polls}) as reader:
         reader.subscribe(["t"], on_revoked=on_revoked, on_lost=lambda partitions: None)
         core = reader._core
         committed = asyncio.Event()
@@ -193,7 +193,7 @@ def test_partitions_are_removed_when_the_listener_returns(between: bool) -> None
 
         reader._call_on_loop(start_revocation)
         deadline = time.monotonic() + 60
-        while between and not core.poll_tasks.is_in_listener and time.monotonic() < deadline:
+        while between_polls and not core.poll_tasks.is_in_listener and time.monotonic() < deadline:
             if not core.poll_tasks.is_running:
                 reader.poll(0.0)
             else:

@@ -17,6 +17,7 @@ from kavka.records.builder import BatchBuilder
 from kavka.records.control import end_marker
 from kavka.records.reader import read_records
 from kavka.records.record import Record
+from kavka.records.varint import encode_varint
 from tests.support import forms
 
 TIME = 1_700_000_000_000
@@ -97,9 +98,9 @@ def test_records_round_trip_for_any_limit(form: str, batches: Any, limit: int) -
     data, expected = build(batches)
     source = fetched(loaded(form), data, 5)
     decoded: list[Any] = []
-    while more := take(source, limit):
-        assert len(more) <= limit
-        decoded += more
+    while taken := take(source, limit):
+        assert len(taken) <= limit
+        decoded += taken
     assert source.exhausted
     assert [as_record(r) for r in decoded] == expected
     assert [(r.serialized_key_size, r.serialized_value_size) for r in decoded] == [
@@ -142,7 +143,7 @@ def test_columns_equal_records(form: str, batches: Any, limit: int, magic: int) 
     ]
 
 
-def test_one_set_of_columns_takes_several_partitions(hot: ModuleType) -> None:
+def test_columns_contain_several_partitions(hot: ModuleType) -> None:
     from kavka.client.consumer.arrow import record_batch
 
     out = hot.Columns()
@@ -166,13 +167,13 @@ def test_records_before_the_fetch_offset_are_skipped(hot: ModuleType) -> None:
     assert columns(hot, fetched(hot, data, 1))["value"].to_pylist() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_truncated_batch_is_left_for_the_next_fetch(hot: ModuleType) -> None:
+def test_truncated_batch_is_not_decoded(hot: ModuleType) -> None:
     data = batch(0, b"a") + batch(1, b"b")
-    for cut in range(len(data) - 1, len(batch(0, b"a")), -7):
-        source = fetched(hot, data[:cut])
+    for length in range(len(data) - 1, len(batch(0, b"a")), -7):
+        source = fetched(hot, data[:length])
         assert [r.value for r in take(source)] == [b"a"]
         assert (source.next_offset, source.exhausted) == (1, True)
-        assert hot.end_of_batches(memoryview(data[:cut])) == (1, -1, len(batch(0, b"a")))
+        assert hot.end_of_batches(memoryview(data[:length])) == (1, -1, len(batch(0, b"a")))
 
 
 def test_compacted_offsets_are_skipped(hot: ModuleType) -> None:
@@ -277,9 +278,9 @@ def test_wrong_byte_yields_an_error_or_other_records(form: str, position: int, v
     position = min(position, len(data) - 1)
     data[position] = value
     outcomes = []
-    for go in (lambda f: [as_record(r) for r in take(f)], lambda f: columns(hot, f).num_rows):
+    for decode in (lambda f: [as_record(r) for r in take(f)], lambda f: columns(hot, f).num_rows):
         try:
-            result = go(fetched(hot, bytes(data), check_crcs=False))
+            result = decode(fetched(hot, bytes(data), check_crcs=False))
             outcomes.append(len(result) if isinstance(result, list) else result)
         except KafkaError as error:
             assert error.code == ErrorCode.CORRUPT_MESSAGE
@@ -292,7 +293,7 @@ def test_wrong_byte_yields_an_error_or_other_records(form: str, position: int, v
 @given(position=st.integers(61, 140), value=st.integers(0, 255))
 @settings(max_examples=200, deadline=None)
 def test_data_that_the_broker_rejects_is_rejected(form: str, position: int, value: int) -> None:
-    """Both forms agree with the records layer on any single wrong byte."""
+    """Both forms accept the same data as `kavka.records`, for any single wrong byte."""
     data = bytearray(batch(0, b"a" * 30, b"b" * 30, b"c" * 10))
     data[min(position, len(data) - 1)] = value
     try:
@@ -313,10 +314,10 @@ def test_data_that_the_broker_rejects_is_rejected(form: str, position: int, valu
         assert decoded == [r for r in expected if r.offset >= 0]
 
 
-@pytest.mark.parametrize("cut", [1, 8, 20, 59])
-def test_batch_shorter_than_its_header_is_an_error(hot: ModuleType, cut: int) -> None:
+@pytest.mark.parametrize("missing", [1, 8, 20, 59])
+def test_batch_shorter_than_its_header_is_an_error(hot: ModuleType, missing: int) -> None:
     data = bytearray(batch(0, b"a"))
-    data[8:12] = (61 - 12 - cut).to_bytes(4, "big", signed=True)
+    data[8:12] = (61 - 12 - missing).to_bytes(4, "big", signed=True)
     with pytest.raises(KafkaError, match="a batch of"):
         take(fetched(hot, bytes(data)))
 
@@ -360,7 +361,7 @@ def test_rewind_returns_the_same_records_again(hot: ModuleType) -> None:
 # --- the record
 
 
-def test_record_is_a_value(hot: ModuleType) -> None:
+def test_records_compare_by_value(hot: ModuleType) -> None:
     make = hot.ConsumerRecord
     record = make("t", 1, 2, b"k", b"v", timestamp=3, headers=[("h", b"1")])
     same = make("t", 1, 2, b"k", b"v", timestamp=3, headers=[("h", b"1")])
@@ -388,8 +389,13 @@ def test_headers_are_decoded_on_access(hot: ModuleType) -> None:
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=5))
 def test_headers_round_trip(headers: Any) -> None:
-    hot = loaded(forms.PLAIN)
-    assert hot.parse_headers(hot.write_headers(headers)) == tuple(headers)
+    encoded = b"".join(part for name, value in headers for part in (_field(name.encode()), _field(value)))
+    data = encode_varint(len(headers)) + encoded
+    assert loaded(forms.PLAIN).parse_headers(data) == tuple(headers)
+
+
+def _field(data: bytes | None) -> bytes:
+    return encode_varint(-1) if data is None else encode_varint(len(data)) + data
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02", b"\x02\x02a", b"\x04\x02a\x01", b"\x00\x00", b"\x01"])
@@ -402,16 +408,16 @@ def test_compiled_records_are_reused_without_garbage_collection() -> None:
     hot = loaded(forms.COMPILED)
     data = batch(0, *[b"v"] * 500)
     take(fetched(hot, data))
-    before = gc.get_stats()[0]["collections"]
+    collections_before = gc.get_stats()[0]["collections"]
     for _ in range(50):
         assert len(take(fetched(hot, data))) == 500
-    assert gc.get_stats()[0]["collections"] - before < 10
+    assert gc.get_stats()[0]["collections"] - collections_before < 10
 
 
-# --- whole batches
+# --- undecoded batches
 
 
-def whole(source: Any) -> list[tuple[int, int, bytes]]:
+def undecoded_batches(source: Any) -> list[tuple[int, int, bytes]]:
     decoded = []
     while (taken := source.take_batch()) is not None:
         decoded.append((taken[0], taken[1], bytes(taken[2])))
@@ -419,18 +425,18 @@ def whole(source: Any) -> list[tuple[int, int, bytes]]:
 
 
 def test_batches_from_the_fetch_offset_are_taken_undecoded(hot: ModuleType) -> None:
-    parts = [batch(0, b"a", b"b"), batch(2, b"c", b"d", b"e", codec=1), batch(9, b"f")]
-    source = fetched(hot, b"".join(parts) + parts[0][:30], 3)
-    assert whole(source) == [(3, 5, parts[1]), (9, 10, parts[2])]
+    batches = [batch(0, b"a", b"b"), batch(2, b"c", b"d", b"e", codec=1), batch(9, b"f")]
+    source = fetched(hot, b"".join(batches) + batches[0][:30], 3)
+    assert undecoded_batches(source) == [(3, 5, batches[1]), (9, 10, batches[2])]
     assert source.exhausted and source.next_offset == 10
 
 
 def test_markers_and_aborted_batches_are_skipped(hot: ModuleType) -> None:
-    mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-    aborted, committed = batch(0, b"a", **mine), batch(3, b"b", **mine)
+    producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    aborted, committed = batch(0, b"a", **producer), batch(3, b"b", **producer)
     data = aborted + marker(1, 5, False) + committed
-    assert whole(fetched(hot, data, aborted=[(0, 5)])) == [(3, 4, committed)]
-    assert [first for first, _, _ in whole(fetched(hot, data))] == [0, 3]
+    assert undecoded_batches(fetched(hot, data, aborted=[(0, 5)])) == [(3, 4, committed)]
+    assert [first for first, _, _ in undecoded_batches(fetched(hot, data))] == [0, 3]
 
 
 def test_error_for_a_corrupt_batch_names_its_offset(hot: ModuleType) -> None:
@@ -445,8 +451,8 @@ def test_error_for_a_corrupt_batch_names_its_offset(hot: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_messages_are_taken_one_by_one_or_as_a_wrapper(hot: ModuleType, magic: int) -> None:
+def test_messages_of_old_formats_are_taken_singly_or_as_a_compressed_wrapper(hot: ModuleType, magic: int) -> None:
     plain, packed = batch(0, b"a", b"b", magic=magic), batch(2, b"c", b"d", magic=magic, codec=1)
-    decoded = whole(fetched(hot, plain + packed, 1))
+    decoded = undecoded_batches(fetched(hot, plain + packed, 1))
     assert [(first, end) for first, end, _ in decoded] == [(1, 2), (2, 4)]
     assert [r.value for _, _, data in decoded for r in read_records(data)] == [b"b", b"c", b"d"]

@@ -36,8 +36,8 @@ def test_bytes_are_those_of_kafka() -> None:
 
 
 def test_oldest_and_newer_versions_are_decoded() -> None:
-    old = bytes.fromhex("000000000001000161ffffffff")
-    assert embedded.read_subscription(old) == Subscription(frozenset("a"))
+    oldest = bytes.fromhex("000000000001000161ffffffff")
+    assert embedded.read_subscription(oldest) == Subscription(frozenset("a"))
     newer = b"\x00\x09" + embedded.write_subscription(Subscription(frozenset("a")))[2:] + b"more"
     assert embedded.read_subscription(newer).topics == {"a"}
 

@@ -37,8 +37,8 @@ def started() -> FetchSession:
 
 def test_first_request_contains_all_partitions() -> None:
     session = FetchSession()
-    request, highest = session.request({TP("a", 0): target(1), TP("b", 0): target(2, B)})
-    assert (request.session_id, request.session_epoch, highest) == (0, 0, None)
+    request, max_version = session.request({TP("a", 0): target(1), TP("b", 0): target(2, B)})
+    assert (request.session_id, request.session_epoch, max_version) == (0, 0, None)
     assert fetched(request) == {TP("a", 0): 1, TP("b", 0): 2}
     assert session.names == {A: "a", B: "b"}
 
@@ -78,8 +78,8 @@ def test_failed_request_replaces_the_session() -> None:
 
 def test_topic_without_an_id_makes_the_session_use_names() -> None:
     session = started()
-    request, highest = session.request({TP("a", 0): target(1), TP("c", 0): target(0, ZERO_UUID)})
-    assert highest == 12
+    request, max_version = session.request({TP("a", 0): target(1), TP("c", 0): target(0, ZERO_UUID)})
+    assert max_version == 12
     assert (request.session_epoch, len(fetched(request))) == (0, 2)
 
 

@@ -1,4 +1,4 @@
-"""Prefetching: one request in flight per broker, limited by the buffer; handling of errors."""
+"""Prefetching: one request in flight per broker, limits of the buffer, and errors."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_fetch_size_grows_while_the_application_waits_unless_configured() -> Non
     run(main)
 
 
-def test_no_fetch_is_sent_while_the_buffer_holds_fetch_max_bytes() -> None:
+def test_no_fetch_is_sent_while_the_buffer_contains_fetch_max_bytes() -> None:
     async def main() -> None:
         setup = Setup(2, **{"fetch.max.bytes": 100})
         await setup.turn()
@@ -183,7 +183,7 @@ def test_response_for_an_old_position_is_discarded() -> None:
     run(main)
 
 
-def test_new_leader_of_a_response_is_fetched_from_at_once() -> None:
+def test_new_leader_in_a_response_is_used_at_once() -> None:
     async def main() -> None:
         setup = Setup()
         await setup.turn()
@@ -306,7 +306,7 @@ def test_throttled_broker_is_not_fetched_from() -> None:
     run(main)
 
 
-def test_old_brokers_get_topic_names() -> None:
+def test_requests_to_old_brokers_carry_topic_names() -> None:
     async def main() -> None:
         setup = Setup(version=4)
         await setup.turn()
@@ -376,7 +376,7 @@ def test_unsupported_fetch_is_reported_without_blocking_other_brokers() -> None:
         assert setup.errors == [(TP("t", 0), error)]
         assert len(cluster.connections[2].sent) == 1
         assert not cluster.connections[1].sent
-        # It is not retried at once, but later.
+        # The fetch is retried after a backoff.
         await setup.turn()
         assert len(setup.errors) == 1
         async with asyncio.timeout(60):

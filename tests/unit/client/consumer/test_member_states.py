@@ -15,8 +15,7 @@ from kavka.client.consumer.modern import ModernMember
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition as TP
 from kavka.protocol.messages.join_group import JoinGroupResponse
-
-from .test_core import consumer
+from tests.unit.client.consumer.test_core import consumer
 
 
 @pytest.mark.parametrize("table", [CLASSIC_TRANSITIONS, CONSUMER_TRANSITIONS])

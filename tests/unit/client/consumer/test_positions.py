@@ -1,4 +1,4 @@
-"""Missing positions are determined; positions are validated after a change of leader."""
+"""Lookups of missing positions, and validation of positions after a change of leader."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_offset_out_of_range_applies_the_policy() -> None:
 
 
 async def reading(setup: Setup, position: int, fetched: int, epoch: int = 5) -> None:
-    """The state after records up to `fetched` were fetched with this epoch, and those before
+    """Set the state after records before the offset `fetched` were fetched, and records before
     `position` were returned."""
     state = setup.state
     state.seek(position, epoch)

@@ -1,5 +1,5 @@
-"""Records that count as not consumed: those that an iteration did not yield, and those whose
-processing failed."""
+"""Records that count as not consumed, because an iteration did not yield them or their processing
+failed."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_partition_with_a_new_position_is_not_put_back() -> None:
     assert other.first() == {B: 1}
 
 
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+UNREACHABLE = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
 
 
 def iterate(core: ConsumerCore) -> list[int]:
-    """Start an iteration that has polled offsets 5, 6 and 7 of a, and yielded the first. Returns
-    the offsets of automatic commits from then on."""
+    """Start an iteration that has polled offsets 5, 6 and 7 of topic a, and yielded the first.
+    Returns a list to which automatic commits append their offset."""
     core.subscriptions.set_partitions([A])
     core.subscriptions.state(A).seek(8)
     core.unread.set(Records({A: [ConsumerRecord("a", 0, offset) for offset in (5, 6, 7)]}))
@@ -104,7 +104,7 @@ def assign_other(consumer: Any) -> Any:
 def test_unyielded_records_are_not_committed_by_a_new_assignment(
     change: Callable[[Any], Any],
 ) -> None:
-    consumer = Consumer(NOWHERE)
+    consumer = Consumer(UNREACHABLE)
     consumer.assign([A])
     commits = iterate(consumer._core)
     change(consumer)
@@ -112,7 +112,7 @@ def test_unyielded_records_are_not_committed_by_a_new_assignment(
     consumer.close(0)
 
     async def work() -> None:
-        async with aio.Consumer(NOWHERE) as consumer:
+        async with aio.Consumer(UNREACHABLE) as consumer:
             await consumer.assign([A])
             commits = iterate(consumer._core)
             await change(consumer)
@@ -123,7 +123,7 @@ def test_unyielded_records_are_not_committed_by_a_new_assignment(
 
 
 def test_unyielded_records_are_read_again_after_a_new_subscription() -> None:
-    consumer = Consumer(NOWHERE)
+    consumer = Consumer(UNREACHABLE)
     consumer.subscribe(["a"])
     iterate(consumer._core)
     consumer.subscribe(["a", "b"])
@@ -134,7 +134,7 @@ def test_unyielded_records_are_read_again_after_a_new_subscription() -> None:
     consumer.close(0)
 
     async def work() -> None:
-        async with aio.Consumer(NOWHERE) as consumer:
+        async with aio.Consumer(UNREACHABLE) as consumer:
             await consumer.subscribe(["a"])
             iterate(consumer._core)
             await consumer.subscribe(["a", "b"])

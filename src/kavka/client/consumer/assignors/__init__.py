@@ -1,8 +1,8 @@
 """[pure] Assignors of a classic group: its leader runs an assignor that all members support.
 
-A custom assignor is any object with the methods of `Assignor`. `partition.assignment.strategy`
-takes the object, its class, or its dotted name. Kafka's assignors have their Java class names and
-their protocol names.
+A custom assignor is any object with the methods of `Assignor`. `partition.assignment.strategy` is
+the object, its class, or the dotted name of the class. Kafka's assignors can be named by their Java
+class or by their protocol name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASSIGNORS = {
 
 class Subscription(NamedTuple):
     """A member's metadata in JoinGroup. Only members that keep partitions while they rejoin send
-    `owned` and `generation`; -1 is an unknown generation."""
+    `owned`. A `generation` of -1 is unknown."""
 
     topics: frozenset[str]
     user_data: bytes | None = None
@@ -62,7 +62,7 @@ class Assignor:
     cooperative = False
 
     def user_data(self, topics: frozenset[str]) -> bytes | None:
-        """Data of this member for the leader's `assign`."""
+        """Data that this member sends to the leader's `assign`."""
         return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Any]:
@@ -92,14 +92,14 @@ def load(values: Any, configs: Mapping[str, Any]) -> list[Any]:
 
 
 def members_in_order(members: Mapping[str, Subscription]) -> list[str]:
-    """Sort members: static members first by instance id, which does not change on a restart; then
-    the others by member id."""
+    """Sort static members by instance id, which does not change on a restart, before dynamic
+    members by member id."""
     return sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or m, m))
 
 
 def check_cooperative(members: Mapping[str, Subscription], assignments: Mapping[str, Assignment]) -> str | None:
-    """Describe a partition that is assigned to one member while another owns it; None if there is
-    none."""
+    """Describe a partition that is assigned to a member while another member owns it; None if there
+    is no such partition."""
     owners = {tp: member_id for member_id, subscription in members.items() for tp in subscription.owned}
     for member_id, assignment in assignments.items():
         for tp in assignment.partitions:
@@ -110,7 +110,7 @@ def check_cooperative(members: Mapping[str, Subscription], assignments: Mapping[
 
 
 def as_assignments(returned: Mapping[str, Any], members: Iterable[str]) -> dict[str, Assignment]:
-    """Convert the result of an assignor; members without an entry get an empty assignment."""
+    """Convert the result of an assignor. Members without an entry get an empty assignment."""
     result: dict[str, Assignment] = {}
     for member_id in members:
         assignment = returned.get(member_id, ())

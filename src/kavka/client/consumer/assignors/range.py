@@ -1,6 +1,6 @@
-"""[pure] Assigns each member a range of partitions of each topic; the first members get one more if
-the number does not divide evenly. Partition n of topics with equal partition counts goes to the
-same member."""
+"""[pure] Assigns each member a range of partitions of each topic. The first members get one more if
+the count does not divide evenly. Partition n is assigned to the same member in all topics with
+equal partition counts and subscribers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RangeAssignor(Assignor):
             share, extras = divmod(partitions[topic], len(subscribers))
             first = 0
             for index, member in enumerate(subscribers):
-                after = first + share + (index < extras)
-                result[member] += [TopicPartition(topic, p) for p in range(first, after)]
-                first = after
+                end = first + share + (index < extras)
+                result[member] += [TopicPartition(topic, p) for p in range(first, end)]
+                first = end
         return result

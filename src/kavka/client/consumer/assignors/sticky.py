@@ -1,11 +1,11 @@
 """[pure] Balanced assignments with as few moves as possible.
 
-Members keep their partitions if possible. If two members claim a partition, the one with the newer
-generation keeps it, and neither if the generations are equal. Partitions without an owner go to the
-subscriber with the fewest partitions. Then partitions move from larger to smaller assignments until
-no move improves the balance. If members subscribe to different topics, a move may need several
-steps: the first member gives a partition to a second, which gives a partition of another topic to a
-third. The shortest chain is used.
+Members keep their partitions if possible. If two members claim a partition, the member with the
+newer generation keeps it; if the generations are equal, neither keeps it. Each partition without an
+owner is assigned to the subscriber with the fewest partitions. Then partitions move from larger to
+smaller assignments until no move improves the balance. If members subscribe to different topics, a
+chain of moves may be required: a partition moves from the first member to a second, and a partition
+of another topic from the second to a third. The shortest chain is used.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Owned = dict[str, dict[str, set[int]]]
 
 class StickyAssignor(Assignor):
     """Members revoke all partitions before they join, so they send their previous partitions as
-    user data: an array of topics with partitions, then the generation (i32), with lengths of 2 and
-    4 bytes."""
+    user data: an array of (topic, array of i32 partitions), then the generation (i32). Arrays have
+    an i32 length, topic names an i16 length."""
 
     name = "sticky"
 
@@ -63,8 +63,8 @@ class StickyAssignor(Assignor):
 
 class CooperativeStickyAssignor(StickyAssignor):
     """Members keep their partitions while they rejoin. The first assignment omits the partitions
-    that move; the second one, after their owner has revoked them, assigns them to the new owner.
-    The user data is the generation (i32)."""
+    that move. After their owners have revoked them, a second rebalance assigns them to the new
+    owners. The user data is the generation (i32)."""
 
     name = "cooperative-sticky"
     cooperative = True
@@ -108,8 +108,8 @@ def write_user_data(owned: tuple[TopicPartition, ...], generation: int) -> bytes
 
 
 def read_user_data(data: bytes | None) -> tuple[tuple[TopicPartition, ...], int]:
-    """Decode the data of `write_user_data`; no partitions and no generation if it is invalid. The
-    oldest version has no generation."""
+    """Decode the data of `write_user_data`. Returns no partitions and NO_GENERATION if it is
+    invalid. The oldest version of the data has no generation."""
     if not data:
         return (), NO_GENERATION
     partitions: list[TopicPartition] = []
@@ -170,13 +170,13 @@ def _retained(
 
 
 class _Shares:
-    """Owns the assignment while it is computed: the partitions of each member, and the free
-    ones."""
+    """Owns the assignment while it is computed: the partitions of each member, and the unassigned
+    (free) partitions."""
 
     def __init__(self, partitions: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> None:
         self.owned: Owned = {member: {} for member in order}
         self.count = dict.fromkeys(order, 0)
-        self.place = {member: index for index, member in enumerate(order)}
+        self.rank = {member: index for index, member in enumerate(order)}
         self.free = {topic: set(range(count)) for topic, count in partitions.items()}
         self.subscribers = {topic: [m for m in order if topic in members[m].topics] for topic in partitions}
         self.topics = {member: sorted(members[member].topics & partitions.keys()) for member in order}
@@ -187,7 +187,7 @@ class _Shares:
         self.count[member] += 1
 
     def move(self, topic: str, giver: str, taker: str) -> None:
-        """Move the last partition, so that the result is deterministic."""
+        """Move the topic's highest partition of `giver`, so that the result is deterministic."""
         owned = self.owned[giver][topic]
         partition = max(owned)
         owned.discard(partition)
@@ -197,8 +197,8 @@ class _Shares:
         self.assign(taker, topic, partition)
 
     def assign_free(self) -> None:
-        """Assign free partitions; topics with few subscribers first, since they have less
-        choice."""
+        """Assign the free partitions. Topics with few subscribers are first, since fewer members
+        can own their partitions."""
         for topic in sorted(self.free, key=lambda t: (len(self.subscribers[t]), t)):
             subscribers = self.subscribers[topic]
             if not subscribers:
@@ -207,8 +207,8 @@ class _Shares:
                 self.assign(min(subscribers, key=self._load), topic, partition)
 
     def balance(self) -> None:
-        """Every round moves a partition to a member that has at least two fewer, so it
-        terminates."""
+        """Move partitions until the assignment is balanced. Every round moves a partition from a
+        member to one with at least two fewer, so the loop terminates."""
         balanced: set[str] = set()
         while True:
             takers = [member for member in self.count if member not in balanced]
@@ -222,22 +222,22 @@ class _Shares:
                 balanced.add(taker)
                 continue
             balanced.clear()
-            for topic, giver, to in moves:
-                self.move(topic, giver, to)
+            for topic, giver, receiver in moves:
+                self.move(topic, giver, receiver)
 
     def _moves_to(self, taker: str) -> list[tuple[str, str, str]] | None:
-        """The moves that give `taker` a partition of the largest member with at least two more;
-        None if there is no such member."""
+        """The moves (topic, giver, receiver) that take a partition from the largest member and add
+        one to `taker`; None if no reachable member has at least two more than `taker`."""
         previous: dict[str, tuple[str, str]] = {taker: ("", "")}
         queue = deque([taker])
         best: str | None = None
-        seen: set[str] = set()
+        visited_topics: set[str] = set()
         while queue:
             member = queue.popleft()
             for topic in self.topics[member]:
-                if topic in seen:
+                if topic in visited_topics:
                     continue
-                seen.add(topic)
+                visited_topics.add(topic)
                 for other in self.subscribers[topic]:
                     if other not in previous and topic in self.owned[other]:
                         previous[other] = topic, member
@@ -250,10 +250,10 @@ class _Shares:
         moves: list[tuple[str, str, str]] = []
         giver = best
         while giver != taker:
-            topic, to = previous[giver]
-            moves.append((topic, giver, to))
-            giver = to
+            topic, receiver = previous[giver]
+            moves.append((topic, giver, receiver))
+            giver = receiver
         return moves
 
     def _load(self, member: str) -> tuple[int, int]:
-        return self.count[member], self.place[member]
+        return self.count[member], self.rank[member]
