@@ -1,11 +1,11 @@
-"""The streams jobs on this machine: the records that `kavka pipeline run` writes, for `status`,
-`stop` and the console.
+"""The records of the streams jobs on this machine. `kavka pipeline run` writes them; `status`,
+`stop` and the console read them.
 
 The record of a job is a JSON file named after its application.id, in a folder that only its user
 can access. It contains the pid, the start time of the process (pids are reused), the arguments of
 the job and its last progress. It is replaced atomically, and removed when the job ends normally. A
-failed job leaves its record with the error. A killed job leaves its last record; its state is then
-reported as GONE.
+failed job leaves its record with the error. A killed job leaves its last record, and is reported
+with the state GONE.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def folder() -> Path:
     configured = os.environ.get("KAVKA_PIPELINE_DIR")
     path = Path(configured or Path(tempfile.gettempdir()) / f"kavka-pipeline-{os.getuid()}")
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # `restart` runs the commands in the records. Another user could have created the folder, or a
-    # link, in the temporary folder.
+    # `restart` runs the commands in the records. Reject a folder or a link that another user
+    # created in the temporary folder.
     if path.stat().st_uid != os.getuid() or (not configured and path.is_symlink()):
         raise JobError(f"{path} belongs to another user; set KAVKA_PIPELINE_DIR")
     return path
@@ -74,9 +74,10 @@ def remove(name: str) -> None:
 
 
 def read(name: str) -> dict[str, Any] | None:
-    """Return the record of a job, with `running`; None if there is no readable record.
+    """Return the record of a job; None if there is no readable record.
 
-    A job that ended without an error and without removing its record has the state GONE.
+    `running` is added. A job that ended without an error and without removing its record has the
+    state GONE.
     """
     try:
         record = json.loads(_record_path(name).read_text())
@@ -121,8 +122,8 @@ def stop(name: str, timeout: float = STOP_TIMEOUT_S) -> None:
 
 
 def restart(name: str) -> int:
-    """Start a job with the arguments in its record, in a new session; stop it first if it is
-    running. Return the pid."""
+    """Stop a job if it is running, and start it with the arguments in its record, in a new session.
+    Return the pid."""
     record = read(name)
     if record is None:
         raise JobError(f"there is no record of {name} on this machine")
@@ -144,7 +145,7 @@ def restart(name: str) -> int:
     return process.pid
 
 
-# --- offsets in the progress that Spark reports of a source
+# --- offsets in the progress that Spark reports for a source
 
 
 def offsets_between(start: Any, end: Any) -> dict[tuple[str, int], int]:
@@ -164,7 +165,7 @@ def offsets_between(start: Any, end: Any) -> dict[tuple[str, int], int]:
 
 
 def _offsets(text: Any) -> dict[str, Any]:
-    """Parse the offsets of Kavka's Spark source; empty for another source."""
+    """Parse the offsets of Kavka's Spark source. Return an empty dict for other sources."""
     try:
         offsets = json.loads(text)
     except (TypeError, ValueError):

@@ -30,8 +30,7 @@ class Tool(NamedTuple):
 
 
 BROKER, TOPICS, RECORDS, GROUPS = "Brokers", "Topics and settings", "Records", "Groups and transactions"
-CLUSTER, PIPELINE, CONNECT = "Clusters and ZooKeeper", "Streams", "Connect"
-MIRROR = "Mirroring"
+CLUSTER, PIPELINE, CONNECT, MIRROR = "Clusters and ZooKeeper", "Streams", "Connect", "Mirroring"
 REPLICAS, PERFORMANCE, SHELL = "Replicas and disks", "Performance and verification", "This command"
 
 TOOLS = (
@@ -105,9 +104,7 @@ TOOLS = (
         "kavka.cli.mirror_maker", main="connect_main", table="CONNECT_COMMAND", scripts=("connect-mirror-maker",),
     ),
     Tool("pipeline", PIPELINE, "run streams jobs on Spark, show and stop them", "kavka.cli.pipeline", scripts=()),
-    Tool(
-        "streams-application-reset", PIPELINE, "reset a streams application", "kavka.cli.streams_reset",
-    ),
+    Tool("streams-application-reset", PIPELINE, "reset a streams application", "kavka.cli.streams_reset"),
     Tool(
         "connect-standalone", CONNECT, "run connectors in one process", "kavka.cli.connect",
         scripts=("connect-standalone",),
@@ -146,17 +143,17 @@ MISSING = {
 
 
 def why_missing(name: str) -> str | None:
-    """Why Kavka does not have this Kafka tool; None if Kafka has no tool of that name."""
-    full = name.removesuffix(".sh")
-    return MISSING.get(full) or MISSING.get(f"kafka-{full}")
+    """Return why Kavka does not have this Kafka tool; None if Kafka has no tool of that name."""
+    script = name.removesuffix(".sh")
+    return MISSING.get(script) or MISSING.get(f"kafka-{script}")
 
 
 def find(name: str) -> Tool | None:
     """Find a tool by its name or by Kafka's script name, with or without `kafka-` and `.sh`."""
-    full = name.removesuffix(".sh")
-    plain = full.removeprefix("kafka-")
+    script = name.removesuffix(".sh")
+    short = script.removeprefix("kafka-")
     for tool in TOOLS:
-        if plain == tool.name or plain in tool.aliases or full in tool.script_names:
+        if short == tool.name or short in tool.aliases or script in tool.script_names:
             return tool
     return None
 

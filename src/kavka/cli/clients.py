@@ -15,9 +15,11 @@ from typing import Any, Protocol
 
 from kavka.cli.connecting import WARNING_DELAY_S, read_properties
 from kavka.cli.options import Arguments, Option, UsageError
-from kavka.cli.tool import note
+from kavka.cli.tool import INTERRUPTED, note
 
-INTERRUPTED, TERMINATED = 130, 143
+TERMINATED = 143
+# The tools send and receive bytes; readers and formatters convert them.
+_CONVERTERS = ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer")
 
 
 class Client(Protocol):
@@ -33,7 +35,7 @@ def file_option(name: str, help: str, *, deprecated: bool = False) -> Option:
 
 
 def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Parse `name=value` texts; a name alone has an empty value, as in Kafka's tools."""
+    """Parse `name=value` texts. As in Kafka's tools, a name alone has an empty value."""
     properties = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -44,25 +46,24 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def client_settings(args: Arguments, files: Iterable[str], properties: Iterable[str]) -> dict[str, Any]:
-    """Merge the properties files that `files` name with the `properties` options. Later values
-    win."""
+    """Merge the files that the options in `files` name and the settings of the options in
+    `properties`. Later values take precedence. Serializers and deserializers are dropped."""
     settings: dict[str, Any] = {}
     for option in files:
         if option in args:
             settings |= read_properties(args[option])
     for option in properties:
         settings |= pairs(args[option])
-    return settings
+    return {name: value for name, value in settings.items() if name not in _CONVERTERS}
 
 
 def quiet_logging() -> None:
-    """Log only errors of the clients, to standard error."""
+    """Log the errors of the clients to standard error, and nothing else."""
     logging.basicConfig(level="ERROR", format="%(levelname)s %(message)s", stream=sys.stderr)
 
 
 def warn_if_unreachable(client: Client, tool: str, servers: Any) -> None:
-    """Warn after WARNING_DELAY_S without a connection, so that the user knows the cause of the
-    wait."""
+    """Warn the user if the client has no connection after WARNING_DELAY_S."""
 
     def check() -> None:
         if not client.metrics()["connection-creation-total"]:
@@ -74,14 +75,14 @@ def warn_if_unreachable(client: Client, tool: str, servers: Any) -> None:
 
 
 def reader_has_closed(descriptor: int) -> bool:
-    """Whether the reading end of a pipe is closed, without writing to it."""
+    """Return whether the reader of a pipe has closed it. Nothing is written to the pipe."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised on SIGTERM. The tool ends as on Ctrl-C, with another exit code."""
+    """Raised on SIGTERM. The tool stops as on Ctrl-C, but with another exit code."""
 
 
 @contextmanager
@@ -94,11 +95,11 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, raise_terminated)
+    previous_handler = signal.signal(signal.SIGTERM, raise_terminated)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def exit_code(error: KeyboardInterrupt) -> int:

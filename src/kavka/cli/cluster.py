@@ -19,7 +19,7 @@ BROKER_PORT = 9092
 ZOOKEEPER_PORT = 2181
 
 _FOLDER = Option("dir", "The folder of the cluster.", "directory", default="kavka-cluster", completes="directory")
-_NUMBER = (Positional("N", "The broker's id.", completes=""),)
+_NUMBER = (Positional("N", "The broker's id."),)
 _JSON = Option("json", "Print JSON.")
 
 COMMAND = Command(
@@ -86,8 +86,8 @@ def _up(args: Arguments) -> int:
         existing = len(folder.brokers)
         if brokers is not None and brokers < existing:
             raise ToolError(f"the cluster in {folder.path} has {existing} brokers; brokers cannot be removed")
-        first = args["port"] or (folder.brokers[0].port if existing else BROKER_PORT)
-        folder.plan_brokers(brokers or existing, first, args["override"])
+        first_port = args["port"] or (folder.brokers[0].port if existing else BROKER_PORT)
+        folder.plan_brokers(brokers or existing, first_port, args["override"])
         folder.start(folder.members)
         for broker in folder.brokers:
             print(f"broker {broker.id} at {broker.address}, log {broker.log_file}")
@@ -96,9 +96,9 @@ def _up(args: Arguments) -> int:
 
 
 def _down(args: Arguments) -> int:
-    folder = _existing(args)
+    folder = _existing_cluster(args)
     with folder.locked():
-        running = [member for member in folder.members if member.alive]
+        running = [member for member in folder.members if member.is_alive]
         folder.stop(folder.brokers)
         folder.stop([folder.zookeeper])
         names = ", ".join(member.name for member in running)
@@ -110,18 +110,18 @@ def _down(args: Arguments) -> int:
 
 
 def _status(args: Arguments) -> int:
-    folder = _existing(args)
+    folder = _existing_cluster(args)
     controller = folder.controller()
     if args["json"]:
-        print_json([_described(member, controller) for member in folder.members])
+        print_json([_as_json(member, controller) for member in folder.members])
     elif at_terminal():
         rows = [
             (
                 member.name,
                 member.address,
-                "running" if member.alive else "stopped",
+                "running" if member.is_alive else "stopped",
                 "controller" if _is_controller(member, controller) else "",
-                member.pid if member.alive else None,
+                member.pid if member.is_alive else None,
                 member.log_file,
             )
             for member in folder.members
@@ -130,37 +130,37 @@ def _status(args: Arguments) -> int:
         print_table(
             ("NAME", "ADDRESS", "STATE", "ROLE", "PROCESS", "LOG"),
             rows,
-            right=("PROCESS",),
+            right_aligned=("PROCESS",),
             styled=lambda heading, cell: colours.get(cell, ()) if heading == "STATE" else (),
         )
     else:
         for member in folder.members:
-            state = f"running as process {member.pid}" if member.alive else "stopped"
+            state = f"running as process {member.pid}" if member.is_alive else "stopped"
             role = ", controller" if _is_controller(member, controller) else ""
             print(f"{member.name} at {member.address}: {state}{role}, log {member.log_file}")
-    return 0 if all(member.alive for member in folder.members) else 1
+    return 0 if all(member.is_alive for member in folder.members) else 1
 
 
 def _is_controller(member: Member, controller: int | None) -> bool:
-    """Whether the member is the controller and runs. The znode of a killed controller remains until
-    its session expires."""
-    return member.id is not None and member.id == controller and member.alive
+    """Return whether the member is the controller and is running. The znode of a killed controller
+    remains until its session expires."""
+    return member.id is not None and member.id == controller and member.is_alive
 
 
-def _described(member: Member, controller: int | None) -> dict[str, object]:
+def _as_json(member: Member, controller: int | None) -> dict[str, object]:
     return {
         "name": member.name,
         "id": member.id,
         "address": member.address,
-        "running": member.alive,
-        "pid": member.pid if member.alive else None,
+        "running": member.is_alive,
+        "pid": member.pid if member.is_alive else None,
         "controller": _is_controller(member, controller),
         "log": str(member.log_file),
     }
 
 
 def _change_broker(args: Arguments) -> int:
-    folder = _existing(args)
+    folder = _existing_cluster(args)
     number = args.positionals[0]
     with folder.locked():
         broker = next((candidate for candidate in folder.brokers if str(candidate.id) == number), None)
@@ -168,14 +168,14 @@ def _change_broker(args: Arguments) -> int:
             broker_ids = ", ".join(str(candidate.id) for candidate in folder.brokers)
             raise ToolError(f"there is no broker {number}; the cluster has {broker_ids}")
         if args.subcommand == "start":
-            if broker.alive:
+            if broker.is_alive:
                 raise ToolError(f"broker {number} is already running as process {broker.pid}")
-            if not folder.zookeeper.alive:
+            if not folder.zookeeper.is_alive:
                 raise ToolError("the ZooKeeper server is not running; kavka cluster up starts all servers")
             folder.start([broker])
             print(f"broker {number} is running as process {broker.pid} at {broker.address}")
             return 0
-        if not broker.alive:
+        if not broker.is_alive:
             raise ToolError(f"broker {number} is not running")
         pid = broker.pid
         if args.subcommand == "kill":
@@ -187,7 +187,7 @@ def _change_broker(args: Arguments) -> int:
     return 0
 
 
-def _existing(args: Arguments) -> ClusterFolder:
+def _existing_cluster(args: Arguments) -> ClusterFolder:
     folder = ClusterFolder(Path(args["dir"]))
     if not folder.members:
         raise ToolError(f"there is no cluster in {folder.path}; kavka cluster up creates one")

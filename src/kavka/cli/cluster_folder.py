@@ -1,13 +1,13 @@
 """The folder of a local cluster: its members, their ports and their processes.
 
     cluster.json            the members
-    lock                    held by a command that changes the cluster
+    lock                    locked by the command that changes the cluster
     zookeeper/              zookeeper.properties, data/, zookeeper.log
     broker-N/               server.properties, data/, broker.log
 
 `cluster.json` is replaced atomically after each process start. A command that is killed leaves at
-most one process that is not recorded, and that process still holds its port. A process is
-identified by its pid and its start time, so that a process that reuses the pid is never signalled.
+most one process that is not recorded. That process still occupies its port. A process is identified
+by its pid and its start time, so that a process that reuses the pid is never signalled.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class Member:
         return self.folder / ("zookeeper.log" if self.id is None else "broker.log")
 
     @property
-    def alive(self) -> bool:
-        return self._process.alive
+    def is_alive(self) -> bool:
+        return self._process.is_alive
 
     @property
     def _process(self) -> running.Running:
         return running.Running(self.pid, self.started, "")
 
     def kill(self) -> None:
-        if self.alive:
+        if self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             running.stop([self._process], STOP_TIMEOUT_S)
@@ -84,10 +84,7 @@ class Member:
 
 
 class ClusterFolder:
-    """The members of a cluster and their files.
-
-    A command that changes anything holds `locked` while it does.
-    """
+    """The members of a cluster and their files. Every change is made inside `locked`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -108,7 +105,8 @@ class ClusterFolder:
 
     @contextlib.contextmanager
     def locked(self, *, create: bool = False) -> Iterator[None]:
-        """Hold the lock, and read the members again: another command may have changed them."""
+        """Lock the folder inside the block. Read the members again, since another command may have
+        changed them."""
         if create:
             self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as lock:
@@ -175,8 +173,7 @@ class ClusterFolder:
         self.overrides |= new_overrides
         factor = min(3, count)
         for number in range(len(self.brokers), count):
-            taken = [member.port for member in self.members]
-            port = _free_port(first_port + number, taken)
+            port = _free_port(first_port + number, [member.port for member in self.members])
             self.members.append(Member(self.path, port, number))
         for broker in self.brokers:
             settings: dict[str, object] = {
@@ -191,7 +188,7 @@ class ClusterFolder:
                 "transaction.state.log.replication.factor": factor,
                 "transaction.state.log.min.isr": min(2, factor),
                 "group.initial.rebalance.delay.ms": 0,
-                # When the whole cluster stops, the last broker cannot hand over its leaderships.
+                # The last broker of a cluster that stops cannot hand over its partitions.
                 "controlled.shutdown.retry.backoff.ms": 200,
             }
             settings |= self._existing_settings(broker) or self.overrides
@@ -210,12 +207,12 @@ class ClusterFolder:
 
     def start(self, members: Sequence[Member]) -> None:
         """Start the members that are not running: ZooKeeper first, then all brokers in parallel."""
-        if self.zookeeper in members and not self.zookeeper.alive:
+        if self.zookeeper in members and not self.zookeeper.is_alive:
             self._start_zookeeper()
         starting: list[tuple[Member, BrokerDaemon]] = []
         failed: list[str] = []
         for broker in members:
-            if broker.id is not None and not broker.alive:
+            if broker.id is not None and not broker.is_alive:
                 daemon = BrokerDaemon([str(broker.config)], broker.log_file)
                 broker.set_process(daemon)
                 self._write()
@@ -242,13 +239,12 @@ class ClusterFolder:
         self._write()
 
     def _wait_until_registered(self) -> None:
-        """Wait until the controller knows every running broker: it places the replicas of new
-        topics."""
+        """Wait until all running brokers are registered, so that new topics can use all of them."""
         from kavka.client.admin import Admin
         from kavka.common.errors import KafkaError
 
-        expected = {broker.id for broker in self.brokers if broker.alive}
-        servers = ",".join(broker.address for broker in self.brokers if broker.alive)
+        expected = {broker.id for broker in self.brokers if broker.is_alive}
+        servers = ",".join(broker.address for broker in self.brokers if broker.is_alive)
         deadline = time.monotonic() + REGISTRATION_TIMEOUT_S
         with Admin({"bootstrap.servers": servers}) as admin:
             while True:
@@ -259,32 +255,31 @@ class ClusterFolder:
                     raise ToolError(f"not all brokers are registered after {REGISTRATION_TIMEOUT_S:g} s")
                 time.sleep(0.05)
             if len(expected) == len(self.brokers):
-                # The first request for a group creates __consumer_offsets. Create it now, with
-                # replicas on all brokers: created after a broker is killed, it would lack the
-                # replicas, and no group could work until that broker is back.
+                # The first request for a group creates __consumer_offsets. Send one now: after a
+                # broker is killed, there are too few brokers for the replication factor.
                 with contextlib.suppress(KafkaError):
                     admin.describe_consumer_groups(["none"], timeout=GROUPS_TIMEOUT_S)
 
     def stop(self, members: Sequence[Member]) -> None:
         """Stop the members in parallel, and kill those that do not stop in time."""
-        alive = [member for member in members if member.alive]
+        alive = [member for member in members if member.is_alive]
         running.stop([member._process for member in alive], STOP_TIMEOUT_S)
         for member in alive:
             member.kill()
 
     def controller(self) -> int | None:
-        """Return the id of the controller; None if it is unknown."""
-        if not self.zookeeper.alive:
+        """Return the broker id of the controller; None if it is unknown."""
+        if not self.zookeeper.is_alive:
             return None
         from kavka.cli.zookeeper_brokers import controller_in_zookeeper
 
         return controller_in_zookeeper(self.zookeeper.address)
 
 
-def _free_port(first: int, taken: Sequence[int]) -> int:
-    """Return the first free port from `first` on."""
+def _free_port(first: int, reserved: Sequence[int]) -> int:
+    """Return the first free port from `first` on that is not reserved."""
     for port in range(first, min(first + 1000, 65536)):
-        if port in taken:
+        if port in reserved:
             continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,5 +1,5 @@
-"""Tools that describe a cluster: `kafka-broker-api-versions`, `kafka-features` and `kafka-cluster`
-as Kafka has it."""
+"""Tools that describe a cluster: `kafka-broker-api-versions`, `kafka-features`, and the subcommands
+of Kafka's `kafka-cluster`."""
 
 from __future__ import annotations
 
@@ -100,8 +100,9 @@ def _api_versions(args: Arguments) -> None:
     with admin_for(args) as admin:
         nodes = {node.id: node for node in admin.describe_cluster().nodes}
         spans_by_node = admin.describe_api_versions(nodes)
-    ours = {int(key): api for key, api in APIS.items()}
-    names = {int(key): key.name.title().replace("_", "") for key in ApiKey} | {k: api.name for k, api in ours.items()}
+    client_apis = {int(key): api for key, api in APIS.items()}
+    names = {int(key): key.name.title().replace("_", "") for key in ApiKey}
+    names |= {key: api.name for key, api in client_apis.items()}
     if args["json"]:
         print_json(
             [
@@ -122,18 +123,17 @@ def _api_versions(args: Arguments) -> None:
     for node_id, spans in sorted(spans_by_node.items()):
         node = nodes[node_id]
         lines = []
-        for key in sorted(set(ours) | set(spans)):
-            if key not in ours:
+        for key in sorted(set(client_apis) | set(spans)):
+            if key not in client_apis:
                 lines.append(f"{names.get(key, 'UNKNOWN')}({key}): {_span(spans[key])} [unusable: node too new]")
                 continue
-            api = ours[key]
+            api = client_apis[key]
             if key not in spans:
                 lines.append(f"{api.name}({key}): UNSUPPORTED")
                 continue
             low, high = max(spans[key].min, api.min_version), min(spans[key].max, api.max_version)
             if low > high:
-                newer = spans[key].min > api.max_version
-                usable = f"unusable: node too {'new' if newer else 'old'}"
+                usable = f"unusable: node too {'new' if spans[key].min > api.max_version else 'old'}"
             else:
                 usable = f"usable: {high}"
             lines.append(f"{api.name}({key}): {_span(spans[key])} [{usable}]")
@@ -157,11 +157,11 @@ def _features(args: Arguments) -> None:
         levels = _levels(args, admin)
         admin.update_features(levels, allow_downgrade=args.subcommand != "upgrade", validate_only=bool(args["dry-run"]))
     for name, level in levels.items():
-        done = "can be" if args["dry-run"] else "was"
+        verb = "can be" if args["dry-run"] else "was"
         if args.subcommand == "disable":
-            print(f"{name} {done} disabled.")
+            print(f"{name} {verb} disabled.")
         else:
-            print(f"{name} {done} {args.subcommand}d to {level}.")
+            print(f"{name} {verb} {args.subcommand}d to {level}.")
 
 
 def _levels(args: Arguments, admin: Admin) -> dict[str, int]:

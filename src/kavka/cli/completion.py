@@ -13,7 +13,7 @@ COMMAND = Command(
     "completion",
     "Print a script that makes the shell complete the tools' names, options and values. "
     "In ~/.bashrc: source <(kavka completion bash). In ~/.zshrc: source <(kavka completion zsh).",
-    positionals=(Positional("shell", "bash or zsh", completes=""),),
+    positionals=(Positional("shell", "bash or zsh"),),
     examples=("source <(kavka completion bash)",),
 )
 
@@ -30,18 +30,18 @@ def _body(args: Arguments) -> None:
 
 
 def script(shell: str) -> str:
-    """Return a script for both shells: zsh runs bash completions through bashcompinit."""
+    """Return the completion script. The script of zsh is that of bash, run through bashcompinit."""
     tools = [(tool, table_of(tool)) for tool in TOOLS]
-    head = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
+    header = "autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else ""
     options = "\n".join(_options_case(tool, command) for tool, command in tools)
     values = "\n".join(line for tool, command in tools for line in _value_cases(tool, command))
     names = " ".join(tool.name for tool in TOOLS)
     scripts = " ".join(f"{script}{end}" for tool in TOOLS for script in tool.script_names for end in ("", ".sh"))
-    return _TEMPLATE.format(head=head, names=names, options=options, values=values, scripts=scripts)
+    return _TEMPLATE.format(header=header, names=names, options=options, values=values, scripts=scripts)
 
 
 _TEMPLATE = """\
-{head}_kavka_server() {{
+{header}_kavka_server() {{
     local i
     for ((i = 1; i < ${{#COMP_WORDS[@]}}; i++)); do
         case "${{COMP_WORDS[i]}}" in

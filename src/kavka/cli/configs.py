@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 TYPES = ("topics", "brokers", "broker-loggers", "groups", "client-metrics")
 UNSUPPORTED_TYPES = ("clients", "users", "ips")
 
-SINGULAR = {"topics": "topic", "brokers": "broker", "broker-loggers": "broker-logger", "groups": "group"}
-SINGULAR |= {"client-metrics": "client-metric", "clients": "client", "users": "user", "ips": "ip"}
 # Options that combine --entity-type and --entity-name.
 SHORT = {
     "topic": "topics",
@@ -32,12 +30,7 @@ SHORT = {
     "user": "users",
     "ip": "ips",
 }
-SHORT_DEFAULTS = {
-    "broker-defaults": "brokers",
-    "client-defaults": "clients",
-    "user-defaults": "users",
-    "ip-defaults": "ips",
-}
+SHORT_DEFAULTS = {f"{entity}-defaults": f"{entity}s" for entity in ("broker", "client", "user", "ip")}
 
 COMMAND = Command(
     "configs",
@@ -107,7 +100,8 @@ def _body(args: Arguments) -> None:
 
 
 def _entity(args: Arguments) -> tuple[str, str | None]:
-    """Return the type and the name: "" for the default, None if the name is missing."""
+    """Return the type and the name of the entity. The name is "" for the default entity, and None
+    if it is missing."""
     types = list(args["entity-type"])
     names: list[str] = list(args["entity-name"])
     if "entity-default" in args:
@@ -137,10 +131,10 @@ def _entity(args: Arguments) -> tuple[str, str | None]:
 def parse_pairs(text: str) -> dict[str, str]:
     """Parse `k1=v1,k2=[a,b]`. Brackets protect commas and equals signs in a value, and are
     removed."""
-    outside = r"(?=[^\]]*(?:\[|$))"
+    outside_brackets = r"(?=[^\]]*(?:\[|$))"
     pairs = {}
-    for pair in re.split("," + outside, text):
-        pieces = re.split(r"\s*=\s*" + outside, pair)
+    for pair in re.split("," + outside_brackets, text):
+        pieces = re.split(r"\s*=\s*" + outside_brackets, pair)
         if len(pieces) != 2 or not pieces[0].strip():
             raise ToolError('Invalid entity config: all configs to be added must be in the format "key=val".')
         pairs[pieces[0].strip()] = re.sub(r"[\[\]]", "", pieces[1]).strip()
@@ -161,8 +155,8 @@ def _resource(kind: str, name: str) -> ConfigResource:
 
 
 def _entries(admin: Admin, kind: str, name: str, show_all: bool) -> list[ConfigEntry]:
-    """Return entries sorted by name. Without `show_all`, only the dynamic settings of this
-    entity."""
+    """Return the settings of an entity, sorted by name. Without `show_all`, return only its dynamic
+    settings."""
     from kavka.client.admin.types import ConfigSource
 
     resource = _resource(kind, name)
@@ -179,7 +173,8 @@ def _entries(admin: Admin, kind: str, name: str, show_all: bool) -> list[ConfigE
 
 
 def _check_broker(admin: Admin, kind: str, name: str) -> None:
-    """Fail now if the broker is offline: the request goes to that broker and would wait for it."""
+    """Raise ToolError if the broker is offline, since a request to it would wait for the
+    timeout."""
     if kind in ("brokers", "broker-loggers") and name:
         online = [node.id for node in admin.describe_cluster().nodes]
         if int(name) not in online:
@@ -189,7 +184,7 @@ def _check_broker(admin: Admin, kind: str, name: str) -> None:
 def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: list[str]) -> None:
     from kavka.client.admin.types import AlterConfigOp
 
-    # Kafka's tool leaves the check of group and client metrics settings to the broker.
+    # As in Kafka's tool, only the broker checks the settings of groups and client metrics.
     if deleted and kind not in ("groups", "client-metrics"):
         existing = {entry.name for entry in _entries(admin, kind, name, show_all=kind == "broker-loggers")}
         unknown = [key for key in deleted if key not in existing]
@@ -200,7 +195,7 @@ def _alter(admin: Admin, kind: str, name: str, added: dict[str, str], deleted: l
     changes += [AlterConfigOp.delete(key) for key in deleted]
     admin.incremental_alter_configs({_resource(kind, name): changes})
     if name:
-        print(f"Completed updating config for {SINGULAR[kind]} {name}.")
+        print(f"Completed updating config for {_singular(kind)} {name}.")
     else:
         print(f"Completed updating default config for {kind} in the cluster.")
 
@@ -219,7 +214,8 @@ def _names(admin: Admin, kind: str) -> list[str]:
 
 
 def _configured(admin: Admin, kind: str) -> set[str]:
-    """Return the entities with dynamic settings; none for groups if the broker cannot list them."""
+    """Return the entities with dynamic settings. Return no groups if the broker cannot list
+    them."""
     from kavka.common.errors import ErrorCode, KafkaError
 
     resource_type = _resource(kind, "").type
@@ -248,7 +244,7 @@ def _describe(admin: Admin, args: Arguments, kind: str, name: str | None) -> Non
             print(f"The group '{name}' doesn't exist and doesn't have dynamic config.")
             continue
         if entity:
-            print(style(f"{'All' if show_all else 'Dynamic'} configs for {SINGULAR[kind]} {entity} are:", "bold"))
+            print(style(f"{'All' if show_all else 'Dynamic'} configs for {_singular(kind)} {entity} are:", "bold"))
         else:
             print(style(f"Default configs for {kind} in the cluster are:", "bold"))
         for line in _coloured(entries) if at_terminal() else map(_plain, entries):
@@ -263,12 +259,16 @@ def _plain(entry: ConfigEntry) -> str:
     return f"  {entry.name}={_text(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}"
 
 
+def _singular(kind: str) -> str:
+    return kind.removesuffix("s")
+
+
 def _text(value: str | None) -> str:
     return "null" if value is None else value
 
 
 def _coloured(entries: Iterable[ConfigEntry]) -> Iterable[str]:
-    """Format entries for a terminal: the value and its source."""
+    """Format settings for a terminal, with the source of each value."""
     entries = list(entries)
     width = max((len(f"{entry.name}={_text(entry.value)}") for entry in entries), default=0)
     for entry in entries:

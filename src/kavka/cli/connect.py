@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from kavka.cli.connecting import read_properties
 from kavka.cli.options import Arguments, Command, Option, Positional
-from kavka.cli.tool import ToolError, run
-from kavka.common.properties import PropertiesError, parse_properties
+from kavka.cli.partitions import read_json
+from kavka.cli.tool import ToolError, log_to_stderr, run
 
 _OVERRIDE = Option("override", "A worker setting. Takes precedence over the file.", "name=value", repeated=True)
 
@@ -43,7 +43,7 @@ def distributed_main(argv: list[str]) -> int:
 
 
 def _standalone(args: Arguments) -> int:
-    connectors = [_connector(Path(name)) for name in args.positionals[1:]]
+    connectors = [_connector(path) for path in args.positionals[1:]]
 
     def work(properties: dict[str, str]) -> int:
         from kavka.pipeline.connect.worker import run_standalone
@@ -63,14 +63,13 @@ def _distributed(args: Arguments) -> int:
 
 
 def _run(args: Arguments, work: Callable[[dict[str, str]], int]) -> int:
-    properties = _properties(Path(args.positionals[0]))
+    properties = read_properties(args.positionals[0])
     for override in args["override"] or ():
         name, equals, value = override.partition("=")
         if not equals:
             raise ToolError(f"--override {override}: expected name=value")
         properties[name.strip()] = value.strip()
-    level = os.environ.get("KAVKA_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(level=level, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr)
+    log_to_stderr("INFO")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         from kavka.pipeline.connect.errors import ConnectError
@@ -87,27 +86,11 @@ def _announce(url: str) -> None:
     print(f"Kafka Connect's REST interface is at {url}", flush=True)
 
 
-def _properties(path: Path) -> dict[str, str]:
-    try:
-        return parse_properties(path.read_text())
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror}") from None
-    except PropertiesError as error:
-        raise ToolError(f"{path}: {error}") from None
-
-
-def _connector(path: Path) -> dict[str, str]:
+def _connector(path: str) -> dict[str, str]:
     """Read a connector's settings: properties, or JSON with the settings or {"name", "config"}."""
-    if path.suffix != ".json":
-        return _properties(path)
-    import json
-
-    try:
-        settings = json.loads(path.read_text())
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ToolError(f"{path}: {error}") from None
+    if Path(path).suffix != ".json":
+        return read_properties(path)
+    settings = read_json(path)
     if not isinstance(settings, dict):
         raise ToolError(f"{path}: must be a JSON object")
     if isinstance(settings.get("config"), dict):

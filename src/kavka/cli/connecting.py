@@ -1,10 +1,11 @@
-"""Connecting to a cluster: the options, and the settings and the Admin made from them."""
+"""The connection options of the tools, and the Admin that they configure."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kavka.cli.options import Arguments, Option, UsageError
@@ -32,17 +33,18 @@ TIMEOUT = Option(
     "timeout", "Maximum time to wait for the cluster, in milliseconds.", "timeout (ms)", int, DEFAULT_TIMEOUT_MS
 )
 JSON = Option("json", "Print JSON.")
+SERVER_OPTIONS = (BOOTSTRAP.name, BROKER_LIST.name)
 
 
 def connection_options(*, config: Option = COMMAND_CONFIG, timeout: Option | None = TIMEOUT) -> tuple[Option, ...]:
-    """The connection options of tools that use the admin API."""
+    """Return the connection options of tools that use the admin API."""
     return (BOOTSTRAP, config, *((timeout,) if timeout else ()), BROKER_LIST, ZOOKEEPER)
 
 
-def bootstrap_servers(args: Arguments, *, also: str = "") -> str:
-    """Return the bootstrap brokers from the option that has them. `also` is one more option to
-    check."""
-    servers = args.first("bootstrap-server", "broker-list", *((also,) if also else ()))
+def bootstrap_servers(args: Arguments, options: tuple[str, ...] = SERVER_OPTIONS) -> str:
+    """Return the bootstrap brokers from the first of `options` that is present, else from
+    `--zookeeper`."""
+    servers = args.first(*options)
     if servers:
         return str(servers)
     if "zookeeper" in args:
@@ -52,17 +54,7 @@ def bootstrap_servers(args: Arguments, *, also: str = "") -> str:
     raise UsageError('Missing required argument "[bootstrap-server]"')
 
 
-def settings_of(args: Arguments, *files: str, servers: str | None = None) -> dict[str, Any]:
-    """Return client settings from the files that the options `files` name, and the brokers."""
-    settings: dict[str, Any] = {}
-    for option in files:
-        if option in args:
-            settings |= read_properties(args[option])
-    settings["bootstrap.servers"] = bootstrap_servers(args) if servers is None else servers
-    return settings
-
-
-def read_properties(path: str) -> dict[str, str]:
+def read_properties(path: str | Path) -> dict[str, str]:
     from kavka.common.properties import PropertiesError, parse_properties
 
     try:
@@ -76,38 +68,47 @@ def read_properties(path: str) -> dict[str, str]:
 
 @contextmanager
 def admin_for(
-    args: Arguments, *, config: str = "command-config", servers: str | None = None, **defaults: Any
+    args: Arguments,
+    *,
+    config: str = "command-config",
+    servers: str | None = None,
+    server_options: tuple[str, ...] = SERVER_OPTIONS,
+    **defaults: Any,
 ) -> Iterator[Admin]:
-    """Open an Admin with settings from the options. A file may override `defaults`."""
+    """Open an Admin with settings from the options. The option `config` names a file, which may
+    override `defaults`. `servers` takes precedence over `server_options`."""
     from kavka.client.admin import Admin
     from kavka.common.errors import KafkaError
 
     settings = {name.replace("_", "."): value for name, value in defaults.items()}
-    settings |= settings_of(args, config, servers=servers)
+    if config in args:
+        settings |= read_properties(args[config])
+    if servers is None:
+        servers = bootstrap_servers(args, server_options)
+    settings["bootstrap.servers"] = servers
     timeout = args.values.get("timeout")
     if timeout is not None and ("timeout" in args or "default.api.timeout.ms" not in settings):
         settings["default.api.timeout.ms"] = timeout
         settings.setdefault("request.timeout.ms", min(timeout, 30_000))
     limit = f"{int(settings.get('default.api.timeout.ms', DEFAULT_TIMEOUT_MS)) / 1000:g} s"
-    where = settings["bootstrap.servers"]
     with Admin(settings) as admin:
-        timer = threading.Timer(WARNING_DELAY_S, _warn_if_unreachable, (admin, args.command.name, where, limit))
+        timer = threading.Timer(WARNING_DELAY_S, _warn_if_unreachable, (admin, args.command.name, servers, limit))
         timer.daemon = True
         timer.start()
         try:
             yield admin
         except KafkaError:
-            if _reached(admin):
+            if _has_connected(admin):
                 raise
-            raise ToolError(f"no broker was reachable at {where} within {limit}") from None
+            raise ToolError(f"no broker was reachable at {servers} within {limit}") from None
         finally:
             timer.cancel()
 
 
-def _reached(admin: Admin) -> bool:
+def _has_connected(admin: Admin) -> bool:
     return admin.metrics()["connection-creation-total"] > 0
 
 
-def _warn_if_unreachable(admin: Admin, tool: str, where: str, limit: str) -> None:
-    if not _reached(admin):
-        note(tool, f"no broker is reachable at {where} yet; waiting up to {limit} (--timeout)")
+def _warn_if_unreachable(admin: Admin, tool: str, servers: str, limit: str) -> None:
+    if not _has_connected(admin):
+        note(tool, f"no broker is reachable at {servers} yet; waiting up to {limit} (--timeout)")

@@ -6,15 +6,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from kavka.cli.connecting import read_properties
 from kavka.cli.options import Arguments, Command, Option, UsageError
-from kavka.cli.tool import ToolError, run
+from kavka.cli.tool import ToolError, log_to_stderr, run
 
 COMMAND = Command(
     "console",
@@ -90,11 +88,11 @@ def _console(args: Arguments) -> int:
     try:
         clusters = list(read_clusters(Path(args["config"]))) if "config" in args else []
         if "bootstrap-server" in args:
-            settings_of_default = read_properties(args["command-config"]) if "command-config" in args else {}
-            settings_of_default["bootstrap.servers"] = args["bootstrap-server"]
+            default_settings = read_properties(args["command-config"]) if "command-config" in args else {}
+            default_settings["bootstrap.servers"] = args["bootstrap-server"]
             if "connect-url" in args:
-                settings_of_default["console.connect.url"] = args["connect-url"]
-            clusters.insert(0, cluster_settings(DEFAULT_CLUSTER, settings_of_default))
+                default_settings["console.connect.url"] = args["connect-url"]
+            clusters.insert(0, cluster_settings(DEFAULT_CLUSTER, default_settings))
         if not clusters:
             raise UsageError('Missing required argument "[bootstrap-server]"')
         settings = ConsoleSettings(
@@ -102,12 +100,7 @@ def _console(args: Arguments) -> int:
             tuple(args["allowed-host"]), _path(args, "tls-certificate"), _path(args, "tls-key"),
             tuple(args["trusted-proxy"]),
         )  # fmt: skip
-        level = os.environ.get("KAVKA_LOG_LEVEL", "").upper()
-        logging.basicConfig(
-            level=level if level in logging.getLevelNamesMapping() else "WARNING",
-            format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)",
-            stream=sys.stderr,
-        )
+        log_to_stderr("WARNING")
         return server.run(settings, _announce, args["stop-on-eof"])
     except (SettingsError, UsersError) as error:
         raise ToolError(str(error)) from None

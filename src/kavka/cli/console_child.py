@@ -13,8 +13,9 @@ STOP_TIMEOUT_S = 5.0
 class ConsoleChild:
     """The console process.
 
-    It ends at the end of its standard input, that is, however the broker ends. If it cannot start,
-    for example because its port is in use, it prints the error and the broker continues.
+    The process exits at the end of its standard input, so it never outlives the broker. If it
+    cannot start, for example because its port is in use, it prints the error and the broker
+    continues.
     """
 
     def __init__(self, port: int, data: Path) -> None:
@@ -26,7 +27,8 @@ class ConsoleChild:
         command = [sys.executable, "-m", "kavka.cli.main", "console", "--bootstrap-server", servers]
         command += ["--port", str(self.port), "--data", str(self.data), "--stop-on-eof"]
         try:
-            # A separate session: Ctrl-C reaches only the broker, which then stops the console.
+            # In a separate session, so that Ctrl-C reaches only the broker, which stops the
+            # console.
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         except OSError as error:
             print(f"kavka: cannot start the console: {error}", file=sys.stderr)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kavka.cli.clients import (
@@ -92,7 +91,7 @@ COMMAND = Command(
 
 _POLL_S = 1.0
 _POLL_RECORDS = 5000
-_NO_TIMEOUT = float("inf")
+_UNLIMITED = float("inf")
 
 
 def main(argv: list[str]) -> int:
@@ -104,7 +103,7 @@ def consume(args: Arguments) -> int:
     _check(args)
     formatter = _formatter(args)
     settings = consumer_settings(args)
-    start = _start(args)
+    start = _start_position(args)
     from kavka.client.consumer.consumer import Consumer
 
     code = 0
@@ -128,32 +127,32 @@ def consume(args: Arguments) -> int:
 
 
 class RecordPrinter:
-    """The loop that reads and prints. `count` is the number of records passed to the formatter."""
+    """Polls and prints records. `count` is the number of records passed to the formatter."""
 
     def __init__(self, consumer: Consumer, formatter: Formatter, args: Arguments) -> None:
         self.count = 0
         self._consumer = consumer
         self._formatter = formatter
         limit = args["max-messages"]
-        self._limit: float = _NO_TIMEOUT if limit is None or limit == -1 else limit
+        self._limit: float = _UNLIMITED if limit is None or limit == -1 else limit
         timeout = args["timeout-ms"]
-        self._timeout = _NO_TIMEOUT if timeout is None or timeout < 0 else timeout / 1000
-        self._skip: bool = args["skip-message-on-error"]
+        self._timeout = _UNLIMITED if timeout is None or timeout < 0 else timeout / 1000
+        self._skip_errors: bool = args["skip-message-on-error"]
 
     def run(self) -> None:
         """Print records up to the limit or the timeout. Raise BrokenPipeError if the reader of
         standard output has closed it."""
         output = sys.stdout.buffer
-        last_record = time.monotonic()
+        last_record_time = time.monotonic()
         while self.count < self._limit:
-            remaining = last_record + self._timeout - time.monotonic()
+            remaining = last_record_time + self._timeout - time.monotonic()
             max_records = int(min(_POLL_RECORDS, self._limit - self.count))
             records = self._consumer.poll(max(0.0, min(_POLL_S, remaining)), max_records=max_records)
             if records:
                 data = self._write(list(records))
                 output.write(data)
                 output.flush()
-                last_record = time.monotonic()
+                last_record_time = time.monotonic()
             elif remaining <= 0:
                 return
             if reader_has_closed(1):
@@ -164,24 +163,24 @@ class RecordPrinter:
             data = self._formatter.write(records)
             self.count += len(records)
             return data
-        # A record cannot be printed. Print the records before it.
-        parts = []
+        # A record cannot be formatted. Format each record alone, and print those before it.
+        formatted = []
         for record in records:
             self.count += 1
             try:
-                parts.append(self._formatter.write((record,)))
+                formatted.append(self._formatter.write((record,)))
             except Exception as error:
                 where = f"{record.topic}-{record.partition} at offset {record.offset}"
-                if not self._skip:
-                    sys.stdout.buffer.write(b"".join(parts))
+                if not self._skip_errors:
+                    sys.stdout.buffer.write(b"".join(formatted))
                     raise ToolError(f"{where}: {one_line(str(error))} (--skip-message-on-error continues)") from None
                 note(COMMAND.name, f"skipped {where}: {one_line(str(error))}")
-        return b"".join(parts)
+        return b"".join(formatted)
 
 
 def _check(args: Arguments) -> None:
     sources = [name for name in ("topic", "include", "whitelist") if name in args]
-    if len(sources) != 1 and not (sources == ["include", "whitelist"]):
+    if len(sources) != 1 and sources != ["include", "whitelist"]:
         raise UsageError("Exactly one of --include/--topic is required.")
     if "partition" in args:
         if "topic" not in args:
@@ -196,7 +195,7 @@ def _check(args: Arguments) -> None:
         raise UsageError("The partition is required when offset is specified.")
 
 
-def _start(args: Arguments) -> str | int:
+def _start_position(args: Arguments) -> str | int:
     if args["from-beginning"]:
         return "earliest"
     text = args["offset"]
@@ -221,9 +220,6 @@ def consumer_settings(args: Arguments) -> dict[str, Any]:
             f"Can't simultaneously specify --from-beginning and 'auto.offset.reset={reset}', please remove one option"
         )
     settings["auto.offset.reset"] = "earliest" if args["from-beginning"] else (reset or "latest")
-    for name in ("key.deserializer", "value.deserializer"):
-        # The formatter deserializes.
-        settings.pop(name, None)
     _set_group(args, settings)
     return settings
 
@@ -266,16 +262,13 @@ def _subscribe(consumer: Consumer, args: Arguments, start: str | int) -> None:
 
 def _formatter(args: Arguments) -> Formatter:
     properties = read_properties(args["formatter-config"]) if "formatter-config" in args else {}
-    properties |= pairs(_all(args, "property", "formatter-property"))
-    for part in ("key", "value"):
-        if f"{part}-deserializer" in args:
-            properties[f"{part}.deserializer"] = args[f"{part}-deserializer"]
+    properties |= pairs([*args["property"], *args["formatter-property"]])
+    for field in ("key", "value"):
+        if f"{field}-deserializer" in args:
+            properties[f"{field}.deserializer"] = args[f"{field}-deserializer"]
     name = args["formatter"]
     if current := current_name(name):
         note(COMMAND.name, f"{name} is deprecated, use {current}")
-    # On a terminal, one line each; Kafka prints no separator between objects of internal topics.
+    # Kafka prints no separator between the objects of internal topics. On a terminal, print one per
+    # line.
     return make_formatter(name, properties, line_end=b"\n" if at_terminal() else b"")
-
-
-def _all(args: Arguments, *names: str) -> Iterable[str]:
-    return [text for name in names for text in args[name]]

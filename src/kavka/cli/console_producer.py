@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 DEFAULT_READER = "org.apache.kafka.tools.LineMessageReader"
 KAFKA_READERS = (DEFAULT_READER, "kafka.tools.ConsoleProducer$LineMessageReader", "LineMessageReader")
 
-# Option, setting, type, default, help. The default applies if neither the option nor a file sets
-# a value.
-MERGED: tuple[tuple[str, str, type, Any, str], ...] = (
+# Option, setting, type, default, help. The default applies if neither the option nor a file sets a
+# value.
+MERGED_OPTIONS: tuple[tuple[str, str, type, Any, str], ...] = (
     ("batch-size", "batch.size", int, 16384, "Maximum batch size in bytes. A full batch is sent before --timeout."),
     ("timeout", "linger.ms", int, 1000, "Maximum time a record waits for more records, in milliseconds."),
     ("request-required-acks", "acks", str, "-1", "The required acknowledgements: 0, 1 or all."),
@@ -70,7 +70,7 @@ COMMAND = Command(
             optional=True,
         ),
         Option("sync", "Wait for the acknowledgement of each record before sending the next."),
-        *(Option(name, help, setting, kind, default) for name, setting, kind, default, help in MERGED),
+        *(Option(name, help, setting, kind, default) for name, setting, kind, default, help in MERGED_OPTIONS),
         property_option("command-property", "A producer setting."),
         file_option("command-config", "A file with producer settings. --command-property takes precedence."),
         property_option("producer-property", "Same as --command-property.", deprecated=True),
@@ -121,13 +121,13 @@ def produce(args: Arguments) -> int:
 
 
 class RecordSender:
-    """Sends records and counts failures, which `result` reports once at the end."""
+    """Sends records and counts the failures. `result` reports them in one ToolError at the end."""
 
     def __init__(self, producer: Producer, topic: str, sync: bool) -> None:
         self._producer = producer
         self._topic = topic
         self._sync = sync
-        self._stored = False
+        self._has_stored = False
         self._failures: dict[str, int] = {}
 
     def send_values(self, lines: Iterable[bytes]) -> None:
@@ -161,14 +161,15 @@ class RecordSender:
 
     def _done(self, metadata: Any, error: Any) -> None:
         if error is None:
-            self._stored = True
+            self._has_stored = True
         else:
             text = reason(error)
             self._failures[text] = self._failures.get(text, 0) + 1
 
     def _raise_if_unavailable(self) -> None:
-        """Stop if no record was stored yet: each further record would wait for the same timeout."""
-        if self._failures and not self._stored:
+        """Raise ToolError if no record was stored yet, because every further record would wait for
+        the same timeout."""
+        if self._failures and not self._has_stored:
             raise ToolError(f"no record could be sent: {next(iter(self._failures))}")
 
     def result(self) -> int:
@@ -199,7 +200,7 @@ def _send_lines(reader: LineReader, sender: RecordSender) -> None:
     if prompt:
         print(">", end="", flush=True)
     for lines in read_lines(0):
-        if reader.plain:
+        if reader.is_plain:
             sender.send_values(lines)
         else:
             for line in lines:
@@ -216,9 +217,7 @@ def producer_settings(args: Arguments) -> dict[str, Any]:
         settings["compression.type"] = args["compression-codec"] or "gzip"
     settings.setdefault("compression.type", "none")
     settings.setdefault("client.id", "console-producer")
-    for name in ("key.serializer", "value.serializer"):
-        settings.pop(name, None)
-    for option, setting, _, default, _ in MERGED:
+    for option, setting, _, default, _ in MERGED_OPTIONS:
         if option in args:
             settings[setting] = args[option]
         else:

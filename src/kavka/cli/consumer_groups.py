@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Empty", "Dead", "Assigning", "Reconciling")
 TYPES = ("Classic", "Consumer")
 CONSUMER_PROTOCOLS = ("consumer", "")
-"""Protocol types of consumer groups. It is empty in groups that only commit offsets."""
+"""Protocol types of consumer groups. Groups that only commit offsets have an empty protocol
+type."""
 DEFAULT_TIMEOUT_MS = 30_000
 
 COMMAND = Command(
@@ -143,14 +144,15 @@ def _list_all(args: Arguments) -> None:
         return
     width = max([20, *(len(group.group_id) for group in groups)])
     print(f"{'GROUP':<{width}} {'TYPE':<20} {'PROTOCOL':<20}")
-    for name, of_type, protocol in rows:
-        print(f"{name:<{width}} {of_type:<20} {protocol:<20} ")
+    for name, group_type, protocol in rows:
+        print(f"{name:<{width}} {group_type:<20} {protocol:<20} ")
 
 
-def _body(args: Arguments) -> int | None:
+def _body(args: Arguments) -> int:
     action = _check(args)
     if action == "validate-regex":
-        return _validate_regex(args["validate-regex"])
+        _validate_regex(args["validate-regex"])
+        return 0
     with admin_for(args) as admin:
         match action:
             case "list":
@@ -171,6 +173,7 @@ def _body(args: Arguments) -> int | None:
 
 
 def _check(args: Arguments) -> str:
+    """Return the action. Raise UsageError for combinations of options that Kafka's tool rejects."""
     requested = [action for action in ACTIONS if action in args]
     if len(requested) != 1:
         listed = ", ".join(f"--{action}" for action in ACTIONS)
@@ -212,16 +215,14 @@ def _check(args: Arguments) -> str:
     return action
 
 
-def _validate_regex(pattern: str) -> int:
+def _validate_regex(pattern: str) -> None:
     from kavka.common.regex import BadPattern, Pattern
 
     try:
         Pattern(pattern)
+        print(f"The regular expression `{pattern}` is valid.")
     except BadPattern as error:
         print(f"The regular expression `{pattern}` is invalid: {error}.")
-        return 0
-    print(f"The regular expression `{pattern}` is valid.")
-    return 0
 
 
 def _parse_names(text: str | None, valid_names: tuple[str, ...], kind: str) -> list[str]:
@@ -311,7 +312,7 @@ def _delete_offsets(admin: Admin, args: Arguments) -> int:
     group = args["group"][0]
     partitions, unknown = named_partitions(admin, args["topic"])
     status: dict[tuple[str, int], str] = {(name, -1): f"Error: {reason(cause)}" for name, cause in unknown.items()}
-    failed = ""
+    failure = ""
     try:
         if partitions:
             admin.delete_consumer_group_offsets(group, partitions)
@@ -320,20 +321,20 @@ def _delete_offsets(admin: Admin, args: Arguments) -> int:
         for tp in partitions:
             cause = error.errors.get(tp)
             status[tp.topic, tp.partition] = "Successful" if cause is None else f"Error: {reason(cause)}"
-        failed = "Encountered some partition-level error, see the follow-up details."
+        failure = "Encountered some partition-level error, see the follow-up details."
     except KafkaError as error:
-        # An error of the whole group.
+        # The request failed for the whole group.
         status |= {(tp.topic, tp.partition): f"Error: {reason(error)}" for tp in partitions}
-        failed = f"{reason(error)} ({group})"
-    if failed:
+        failure = f"{reason(error)} ({group})"
+    if failure:
         sys.stdout.flush()
-        print(f"Error: {failed}", file=sys.stderr, flush=True)
+        print(f"Error: {failure}", file=sys.stderr, flush=True)
     else:
         print(f"Request succeeded for deleting offsets from group {group}.")
     rows = [("TOPIC", "PARTITION", "STATUS")]
     rows += [(topic, "-" if p < 0 else str(p), result) for (topic, p), result in sorted(status.items())]
     width = max(15, *(len(topic) for topic, _ in status)) if status else 15
     print("".join(f"\n{topic:<{width}} {partition:<10} {result:<15}" for topic, partition, result in rows))
-    if not failed and unknown:
+    if not failure and unknown:
         raise ToolError(f"there is no topic {', '.join(sorted(unknown))}")
-    return 1 if failed else 0
+    return 1 if failure else 0

@@ -59,7 +59,7 @@ def describe(admin: Admin, args: Arguments) -> int:
         show, as_json = _show_members, _members_json
     elif "state" in args:
         show, as_json = _show_state, _state_json
-    rows = {group.group_id: _rows(admin, group) if show is _show_offsets else [] for group in descriptions}
+    rows = {group.group_id: _offset_rows(admin, group) if show is _show_offsets else [] for group in descriptions}
     if args["json"]:
         print_json([as_json(group, rows[group.group_id]) for group in descriptions])
         return code
@@ -70,7 +70,8 @@ def describe(admin: Admin, args: Arguments) -> int:
 
 
 def _existing_groups(admin: Admin, groups: list[str]) -> tuple[list[ConsumerGroupDescription], int]:
-    """Return the groups that exist, by name, and the exit code. Print an error for each other."""
+    """Return the groups that exist, sorted by name, and the exit code. Print an error for every
+    other group."""
     code = 0
     try:
         descriptions = admin.describe_consumer_groups(groups)
@@ -104,9 +105,9 @@ def _print_warning(group: ConsumerGroupDescription) -> None:
 # --- offsets
 
 
-def _rows(admin: Admin, group: ConsumerGroupDescription) -> list[Row]:
-    """Return the assigned partitions, by member with the most partitions first, then partitions
-    that have committed offsets and no member."""
+def _offset_rows(admin: Admin, group: ConsumerGroupDescription) -> list[Row]:
+    """Return a row for each assigned partition, then for each partition with a committed offset and
+    no member. Members with the most partitions come first."""
     committed = admin.list_consumer_group_offsets(group.group_id)
     assigned = {tp for member in group.members for tp in member.assignment}
     ends = end_offsets(admin, assigned | set(committed))
@@ -120,7 +121,7 @@ def _rows(admin: Admin, group: ConsumerGroupDescription) -> list[Row]:
 
 
 def end_offsets(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the log end offsets, without partitions that are deleted or have no leader."""
+    """Return the log end offsets, except of partitions that are deleted or have no leader."""
     specs = dict.fromkeys(sorted(partitions), OffsetSpec.latest())
     if not specs:
         return {}
@@ -138,13 +139,13 @@ def _without_leader(admin: Admin, partitions: Iterable[TopicPartition]) -> set[T
         descriptions: dict[Any, Any] = admin.describe_topics(sorted({tp.topic for tp in partitions}))
     except AdminError as error:
         descriptions = error.results
-    led = {
+    with_leader = {
         TopicPartition(str(name), info.partition)
         for name, description in descriptions.items()
         for info in description.partitions
         if info.leader is not None
     }
-    return {tp for tp in partitions if tp not in led}
+    return {tp for tp in partitions if tp not in with_leader}
 
 
 def _or_missing(value: object) -> str:
@@ -165,7 +166,7 @@ def _show_offsets(group: ConsumerGroupDescription, rows: list[Row], verbose: boo
         table.append([*cells, _or_missing(row.lag), row.member, row.host, row.client])
     if at_terminal():
         numbers = ("PARTITION", "LEADER-EPOCH", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
-        print_table(headings, table, right=numbers, styled=state_styles)
+        print_table(headings, table, right_aligned=numbers, styled=state_styles)
         print()
         return
     fixed = {"PARTITION": 10, "LEADER-EPOCH": 15, "CURRENT-OFFSET": 15, "LOG-END-OFFSET": 15, "LAG": 15}
@@ -173,15 +174,15 @@ def _show_offsets(group: ConsumerGroupDescription, rows: list[Row], verbose: boo
 
 
 def _print_columns(headings: list[str], table: list[list[str]], width: Callable[[int, str], int]) -> None:
-    """Print a blank line, then columns, all but the last padded."""
+    """Print a blank line and a table. All columns except the last are padded."""
     widths = [width(i, heading) for i, heading in enumerate(headings[:-1])]
     print()
     for row in (headings, *table):
         print(" ".join([*(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=False)), row[-1]]))
 
 
-def _widest(table: list[list[str]], column: int, least: int) -> int:
-    return max([least, *(len(row[column]) for row in table)])
+def _widest(table: list[list[str]], column: int, min_width: int) -> int:
+    return max([min_width, *(len(row[column]) for row in table)])
 
 
 def _offsets_json(group: ConsumerGroupDescription, rows: list[Row]) -> dict[str, Any]:
@@ -209,48 +210,51 @@ def _offsets_json(group: ConsumerGroupDescription, rows: list[Row]) -> dict[str,
 
 
 def assignment_text(partitions: Iterable[TopicPartition] | None) -> str:
-    """Format as `topic:0,1;other:2`."""
+    """Format partitions as `topic:0,1;other:2`."""
     numbers_by_topic: dict[str, list[int]] = {}
     for tp in sorted(partitions or ()):
         numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in numbers_by_topic.items()) or MISSING
 
 
-def _show_members(group: ConsumerGroupDescription, _no_rows: list[Row], verbose: bool) -> None:
-    static = any(member.group_instance_id for member in group.members)
-    headings = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if static else []), "HOST", "CLIENT-ID", "#PARTITIONS"]
+def _show_members(group: ConsumerGroupDescription, _rows: list[Row], verbose: bool) -> None:
+    has_static_members = any(member.group_instance_id for member in group.members)
+    headings = ["GROUP", "CONSUMER-ID", *(["GROUP-INSTANCE-ID"] if has_static_members else [])]
+    headings += ["HOST", "CLIENT-ID", "#PARTITIONS"]
     if verbose:
         headings += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
-    mixed = verbose and {True, False} <= {member.upgraded for member in group.members}
-    if mixed:
+    is_upgrading = verbose and {True, False} <= {member.upgraded for member in group.members}
+    if is_upgrading:
         headings.append("UPGRADED")
     table = []
     for member in group.members:
         cells = [group.group_id, member.member_id]
-        cells += [member.group_instance_id or ""] if static else []
+        cells += [member.group_instance_id or ""] if has_static_members else []
         cells += [member.host, member.client_id, str(len(member.assignment))]
         if verbose:
             cells += [_or_missing(member.member_epoch), assignment_text(member.assignment)]
             cells += [_or_missing(group.target_assignment_epoch), assignment_text(member.target_assignment)]
-        if mixed:
+        if is_upgrading:
             cells.append(_or_missing(None if member.upgraded is None else str(member.upgraded).lower()))
         table.append(cells)
     if at_terminal():
-        print_table(headings, table, right=("#PARTITIONS",))
+        print_table(headings, table, right_aligned=("#PARTITIONS",))
         print()
         return
-    least = {"GROUP-INSTANCE-ID": 17, "CURRENT-ASSIGNMENT": 20, "TARGET-ASSIGNMENT": 20}
+    min_widths = {"GROUP-INSTANCE-ID": 17, "CURRENT-ASSIGNMENT": 20, "TARGET-ASSIGNMENT": 20}
     fixed = {"#PARTITIONS": 15, "CURRENT-EPOCH": 15, "TARGET-EPOCH": 15}
-    widths = [fixed.get(heading) or _widest(table, i, least.get(heading, 15)) for i, heading in enumerate(headings)]
-    if mixed:
+    widths = [
+        fixed.get(heading) or _widest(table, i, min_widths.get(heading, 15)) for i, heading in enumerate(headings)
+    ]
+    if is_upgrading:
         widths[-1] = 0
     print()
     for row in (headings, *table):
         print(" ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)) + ("" if verbose else " "))
 
 
-def _members_json(group: ConsumerGroupDescription, _no_rows: list[Row]) -> dict[str, Any]:
-    def listed(partitions: Iterable[TopicPartition] | None) -> list[dict[str, Any]] | None:
+def _members_json(group: ConsumerGroupDescription, _rows: list[Row]) -> dict[str, Any]:
+    def as_json(partitions: Iterable[TopicPartition] | None) -> list[dict[str, Any]] | None:
         if partitions is None:
             return None
         return [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(partitions)]
@@ -265,8 +269,8 @@ def _members_json(group: ConsumerGroupDescription, _no_rows: list[Row]) -> dict[
                 "host": member.host,
                 "clientId": member.client_id,
                 "epoch": member.member_epoch,
-                "assignment": listed(member.assignment),
-                "targetAssignment": listed(member.target_assignment),
+                "assignment": as_json(member.assignment),
+                "targetAssignment": as_json(member.target_assignment),
                 "upgraded": member.upgraded,
             }
             for member in group.members
@@ -277,7 +281,7 @@ def _members_json(group: ConsumerGroupDescription, _no_rows: list[Row]) -> dict[
 # --- state
 
 
-def _show_state(group: ConsumerGroupDescription, _no_rows: list[Row], verbose: bool) -> None:
+def _show_state(group: ConsumerGroupDescription, _rows: list[Row], verbose: bool) -> None:
     node = group.coordinator
     headings = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
     cells = [group.group_id, f"{node.host}:{node.port}  ({node.id})", group.assignor or MISSING, group.state]
@@ -290,12 +294,12 @@ def _show_state(group: ConsumerGroupDescription, _no_rows: list[Row], verbose: b
         print_table(headings, [cells], styled=state_styles)
         print()
         return
-    least = {"GROUP": 15, "COORDINATOR (ID)": 25}
+    min_widths = {"GROUP": 15, "COORDINATOR (ID)": 25}
     fixed = {"ASSIGNMENT-STRATEGY": 20, "STATE": 20, "GROUP-EPOCH": 15, "TARGET-ASSIGNMENT-EPOCH": 25}
-    _print_columns(headings, [cells], lambda i, heading: fixed.get(heading) or max(least[heading], len(cells[i])))
+    _print_columns(headings, [cells], lambda i, heading: fixed.get(heading) or max(min_widths[heading], len(cells[i])))
 
 
-def _state_json(group: ConsumerGroupDescription, _no_rows: list[Row]) -> dict[str, Any]:
+def _state_json(group: ConsumerGroupDescription, _rows: list[Row]) -> dict[str, Any]:
     node = group.coordinator
     return {
         "group": group.group_id,

@@ -38,9 +38,9 @@ def reset(admin: Admin, args: Arguments) -> int:
             )
             continue
         if way == "from-file":
-            plan[group] = _planned(admin, group, way, None, from_file.get(group, {}))
+            plan[group] = _plan(admin, group, way, None, from_file.get(group, {}))
         else:
-            plan[group] = _planned(admin, group, way, _scope(admin, args), args[way])
+            plan[group] = _plan(admin, group, way, _scope(admin, args), args[way])
         if "execute" in args and plan[group]:
             admin.alter_consumer_group_offsets(group, plan[group])
     _show(plan, args, len(groups))
@@ -66,8 +66,8 @@ def _scope(admin: Admin, args: Arguments) -> list[TopicPartition] | None:
     return partitions
 
 
-def _planned(admin: Admin, group: str, way: str, scope: list[TopicPartition] | None, value: Any) -> Offsets:
-    """Return the new offset of each partition, and print warnings."""
+def _plan(admin: Admin, group: str, way: str, scope: list[TopicPartition] | None, value: Any) -> Offsets:
+    """Compute the new offset of each partition, and print warnings."""
     try:
         plan = admin.plan_offset_reset(group, way, scope, value)
     except NoSuchPartitions as error:
@@ -91,7 +91,7 @@ def _show(plan: Plan, args: Arguments, groups: int) -> None:
         csv.writer(text, lineterminator="\n").writerows(row if groups > 1 else row[1:] for row in rows)
         print(text.getvalue())
     elif at_terminal():
-        print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows, right=("PARTITION", "NEW-OFFSET"))
+        print_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows, right_aligned=("PARTITION", "NEW-OFFSET"))
     else:
         # As in Kafka, the column fits all selected groups, including groups without new offsets.
         group_width = max([15, *map(len, plan)])

@@ -95,7 +95,7 @@ def measure(args: Arguments) -> int:
 
 
 class PerfTest:
-    """Reads records and owns the counts, in total and since the last interval. Not thread-safe."""
+    """Reads records and counts them, in total and per interval. Not thread-safe."""
 
     def __init__(self, consumer: Consumer, args: Arguments, progress: Progress) -> None:
         self._consumer = consumer
@@ -110,7 +110,8 @@ class PerfTest:
         self._start = now_ms()
         self._join_start: int | None = self._start
         self._join_ms = self._interval_join_ms = 0
-        self._last = (self._start, 0, 0)
+        # Time, records and bytes at the start of the interval.
+        self._interval_start = (self._start, 0, 0)
         self._subscribe(args)
 
     def _subscribe(self, args: Arguments) -> None:
@@ -133,7 +134,7 @@ class PerfTest:
         self._interval_join_ms += elapsed
 
     def run(self) -> None:
-        poll, target, live = self._consumer.poll_columns, self._target, self._progress.on
+        poll, target, is_live = self._consumer.poll_columns, self._target, self._progress.is_shown
         now = last_consumed = now_ms()
         while self.records < target and now - last_consumed <= self._timeout:
             columns = poll(_POLL_S, target - self.records)
@@ -142,9 +143,9 @@ class PerfTest:
                 last_consumed = now
                 self.records += columns.rows
                 self.bytes += columns.key_used + columns.value_used
-                if now - self._last[0] >= self._interval:
+                if now - self._interval_start[0] >= self._interval:
                     self._end_interval(now)
-            if live:
+            if is_live:
                 self._progress.show(self._live_line(now))
         if self.records < target:
             self._progress.clear()
@@ -155,43 +156,42 @@ class PerfTest:
             )
 
     def _end_interval(self, now: int) -> None:
-        """Print a line about the last interval and start the next."""
+        """Print a line about this interval if requested, and start the next interval."""
         if self._detailed:
             self._progress.clear()
             print(self._interval_line(now), flush=True)
         self._interval_join_ms = 0
-        self._last = (now, self.records, self.bytes)
+        self._interval_start = (now, self.records, self.bytes)
 
     def _interval_line(self, now: int) -> str:
-        start, records, size = self._last
-        elapsed, count, more = now - start, self.records - records, (self.bytes - size) / MB
-        joined = self._interval_join_ms
-        fetching = elapsed - joined
+        start, first_record, first_byte = self._interval_start
+        elapsed, count, megabytes = now - start, self.records - first_record, (self.bytes - first_byte) / MB
+        fetch_ms = elapsed - self._interval_join_ms
         return (
             f"{date_text(self._format, now)}, 0, {fixed(self.bytes / MB, 4)}, "
-            f"{fixed(ratio(1000.0 * more, elapsed), 4)}, {self.records}, "
-            f"{fixed(ratio(count, elapsed) * 1000, 4)}, {joined}, {fetching}, "
-            f"{fixed(1000.0 * more / fetching if fetching > 0 else 0.0, 4)}, "
-            f"{fixed(1000.0 * count / fetching if fetching > 0 else 0.0, 4)}"
+            f"{fixed(ratio(1000.0 * megabytes, elapsed), 4)}, {self.records}, "
+            f"{fixed(ratio(count, elapsed) * 1000, 4)}, {self._interval_join_ms}, {fetch_ms}, "
+            f"{fixed(1000.0 * megabytes / fetch_ms if fetch_ms > 0 else 0.0, 4)}, "
+            f"{fixed(1000.0 * count / fetch_ms if fetch_ms > 0 else 0.0, 4)}"
         )
 
     def total_line(self, end: int) -> str:
         elapsed = (end - self._start) / 1000
-        fetching = end - self._start - self._join_ms
-        total = self.bytes / MB
+        fetch_ms = end - self._start - self._join_ms
+        megabytes = self.bytes / MB
         times = f"{date_text(self._format, self._start)}, {date_text(self._format, end)}"
         return (
-            f"{times}, {fixed(total, 4)}, {fixed(ratio(total, elapsed), 4)}, {self.records}, "
-            f"{fixed(ratio(self.records, elapsed), 4)}, {self._join_ms}, {fetching}, "
-            f"{fixed(ratio(total, fetching / 1000), 4)}, {fixed(ratio(self.records, fetching / 1000), 4)}"
+            f"{times}, {fixed(megabytes, 4)}, {fixed(ratio(megabytes, elapsed), 4)}, {self.records}, "
+            f"{fixed(ratio(self.records, elapsed), 4)}, {self._join_ms}, {fetch_ms}, "
+            f"{fixed(ratio(megabytes, fetch_ms / 1000), 4)}, {fixed(ratio(self.records, fetch_ms / 1000), 4)}"
         )
 
     def _live_line(self, now: int) -> str:
-        start, records, size = self._last
+        start, first_record, first_byte = self._interval_start
         elapsed = max(1, now - start - self._interval_join_ms) / 1000
         return (
-            f"{self.records:,} of {self._target:,} records, {(self.records - records) / elapsed:,.0f} records/s, "
-            f"{(self.bytes - size) / elapsed / MB:.1f} MB/s"
+            f"{self.records:,} of {self._target:,} records, {(self.records - first_record) / elapsed:,.0f} records/s, "
+            f"{(self.bytes - first_byte) / elapsed / MB:.1f} MB/s"
         )
 
 
@@ -214,6 +214,4 @@ def consumer_settings(args: Arguments) -> dict[str, Any]:
     settings["auto.offset.reset"] = "latest" if args["from-latest"] else "earliest"
     settings.setdefault("check.crcs", "false")
     settings.setdefault("client.id", "perf-consumer-client")
-    for name in ("key.deserializer", "value.deserializer"):
-        settings.pop(name, None)
     return settings

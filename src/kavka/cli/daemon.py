@@ -12,7 +12,7 @@ from kavka.cli.tool import ToolError
 
 
 class Daemon:
-    """A process in a separate session, which receives no signal from the terminal."""
+    """A process in a separate session, so that it receives no signal from the terminal."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Daemon:
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
             with output.open("ab") as file:
-                self._begin = file.tell()
+                self._output_start = file.tell()
                 self._child = subprocess.Popen(
                     argv,
                     stdin=subprocess.DEVNULL,
@@ -44,16 +44,16 @@ class Daemon:
         return self._child.pid
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._child.poll() is None
 
-    def written(self) -> list[str]:
-        """Return the lines of output so far."""
-        return self.output.read_bytes()[self._begin :].decode(errors="replace").strip().splitlines()
+    def output_lines(self) -> list[str]:
+        """Return the output of this process so far."""
+        return self.output.read_bytes()[self._output_start :].decode(errors="replace").strip().splitlines()
 
     def exit_reason(self) -> str:
         code = self._child.wait()
-        lines = self.written()
+        lines = self.output_lines()
         return lines[-1] if lines else f"ended with {code}, see {self.output}"
 
     def kill(self) -> None:
@@ -61,12 +61,12 @@ class Daemon:
         self._child.wait()
 
     def detach(self) -> None:
-        """Let the process run on: Python does not wait for it or warn about it."""
+        """Leave the process running. Python neither waits for it nor warns about it."""
         self._child.returncode = 0
 
 
 class BrokerDaemon(Daemon):
-    """`kavka server` with the given arguments."""
+    """A `kavka server` process."""
 
     def __init__(self, arguments: Sequence[str], output: Path) -> None:
         self._read_end, write_end = os.pipe()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kavka.cli.connecting import JSON, admin_for, connection_options
 from kavka.cli.options import Arguments, Command, Option
 from kavka.cli.output import print_json
-from kavka.cli.partitions import member, read_json
+from kavka.cli.partitions import member, partition_entries, read_json
 from kavka.cli.tool import ToolError, reason, run
 from kavka.common.types import TopicPartition
 
@@ -37,9 +37,7 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
     if isinstance(data, dict) and data.get("version", 1) != 1:
         raise ToolError(f"{path}: Not supported version field value {data['version']}")
     offsets: dict[TopicPartition, int] = {}
-    for number, entry in enumerate(member(data, "partitions", list, path), start=1):
-        where = f"{path}: partition {number}"
-        tp = TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where))
+    for tp, entry, where in partition_entries(data, path):
         if tp in offsets:
             raise ToolError(f"Offset json file contains duplicate topic partitions: {tp}")
         offsets[tp] = member(entry, "offset", int, where)

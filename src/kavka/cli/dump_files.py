@@ -1,4 +1,4 @@
-"""The files of a log for dump-log: their bytes, their base offsets, and the mismatches in them."""
+"""Parts shared by the modules of dump-log: mapped files, base offsets, and mismatches."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kavka.records.batch import Buffer
 
 
 class Mismatches:
-    """The mismatches in all files. `print` reports them on standard error, by kind and file in
-    Kafka's order."""
+    """Collects the mismatches in all files. `print` reports them on standard error in Kafka's
+    order: by kind, then by file."""
 
     REVERSED_KINDS = ("Mismatches in :", "Non-consecutive offsets in ")
 
@@ -40,7 +40,7 @@ class Mismatches:
 
 @contextmanager
 def mapped(path: str) -> Iterator[Buffer]:
-    """Map a file into memory."""
+    """Map a file into memory inside the block. All views of it must be released before the end."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             yield b""

@@ -1,7 +1,8 @@
-"""The index and snapshot files of a segment, as dump-log prints and checks them.
+"""Printing and checking the index and snapshot files of a segment for dump-log.
 
-.index: 4 bytes relative offset, 4 bytes position. .timeindex: 8 bytes timestamp, 4 bytes relative
-offset. The files of an active segment are preallocated: zeroes follow the entries.
+An entry of .index has 4 bytes of relative offset and 4 bytes of position. An entry of .timeindex
+has 8 bytes of timestamp and 4 bytes of relative offset. The files of an active segment are
+preallocated: zeroes follow the entries.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def dump_time_index(path: str, args: Arguments, mismatches: Mismatches) -> None:
     positions = [
         (base + relative, position) for relative, position in _entries(_sibling(path, ".index"), _OFFSET_ENTRY)
     ]
-    positions = positions[: _filled(positions, base)]
+    positions = positions[: _entry_count(positions, base)]
     lines = []
     previous = -1
     with mapped(_sibling(path, ".log")) as log:
@@ -137,7 +138,7 @@ def dump_snapshot(path: str) -> None:
 
 
 def _entries(path: str, layout: Struct) -> list[tuple[int, int]]:
-    """Read the entries up to and including the first of the zeroes at the end."""
+    """Read the entries up to and including the first zero entry of the preallocated part."""
     entries: list[tuple[int, int]] = []
     with open(path, "rb") as file:
         while piece := file.read(layout.size * 4096):
@@ -148,7 +149,8 @@ def _entries(path: str, layout: Struct) -> list[tuple[int, int]]:
     return entries
 
 
-def _filled(positions: list[tuple[int, int]], base: int) -> int:
+def _entry_count(positions: list[tuple[int, int]], base: int) -> int:
+    """Return the number of entries before the preallocated part."""
     return next((number for number, position in enumerate(positions) if position == (base, 0)), len(positions))
 
 

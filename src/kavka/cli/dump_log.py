@@ -1,6 +1,6 @@
 """`kavka dump-log` (`kafka-dump-log`): print the contents of log files.
 
-It reads the files of Kavka and Kafka, also while a broker writes to them.
+It reads the files of Kavka and Kafka, even while a broker writes to them.
 """
 
 from __future__ import annotations
@@ -88,31 +88,32 @@ def dump(args: Arguments) -> None:
     mismatches.print()
 
 
-def _dump_log(path: str, args: Arguments, decoder: Decoder, mismatches: Mismatches) -> None:
+def _dump_log(path: str, args: Arguments, decoder: Decoder | None, mismatches: Mismatches) -> None:
     print(f"Log starting offset: {base_offset_of(path)}")
-    deep = args["deep-iteration"] or decoder.prints
+    print_records = args["deep-iteration"] or decoder is not None
     write = sys.stdout.write
-    last = -1
+    last_offset = -1
     with mapped(path) as data:
         end = min(len(data), args["max-bytes"])
-        valid = 0
-        for batch in _whole_batches(data, end):
+        valid_end = 0
+        for batch in _valid_batches(data, end):
             write(batch_line(batch))
-            if deep:
-                for record, checked in _records(batch):
-                    if last >= 0 and record.offset != last + 1:
-                        mismatches.add("Non-consecutive offsets in ", path, f"  {last} is followed by {record.offset}")
-                    last = record.offset
-                    write(record_line(batch, record, decoder, checked, skip=args["skip-record-metadata"]))
-            valid = batch.end
+            if print_records:
+                for record, message in _records(batch):
+                    if last_offset >= 0 and record.offset != last_offset + 1:
+                        gap = f"  {last_offset} is followed by {record.offset}"
+                        mismatches.add("Non-consecutive offsets in ", path, gap)
+                    last_offset = record.offset
+                    write(record_line(batch, record, decoder, message, skip=args["skip-record-metadata"]))
+            valid_end = batch.end
             # A batch must not keep the memory map open.
             batch.buf = b""
-        if end > valid and args["max-bytes"] == MAX_INT:
-            print(f"Found {end - valid} invalid bytes at the end of {os.path.basename(path)}")
+        if end > valid_end and args["max-bytes"] == MAX_INT:
+            print(f"Found {end - valid_end} invalid bytes at the end of {os.path.basename(path)}")
 
 
-def _whole_batches(data: Buffer, end: int) -> Iterator[Batch]:
-    """Yield batches up to the first invalid one, which is reported on standard error."""
+def _valid_batches(data: Buffer, end: int) -> Iterator[Batch]:
+    """Yield the batches before the first invalid batch, and report that one on standard error."""
     try:
         yield from batches(data, 0, end)
     except KafkaError as error:
@@ -121,7 +122,8 @@ def _whole_batches(data: Buffer, end: int) -> Iterator[Batch]:
 
 
 def _records(batch: Batch) -> Iterator[tuple[Record, Batch | None]]:
-    """Yield records. In formats 0 and 1, each comes with its own message, which has a checksum."""
+    """Yield each record, with its message if the format is 0 or 1. A message has its own
+    checksum."""
     try:
         records = batch_records(batch, verify_crc=False)
         if batch.magic == 2:
@@ -156,7 +158,8 @@ def batch_line(batch: Batch) -> str:
     )
 
 
-def record_line(batch: Batch, record: Record, decoder: Decoder, checked: Batch | None, *, skip: bool) -> str:
+def record_line(batch: Batch, record: Record, decoder: Decoder | None, message: Batch | None, *, skip: bool) -> str:
+    """Format a record. `skip` omits its metadata."""
     parts: list[str] = []
     prefix = "| "
     if not skip:
@@ -172,13 +175,13 @@ def record_line(batch: Batch, record: Record, decoder: Decoder, checked: Batch |
                 sequence = (batch.base_sequence + record.offset - batch.base_offset) & MAX_INT
             names = ",".join(_text(name) for name, _ in record.headers)
             parts.append(f" sequence: {sequence} headerKeys: [{names}]")
-        if checked is not None:
+        if message is not None:
             # Kafka prints this unmatched brace.
-            parts.append(f" isValid: {_boolean(checked.crc_ok())} crc: {checked.crc}}}")
+            parts.append(f" isValid: {_boolean(message.crc_ok())} crc: {message.crc}}}")
         if batch.is_control:
             parts.append(_control_text(record))
-    if decoder.prints and not batch.is_control:
-        key, payload = decoder.texts(record)
+    if decoder is not None and not batch.is_control:
+        key, payload = decoder(record)
         if key is not None:
             parts.append(f"{prefix}key: {key}")
         if payload is not None:

@@ -1,4 +1,4 @@
-"""Keys and values of records as dump-log prints them."""
+"""Decoding keys and values of records for dump-log."""
 
 from __future__ import annotations
 
@@ -15,44 +15,29 @@ from kavka.records import internal_topics
 from kavka.records.record import Record
 
 Texts = tuple[str | None, str | None]
+"""The key and the value as text; None if it is not printed."""
+Decoder = Callable[[Record], Texts]
 
 
-class Decoder:
-    """Decodes keys and values. `prints` is false if nothing is to be printed.
-
-    `texts` returns the key and the value as text, None for a part that is not printed.
-    """
-
-    def __init__(self, texts: Callable[[Record], Texts] | None) -> None:
-        self.prints = texts is not None
-        self._texts = texts
-
-    def texts(self, record: Record) -> Texts:
-        assert self._texts is not None
-        return self._texts(record)
-
-
-def make_decoder(args: Arguments) -> Decoder:
+def make_decoder(args: Arguments) -> Decoder | None:
+    """Return the decoder that the options select; None if no keys and values are printed."""
     if args["offsets-decoder"]:
-        return Decoder(offset_record)
+        return offset_record
     if args["transaction-log-decoder"]:
-        return Decoder(transaction_record)
-    has_decoder_option = "key-decoder-class" in args or "value-decoder-class" in args
-    if not args["print-data-log"] and not has_decoder_option:
-        return Decoder(None)
+        return transaction_record
+    if not args["print-data-log"] and "key-decoder-class" not in args and "value-decoder-class" not in args:
+        return None
     key = decoder_of(args["key-decoder-class"] or "StringDecoder")
     value = decoder_of(args["value-decoder-class"] or "StringDecoder")
-    return Decoder(
-        lambda record: (
-            None if record.key is None else key(record.key),
-            None if record.value is None else value(record.value),
-        )
+    return lambda record: (
+        None if record.key is None else key(record.key),
+        None if record.value is None else value(record.value),
     )
 
 
 def decoder_of(name: str) -> Callable[[bytes], str]:
-    """Return the decoder with Kafka's name, with or without the package, or of a Python class with
-    `from_bytes(data)`."""
+    """Return the decoder with this name: a class of Kafka, with or without its package, or a Python
+    class with `from_bytes(data)`."""
     short = name.rpartition(".")[2]
     if name == short or name.startswith(("kafka.serializer.", "org.apache.kafka.tools.api.")):
         if short not in _DECODERS:

@@ -1,8 +1,8 @@
 """Formatters of console-consumer (`--formatter`): Kafka's classes, or a Python class.
 
 A formatter has `write(records)`, which returns the bytes to print, and may have `close()`. A custom
-class has `configure(properties)` and `write_to(record, output)` like Kafka's MessageFormatter;
-`output` is a binary file.
+class has `configure(properties)` and `write_to(record, output)`, like Kafka's MessageFormatter. The
+output is a binary file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from kavka.cli.line_reader import is_true
 from kavka.client.consumer.records import ConsumerRecord
 from kavka.common.config import ConfigError
 
@@ -24,29 +25,29 @@ class Formatter(Protocol):
 
 
 class DefaultFormatter:
-    """Prints the parts of a record that the `print.*` properties select."""
+    """Prints the fields of a record that the `print.*` properties select."""
 
     def __init__(self, properties: Properties) -> None:
-        self._timestamp = _flag(properties, "print.timestamp")
-        self._partition = _flag(properties, "print.partition")
-        self._offset = _flag(properties, "print.offset")
-        self._epoch = _flag(properties, "print.epoch")
-        self._headers = _flag(properties, "print.headers")
-        self._key = _flag(properties, "print.key")
-        self._value = _flag(properties, "print.value", "true")
+        self._timestamp = is_true(properties, "print.timestamp")
+        self._partition = is_true(properties, "print.partition")
+        self._offset = is_true(properties, "print.offset")
+        self._epoch = is_true(properties, "print.epoch")
+        self._headers = is_true(properties, "print.headers")
+        self._key = is_true(properties, "print.key")
+        self._value = is_true(properties, "print.value", "true")
         self._separator = properties.get("key.separator", "\t").encode()
         self._line_end = properties.get("line.separator", "\n").encode()
         self._header_separator = properties.get("headers.separator", ",").encode()
         self._null = properties.get("null.literal", "null").encode()
-        self._key_text = deserialized("key.deserializer", properties)
-        self._value_text = deserialized("value.deserializer", properties)
-        self._header_text = deserialized("headers.deserializer", properties)
-        others = (self._timestamp, self._partition, self._offset, self._epoch, self._headers, self._key)
-        self._plain = self._value and not any(others) and self._value_text is None
+        self._key_text = deserializing_function("key.deserializer", properties)
+        self._value_text = deserializing_function("value.deserializer", properties)
+        self._header_text = deserializing_function("headers.deserializer", properties)
+        other_fields = (self._timestamp, self._partition, self._offset, self._epoch, self._headers, self._key)
+        self._is_plain = self._value and not any(other_fields) and self._value_text is None
 
     def write(self, records: Iterable[ConsumerRecord]) -> bytes:
         null, end = self._null, self._line_end
-        if self._plain:
+        if self._is_plain:
             lines = [null if record.value is None else record.value for record in records]
             lines.append(b"")
             return end.join(lines)
@@ -162,8 +163,7 @@ _OLD_PACKAGES = ("kafka.tools.", "kafka.coordinator.")
 def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> Formatter:
     """Create a formatter. The formatters of internal topics print `line_end` after each object."""
     short = name.rpartition(".")[2].rpartition("$")[2]
-    java = name == short or name.startswith(("org.apache.kafka.", *_OLD_PACKAGES))
-    if not java:
+    if name != short and not name.startswith(("org.apache.kafka.", *_OLD_PACKAGES)):
         from kavka.client import classes
 
         formatter = classes.make("formatter", name, {}, "a formatter", dict(properties))
@@ -176,14 +176,14 @@ def make_formatter(name: str, properties: Properties, *, line_end: bytes) -> For
         return InternalTopicFormatter("OFFSET_TOPIC", (2,), line_end)
     if short == "TransactionLogMessageFormatter":
         return InternalTopicFormatter("TRANSACTION_TOPIC", (0,), line_end)
-    simple: dict[str, Callable[[Properties], Formatter]] = {
+    formatters: dict[str, Callable[[Properties], Formatter]] = {
         "DefaultMessageFormatter": DefaultFormatter,
         "LoggingMessageFormatter": LoggingFormatter,
         "NoOpMessageFormatter": NoOpFormatter,
     }
-    if short not in simple:
+    if short not in formatters:
         raise ConfigError("formatter", f"unknown formatter '{name}'; valid formatters are {', '.join(KAFKA_NAMES)}")
-    return simple[short](properties)
+    return formatters[short](properties)
 
 
 def current_name(name: str) -> str | None:
@@ -198,8 +198,8 @@ Text = Callable[[str, bytes, Any], bytes]
 """Converts (topic, data, headers) to the bytes to print."""
 
 
-def deserialized(name: str, properties: Properties) -> Text | None:
-    """Return a function that deserializes bytes to text; None if bytes are printed unchanged.
+def deserializing_function(name: str, properties: Properties) -> Text | None:
+    """Return a function that converts bytes to the text to print; None to print them unchanged.
 
     The deserializer's settings are the properties that start with `name` and a dot.
     """
@@ -218,13 +218,4 @@ def deserialized(name: str, properties: Properties) -> Text | None:
     if type(deserializer) is StringSerializer and deserializer.encoding.lower().replace("-", "") == "utf8":
         # As in Java, invalid UTF-8 becomes the replacement character.
         return lambda topic, data, headers: data.decode(errors="replace").encode()
-    change = convert
-
-    def text(topic: str, data: bytes, headers: Any) -> bytes:
-        return value_text(change(topic, data, headers)).encode("utf-8", "surrogateescape")
-
-    return text
-
-
-def _flag(properties: Properties, name: str, default: str = "false") -> bool:
-    return properties.get(name, default).strip().lower() == "true"
+    return lambda topic, data, headers: value_text(convert(topic, data, headers)).encode("utf-8", "surrogateescape")

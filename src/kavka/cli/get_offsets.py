@@ -75,7 +75,7 @@ def get_offsets(args: Arguments) -> None:
         print_table(
             ("TOPIC", "PARTITION", "OFFSET"),
             [(tp.topic, tp.partition, offset) for tp, offset in offsets],
-            right=("PARTITION", "OFFSET"),
+            right_aligned=("PARTITION", "OFFSET"),
         )
     else:
         sys.stdout.write("".join(f"{tp.topic}:{tp.partition}:{offset}\n" for tp, offset in offsets))
@@ -95,7 +95,7 @@ def _partitions(admin: Admin, matches: Filter, *, exclude_internal: bool) -> lis
 
 
 def _offsets(admin: Admin, partitions: list[TopicPartition], time: int) -> list[tuple[TopicPartition, int]]:
-    """Return the partitions that have such an offset. Errors are printed on standard error."""
+    """Return the offset of each partition that has one. Print errors on standard error."""
     from kavka.client.admin.base import AdminError
     from kavka.client.admin.types import OffsetSpec
     from kavka.client.errors import KafkaTimeout
@@ -104,9 +104,8 @@ def _offsets(admin: Admin, partitions: list[TopicPartition], time: int) -> list[
     try:
         offsets = admin.list_offsets(dict.fromkeys(partitions, spec))
     except AdminError as error:
-        if all(isinstance(cause, KafkaTimeout) for cause in error.errors.values()) and len(error.errors) == len(
-            partitions
-        ):
+        all_failed = len(error.errors) == len(partitions)
+        if all_failed and all(isinstance(cause, KafkaTimeout) for cause in error.errors.values()):
             raise
         offsets = dict(error.results)
         for tp, cause in sorted(error.errors.items()):
@@ -152,8 +151,8 @@ def _rule(text: str) -> Filter:
     topic, number, lower, upper = match.groups()
     names = TopicFilter(topic or ".*")
     if number:
-        only = int(number)
-        return lambda name, partition: names.allows(name) and partition == only
-    first = int(lower) if lower else 0
-    last = int(upper) if upper else 1 << 31
-    return lambda name, partition: names.allows(name) and first <= partition < last
+        expected = int(number)
+        return lambda name, partition: names.allows(name) and partition == expected
+    start = int(lower) if lower else 0
+    end = int(upper) if upper else 1 << 31
+    return lambda name, partition: names.allows(name) and start <= partition < end

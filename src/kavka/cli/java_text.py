@@ -1,4 +1,4 @@
-"""Values as text in Java's formats, which scripts that parse the output of Kafka's tools expect."""
+"""Formatting values as Java does, for scripts that parse the output of Kafka's tools."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def fixed(value: float, places: int) -> str:
     return f"{value:.{places}f}" if math.isfinite(value) else double_text(value)
 
 
-def ratio(above: float, below: float) -> float:
+def ratio(numerator: float, denominator: float) -> float:
     """Divide as Java divides doubles: a division by zero returns NaN or an infinity."""
-    if below:
-        return above / below
-    return math.nan if not above else math.copysign(math.inf, above)
+    if denominator:
+        return numerator / denominator
+    return math.copysign(math.inf, numerator) if numerator else math.nan
 
 
 def value_text(value: Any) -> str:
@@ -73,7 +73,7 @@ _FIELDS: dict[str, Callable[[time.struct_time, int, int], str]] = {
 def date_text(pattern: str, milliseconds: int) -> str:
     """Format a time as java.text.SimpleDateFormat does. Raise ValueError for an invalid pattern."""
     moment = time.localtime(milliseconds // 1000)
-    out: list[str] = []
+    pieces: list[str] = []
     i = 0
     while i < len(pattern):
         letter = pattern[i]
@@ -81,15 +81,15 @@ def date_text(pattern: str, milliseconds: int) -> str:
             end = pattern.find("'", i + 1)
             if end < 0:
                 raise ValueError("Unterminated quote")
-            out.append(pattern[i + 1 : end] if end > i + 1 else "'")
+            pieces.append(pattern[i + 1 : end] if end > i + 1 else "'")
             i = end + 1
         elif letter.isascii() and letter.isalpha():
             if letter not in _FIELDS:
                 raise ValueError(f"Illegal pattern character '{letter}'")
             count = len(pattern) - i - len(pattern[i:].lstrip(letter))
-            out.append(_FIELDS[letter](moment, milliseconds % 1000, count))
+            pieces.append(_FIELDS[letter](moment, milliseconds % 1000, count))
             i += count
         else:
-            out.append(letter)
+            pieces.append(letter)
             i += 1
-    return "".join(out)
+    return "".join(pieces)

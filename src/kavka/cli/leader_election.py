@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kavka.cli.connecting import COMMAND_CONFIG, JSON, admin_for, connection_options
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import print_json
-from kavka.cli.partitions import member, read_json
+from kavka.cli.partitions import partition_entries, read_json
 from kavka.cli.tool import ToolError, fail, reason, run
 from kavka.common.types import TopicPartition
 
@@ -69,9 +69,7 @@ def preferred_main(argv: list[str]) -> int:
 
 def read_partitions(path: str) -> list[TopicPartition]:
     partitions: list[TopicPartition] = []
-    for number, entry in enumerate(member(read_json(path), "partitions", list, path), start=1):
-        where = f"{path}: partition {number}"
-        tp = TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where))
+    for tp, _entry, _where in partition_entries(read_json(path), path):
         if tp in partitions:
             raise ToolError(f"Replica election data contains duplicate partitions: {tp}")
         partitions.append(tp)
@@ -79,8 +77,8 @@ def read_partitions(path: str) -> list[TopicPartition]:
 
 
 def _body(args: Arguments) -> int:
-    ways = [name for name in ("topic", "all-topic-partitions", "path-to-json-file") if name in args]
-    if len(ways) != 1:
+    scopes = [name for name in ("topic", "all-topic-partitions", "path-to-json-file") if name in args]
+    if len(scopes) != 1:
         raise UsageError(
             "One and only one of the following options is required: topic, all-topic-partitions, path-to-json-file"
         )
@@ -121,9 +119,9 @@ def _elect(admin: Admin, args: Arguments, kind: str, partitions: list[TopicParti
         tp: error for tp, error in sorted(results.items()) if error is not None and tp not in not_needed
     }
     if args["json"]:
-        result = {tp: "elected" for tp in elected} | {tp: "not needed" for tp in not_needed}
-        result |= {tp: reason(error) for tp, error in failed.items()}
-        print_json([{"topic": tp.topic, "partition": tp.partition, "result": result[tp]} for tp in sorted(result)])
+        outcomes = dict.fromkeys(elected, "elected") | dict.fromkeys(not_needed, "not needed")
+        outcomes |= {tp: reason(error) for tp, error in failed.items()}
+        print_json([{"topic": tp.topic, "partition": tp.partition, "result": outcomes[tp]} for tp in sorted(outcomes)])
     else:
         if elected:
             print(f"Successfully completed leader election ({kind}) for partitions {_listed(elected)}")

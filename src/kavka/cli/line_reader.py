@@ -1,4 +1,5 @@
-"""Records from lines of standard input for console-producer, as in Kafka's LineMessageReader.
+"""Converting lines of standard input to records for console-producer, like Kafka's
+LineMessageReader.
 
     parse.headers and parse.key   h1:v1,h2:v2<TAB>key<TAB>value
     parse.key                     key<TAB>value
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from kavka.common.config import ConfigError
 
-CHUNK = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 
 
 class BadLine(Exception):
@@ -29,10 +30,11 @@ class Line(NamedTuple):
 
 
 def read_lines(descriptor: int) -> Iterator[list[bytes]]:
-    """Yield the lines of each chunk read, without line ends. Typed input arrives line by line."""
+    """Yield a list with the lines of each read, without line ends. At a terminal, a read returns
+    one line."""
     pieces: list[bytes] = []
     while True:
-        chunk = os.read(descriptor, CHUNK)
+        chunk = os.read(descriptor, CHUNK_BYTES)
         if not chunk:
             break
         if b"\n" not in chunk and b"\r" not in chunk:
@@ -45,8 +47,8 @@ def read_lines(descriptor: int) -> Iterator[list[bytes]]:
         else:
             final_cr = b""
         end = data.rfind(b"\n") + 1
-        if rest := data[end:] + final_cr:
-            pieces.append(rest)
+        if incomplete_line := data[end:] + final_cr:
+            pieces.append(incomplete_line)
         if end:
             yield _utf8(data[: end - 1]).split(b"\n")
     if pieces:
@@ -54,7 +56,7 @@ def read_lines(descriptor: int) -> Iterator[list[bytes]]:
 
 
 def _with_newlines(data: bytes) -> tuple[bytes, bytes]:
-    """Normalize line ends to \\n. A final \\r, which may be half of \\r\\n, is returned apart."""
+    """Normalize line ends to \\n. Return a final \\r separately, since it may be half of \\r\\n."""
     final_cr = b"\r" if data.endswith(b"\r") else b""
     if final_cr:
         data = data[:-1]
@@ -72,34 +74,35 @@ def _utf8(data: bytes) -> bytes:
 
 
 class LineReader:
-    """Splits lines as the properties require. `plain`: every line is a value without a key."""
+    """Splits lines as the properties require. With `is_plain`, every line is a value without a
+    key."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        self._parse_key = _flag(properties, "parse.key")
-        self._parse_headers = _flag(properties, "parse.headers")
-        self._ignore_error = _flag(properties, "ignore.error")
+        self._parse_key = is_true(properties, "parse.key")
+        self._parse_headers = is_true(properties, "parse.headers")
+        self._ignore_error = is_true(properties, "ignore.error")
         self._key_separator = properties.get("key.separator", "\t").encode()
         self._delimiter = properties.get("headers.delimiter", "\t").encode()
         self._separator = properties.get("headers.separator", ",").encode()
         self._header_key_separator = properties.get("headers.key.separator", ":").encode()
         marker = properties.get("null.marker")
         self._null = None if marker is None else marker.encode()
-        self.plain = not (self._parse_key or self._parse_headers or self._null is not None)
+        self.is_plain = not (self._parse_key or self._parse_headers or self._null is not None)
         self.number = 0
         self._check()
 
     def _check(self) -> None:
-        named = {
+        separators = {
             "headers.delimiter": self._delimiter,
             "headers.separator": self._separator,
             "headers.key.separator": self._header_key_separator,
         }
-        names = list(named)
+        names = list(separators)
         for i, first in enumerate(names):
             for second in names[i + 1 :]:
-                if named[first] == named[second]:
+                if separators[first] == separators[second]:
                     raise ConfigError(first, f"{first} and {second} must not be equal")
-        for name, value in {"key.separator": self._key_separator, **named}.items():
+        for name, value in {"key.separator": self._key_separator, **separators}.items():
             if value == self._null:
                 raise ConfigError("null.marker", f"null.marker and {name} must not be equal")
             if not value:
@@ -155,5 +158,5 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-def _flag(properties: Mapping[str, str], name: str) -> bool:
-    return properties.get(name, "false").strip().lower() == "true"
+def is_true(properties: Mapping[str, str], name: str, default: str = "false") -> bool:
+    return properties.get(name, default).strip().lower() == "true"

@@ -40,8 +40,7 @@ def _body(args: Arguments) -> None:
     except ValueError:
         raise ToolError("--broker-list takes broker ids, separated by commas") from None
     topics = {piece for piece in args["topic-list"] if piece}
-    servers = args["bootstrap-server"]
-    with admin_for(args, servers=servers) as admin:
+    with admin_for(args, server_options=(BOOTSTRAP.name,)) as admin:
         existing = [node.id for node in admin.describe_cluster().nodes]
         unknown = [broker for broker in requested if broker not in existing]
         if unknown:
@@ -113,4 +112,6 @@ def _show(directories_by_broker: dict[int, dict[str, LogDirDescription]], topics
                     if not topics or tp.topic in topics:
                         future = "moving here" if replica.is_future else None
                         rows.append((broker, path, str(tp), size_text(replica.size), replica.offset_lag, future))
-    print_table(("BROKER", "DIRECTORY", "PARTITION", "SIZE", "LAG", "NOTE"), rows, right=("BROKER", "SIZE", "LAG"))
+    print_table(
+        ("BROKER", "DIRECTORY", "PARTITION", "SIZE", "LAG", "NOTE"), rows, right_aligned=("BROKER", "SIZE", "LAG")
+    )

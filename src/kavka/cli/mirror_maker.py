@@ -152,17 +152,17 @@ def _run(flows: list[Flow], args: Arguments, master: str | None, spark: Mapping[
 
 
 def _follow(mirror: Mirror, interval: float) -> None:
-    """Report progress until all flows have ended: a live line on a terminal, else a line per flow
-    and interval."""
-    due = time.monotonic() + interval
+    """Report progress until all flows have ended. On a terminal, show a live line. Otherwise print
+    a line per flow and interval."""
+    next_report = time.monotonic() + interval
     with Progress() as progress:
         while not mirror.ended:
             time.sleep(0.2)
             statuses = [flow.status for flow in mirror.flows if flow.flow.enabled]
-            if progress.on:
+            if progress.is_shown:
                 progress.show("; ".join(status.line() for status in statuses))
-            elif time.monotonic() >= due:
-                due = time.monotonic() + interval
+            elif time.monotonic() >= next_report:
+                next_report = time.monotonic() + interval
                 for status in statuses:
                     print(status.line(), flush=True)
 

@@ -15,7 +15,7 @@ NO_ID = UUID(int=0)
 
 
 class TopicFilter:
-    """Kafka's include list: a regular expression for the whole name; a comma separates
+    """Kafka's include list: a regular expression for the whole name. Commas separate
     alternatives."""
 
     def __init__(self, text: str) -> None:

@@ -1,6 +1,6 @@
 """Option tables of tools, and the parser of command lines.
 
-The parser, `--help`, docs/tools.md and the shell completion are derived from the table of a tool.
+The parser, `--help`, docs/tools.md and the shell completion are derived from the tables.
 The parser accepts the same command lines as Kafka's tools: `--name value` and `--name=value`, one
 or two dashes, any unambiguous prefix of a name, values that begin with a dash, and extra words,
 which are ignored by tools without positionals.
@@ -30,11 +30,12 @@ class Option:
     repeated: bool = False
     """May occur several times; the value is a list."""
     separator: str = ""
-    """Splits the value into a list."""
+    """Splits the value; the value is a list."""
     several: bool = False
-    """Takes all words up to the next option: `--producer-props acks=1 linger.ms=5`. A list."""
+    """Takes all words up to the next option: `--producer-props acks=1 linger.ms=5`. The value is a
+    list."""
     optional: bool = False
-    """The value may be omitted; it is then ""."""
+    """The value may be omitted. It is then ""."""
     required: bool = False
     choices: tuple[str, ...] = ()
     ignore_case: bool = False
@@ -42,7 +43,7 @@ class Option:
     default_text: str = ""
     """The default as text in the help, if it differs from `default`."""
     deprecated: bool = False
-    """Accepted for existing command lines; listed separately in the help."""
+    """Accepted for existing command lines, and listed separately in the help."""
     hidden: bool = False
     completes: str = ""
     """Completion of the value: file, directory, topic or group. Choices are always completed."""
@@ -56,7 +57,7 @@ class Option:
         return self.repeated or self.several or bool(self.separator)
 
     @property
-    def empty(self) -> Any:
+    def absent_value(self) -> Any:
         """The value if the option is absent."""
         if self.default is not None:
             return self.default
@@ -94,7 +95,6 @@ class Positional:
     help: str
     required: bool = True
     many: bool = False
-    completes: str = "file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ VERSION = Option("version", "Print the version and exit.")
 
 @dataclass(slots=True)
 class Arguments:
-    """A parsed command line. `args["topic"]` is the value or the default; `"topic" in args` is
-    whether the option is present."""
+    """A parsed command line. `args["topic"]` is the value or the default of an option. `"topic" in
+    args` is whether the option is present."""
 
     command: Command
     values: dict[str, Any] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class _Names:
         return f"; did you mean --{matches[0]}?" if matches else ""
 
     def is_option(self, token: str) -> bool:
-        """Whether a token is an option rather than a value."""
+        """Return whether a token is an option and not a value."""
         if len(token) < 2 or token[0] != "-" or _is_number(token):
             return False
         if token == "--":
@@ -238,7 +238,8 @@ class _Parser:
         else:
             args.positionals.append(token)
 
-    def _option(self, token: str, rest: list[str]) -> None:
+    def _option(self, token: str, next_tokens: list[str]) -> None:
+        """Read an option and its value. `next_tokens` are in reverse order."""
         text, equals, value = token.lstrip("-").partition("=")
         option = self.names.find(text)
         if option is None:
@@ -251,18 +252,19 @@ class _Parser:
                 raise UsageError(f"Option {option.name} takes no value, but got '{value}'")
             self.args.values[option.name] = True
         else:
-            self._values(option, [value] if equals else self._following(option, rest))
+            self._values(option, [value] if equals else self._following_values(option, next_tokens))
         self.args.present.add(option.name)
 
-    def _following(self, option: Option, rest: list[str]) -> list[str]:
+    def _following_values(self, option: Option, next_tokens: list[str]) -> list[str]:
         values: list[str] = []
         if option.several:
-            while rest and not self.names.is_option(rest[-1]):
-                values.append(rest.pop())
+            while next_tokens and not self.names.is_option(next_tokens[-1]):
+                values.append(next_tokens.pop())
         elif option.optional:
-            values.append(rest.pop() if rest and not self.names.is_option(rest[-1]) else "")
-        elif rest:
-            values.append(rest.pop())
+            has_value = next_tokens and not self.names.is_option(next_tokens[-1])
+            values.append(next_tokens.pop() if has_value else "")
+        elif next_tokens:
+            values.append(next_tokens.pop())
         if not values:
             raise UsageError(f"Option {option.name} requires an argument")
         return values
@@ -270,7 +272,7 @@ class _Parser:
     def _values(self, option: Option, texts: list[str]) -> None:
         if option.separator:
             texts = [piece for text in texts for piece in text.split(option.separator)]
-        values = [_converted(option, text) for text in texts]
+        values = [_convert(option, text) for text in texts]
         if option.repeated or option.several:
             self.args.values.setdefault(option.name, []).extend(values)
         elif option.name in self.args.present:
@@ -281,7 +283,7 @@ class _Parser:
     def finish(self) -> Arguments:
         args = self.args
         for option in self.options:
-            args.values.setdefault(option.name, option.empty)
+            args.values.setdefault(option.name, option.absent_value)
         if "help" in args or "version" in args:
             return args
         command = args.command
@@ -302,7 +304,7 @@ class _Parser:
         return args
 
 
-def _converted(option: Option, text: str) -> Any:
+def _convert(option: Option, text: str) -> Any:
     if option.optional and text == "":
         return ""
     if option.choices:

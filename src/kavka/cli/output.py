@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
@@ -15,7 +14,7 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 def at_terminal(stream: TextIO | None = None) -> bool:
-    """Whether the stream, by default standard output, is a terminal."""
+    """Return whether the stream is a terminal. The default is standard output."""
     try:
         return (sys.stdout if stream is None else stream).isatty()
     except ValueError:
@@ -44,31 +43,32 @@ def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
-    right: Iterable[str] = (),
+    right_aligned: Iterable[str] = (),
     styled: Callable[[str, str], Sequence[str]] | None = None,
 ) -> None:
     """Print headings and aligned columns for a terminal.
 
-    Columns in `right` are aligned to the right. `styled(heading, cell)` returns styles for a cell.
+    `right_aligned` has the headings of right-aligned columns. `styled(heading, cell)` returns the
+    styles of a cell.
     """
     texts = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[i]) for row in texts)]) for i, heading in enumerate(headings)]
-    rights = set(right)
+    right_headings = set(right_aligned)
 
     def padded(i: int, text: str) -> str:
-        return text.rjust(widths[i]) if headings[i] in rights else text.ljust(widths[i])
+        return text.rjust(widths[i]) if headings[i] in right_headings else text.ljust(widths[i])
 
     print(style("  ".join(padded(i, h) for i, h in enumerate(headings)).rstrip(), "bold"))
     for row in texts:
         cells = []
         for i, text in enumerate(row):
-            cell = padded(i, text) if i + 1 < len(row) or headings[i] in rights else text
+            cell = padded(i, text) if i + 1 < len(row) or headings[i] in right_headings else text
             cells.append(style(cell, *(styled(headings[i], text) if styled else ())))
         print("  ".join(cells))
 
 
 class Progress:
-    """A live progress line on standard error, if that is a terminal.
+    """A live progress line on standard error. Nothing is shown if that is not a terminal.
 
     with Progress() as progress:
         progress.show("3 of 10 partitions")
@@ -76,29 +76,29 @@ class Progress:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self.on = at_terminal(self._stream)
-        self._last = 0.0
-        self._shown = False
+        self.is_shown = at_terminal(self._stream)
+        self._last_update = 0.0
+        self._has_line = False
 
-    def show(self, text: str, *, now: bool = False) -> None:
-        """Replace the line, at most five times per second unless `now` is set."""
-        if not self.on:
+    def show(self, text: str, *, force: bool = False) -> None:
+        """Replace the line, at most five times per second unless `force` is set."""
+        if not self.is_shown:
             return
-        moment = time.monotonic()
-        if not now and moment - self._last < PROGRESS_INTERVAL_S:
+        now = time.monotonic()
+        if not force and now - self._last_update < PROGRESS_INTERVAL_S:
             return
-        self._last = moment
+        self._last_update = now
         width = self._width()
         self._stream.write("\r" + (text if len(text) < width else text[: width - 2] + "…") + "\x1b[K")
         self._stream.flush()
-        self._shown = True
+        self._has_line = True
 
     def clear(self) -> None:
         """Remove the line. Call it before other output."""
-        if self._shown:
+        if self._has_line:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
-            self._shown = False
+            self._has_line = False
 
     def _width(self) -> int:
         try:
@@ -109,7 +109,5 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kavka.cli.tool import ToolError
@@ -42,7 +42,7 @@ def named_partitions(admin: Admin, names: Iterable[str]) -> tuple[list[TopicPart
 
 
 def described_topics(admin: Admin, topics: Iterable[str]) -> list[TopicDescription]:
-    """Describe the topics that exist."""
+    """Describe those of the topics that exist."""
     names = sorted(set(topics))
     try:
         return list(admin.describe_topics(names).values()) if names else []
@@ -67,8 +67,17 @@ def read_json(path: str) -> Any:
         raise ToolError(f"{path}: nested too deeply") from None
 
 
+def partition_entries(data: Any, path: str) -> Iterator[tuple[TopicPartition, Any, str]]:
+    """Yield the members of "partitions" in a JSON file: the partition, the entry, and its place in
+    the file for error messages."""
+    for number, entry in enumerate(member(data, "partitions", list, path), start=1):
+        where = f"{path}: partition {number}"
+        yield TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where)), entry, where
+
+
 def member(value: Any, name: str, kind: type, where: str) -> Any:
-    """Return a required member of a JSON object and check its type."""
+    """Return a required member of a JSON object. Raise ToolError if it is missing or has another
+    type."""
     if not isinstance(value, dict) or name not in value:
         raise ToolError(f'{where}: there is no "{name}"')
     content = value[name]

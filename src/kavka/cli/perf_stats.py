@@ -19,8 +19,8 @@ def now_ms() -> int:
 class ProducerStats:
     """Latencies of records, from the call of `send` to the acknowledgement.
 
-    Only the producer's thread calls `record`; the sending thread only reads. Percentiles use every
-    n-th record, at most MAX_SAMPLES.
+    Only the producer's thread calls `record`. Percentiles are computed from every n-th record, from
+    at most MAX_SAMPLES records.
     """
 
     def __init__(self, records: int, interval_ms: int, *, steady: bool = False) -> None:
@@ -36,7 +36,7 @@ class ProducerStats:
         self._window_count = self._window_bytes = self._window_total = self._window_largest = 0
 
     def record(self, latency: int, size: int, now: int) -> bool:
-        """Count a record. Return True if the line of the last interval is due."""
+        """Count a record. Return whether the interval has ended."""
         if self.count % self._sampling == 0:
             self._latencies.append(latency)
         self.count += 1
@@ -97,8 +97,8 @@ class Throttle:
         self._start = time.monotonic()
         self._deficit = 0.0
 
-    def after(self, count: int) -> None:
-        """Sleep if necessary after `count` records in total."""
+    def wait_after(self, count: int) -> None:
+        """Sleep if `count` records in total are too many for the elapsed time."""
         if self._rate < 0:
             return
         if self._rate == 0:

@@ -23,7 +23,7 @@ from kavka.cli.tool import ToolError, run
 if TYPE_CHECKING:
     from kavka.streams import KafkaStreams
 
-_JOB = (Positional("application.id", "The job; by default all jobs.", required=False, completes=""),)
+_JOB = (Positional("application.id", "The job; by default all jobs.", required=False),)
 
 COMMAND = Command(
     "pipeline",
@@ -65,7 +65,7 @@ def _run(args: Arguments) -> int:
     job = Path(args.positionals[0])
     if not job.is_file():
         raise ToolError(f"there is no file {job}")
-    topology, config = _loaded(job)
+    topology, config = _load(job)
     config.update(setting.split("=", 1) for setting in args["config"] or () if "=" in setting)
     if args["bootstrap-server"]:
         config["bootstrap.servers"] = args["bootstrap-server"]
@@ -88,7 +88,7 @@ def _run(args: Arguments) -> int:
             raise ToolError(f"{name} is already running: kavka pipeline stop {name}")
         print(f"starting {name} on Spark", file=sys.stderr, flush=True)
         streams.start()
-        # Replaces PySpark's handler, which cancels running work and raises KeyboardInterrupt.
+        # Replace PySpark's handler, which cancels running work and raises KeyboardInterrupt.
         signal.signal(signal.SIGINT, lambda *_: stop.set())
     except (StreamsException, jobs.JobError) as error:
         raise ToolError(str(error)) from None
@@ -109,7 +109,8 @@ def _arguments(args: Arguments) -> list[str]:
     return [*args.positionals, *options, *(f"--config={setting}" for setting in args["config"] or ())]
 
 
-def _loaded(job: Path) -> tuple[Any, dict[str, Any]]:
+def _load(job: Path) -> tuple[Any, dict[str, Any]]:
+    """Run the file of a job and return its topology and settings."""
     sys.path.insert(0, str(job.resolve().parent))
     names = runpy.run_path(str(job), run_name="kavka_job")
     if "build" not in names or "CONFIG" not in names:
@@ -120,23 +121,23 @@ def _loaded(job: Path) -> tuple[Any, dict[str, Any]]:
 def _follow(streams: KafkaStreams, name: str, metadata: dict[str, Any], stop: threading.Event) -> dict[str, Any]:
     """Record the progress of a job, and show it on a terminal, until the job ends or `stop` is set.
     Return the last record."""
-    terminal = at_terminal(sys.stderr)
-    last: dict[str, Any] | None = None
+    is_terminal = at_terminal(sys.stderr)
+    last_record: dict[str, Any] | None = None
     while not streams.wait(0.5):
         if stop.is_set():
             streams.close()
             continue
         progress = streams.query.lastProgress if streams.query is not None else None
         record = _progress_record(progress)
-        if record != last:
+        if record != last_record:
             jobs.write(name, {**metadata, "state": streams.state(), **record})
-            last = record
-            if terminal:
+            last_record = record
+            if is_terminal:
                 line = f"batch {record['batch']}  {record['rows_per_second']:,.0f} rows/s  lag {record['lag']:,}  "
                 print(f"\r{line}state {record['state_rows']:,} rows\x1b[K", end="", file=sys.stderr, flush=True)
-    if terminal and last is not None:
+    if is_terminal and last_record is not None:
         print(file=sys.stderr)
-    return {**metadata, **(last or {})}
+    return {**metadata, **(last_record or {})}
 
 
 def _progress_record(progress: Any) -> dict[str, Any]:
@@ -151,12 +152,13 @@ def _progress_record(progress: Any) -> dict[str, Any]:
 
 
 def _records(progress: Any) -> int:
-    """Return the number of offsets in the batch: a row in Spark's count may be many records."""
+    """Return the number of offsets in the batch. Spark counts rows, and a row may be many
+    records."""
     return sum(sum(jobs.offsets_between(s.startOffset, s.endOffset).values()) for s in progress.sources)
 
 
 def _lag(source: Any) -> int:
-    """Return the number of records after the batch, if the source reports its latest offsets."""
+    """Return the number of records after the batch; 0 if the source reports no latest offsets."""
     return sum(jobs.offsets_between(source.endOffset, source.latestOffset).values())
 
 

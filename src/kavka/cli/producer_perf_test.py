@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DEFAULT_DURATION_MS = 3000
 _LETTERS = bytes(65 + byte % 26 for byte in range(256))
 _BLOCK = 256 * 1024
-_LIVE_EVERY = 1024
+_PROGRESS_EVERY = 1024
 
 COMMAND = Command(
     "producer-perf-test",
@@ -110,7 +110,7 @@ def measure(args: Arguments) -> int:
 
 
 class PerfTest:
-    """Sends records in the calling thread, and counts them in the producer's thread."""
+    """Sends records in the calling thread, and counts the results in the producer's thread."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class PerfTest:
 
     def run(self) -> None:
         producer, topic, payload = self._producer, self._topic, self._payload
-        send, done, throttled, live = producer.send, self._done, self._throttled, self._progress.on
+        send, done, throttled = producer.send, self._done, self._throttled
         if self._duration is not None:
             producer.init_transactions()
         open_since = None
@@ -160,22 +160,22 @@ class PerfTest:
                 producer.commit_transaction()
                 open_since = None
             if throttled:
-                self._throttle.after(number)
-            if not number % _LIVE_EVERY or self._failures or self._output_closed:
-                self._check_progress(live)
+                self._throttle.wait_after(number)
+            if not number % _PROGRESS_EVERY or self._failures or self._output_closed:
+                self._check_progress()
         if open_since is not None:
             producer.commit_transaction()
 
-    def _check_progress(self, live: bool) -> None:
+    def _check_progress(self) -> None:
         if self._output_closed:
             raise BrokenPipeError
         if self._failures and not self.stats.count:
             raise ToolError(f"no record could be sent: {next(iter(self._failures))}")
-        if live:
+        if self._progress.is_shown:
             self._progress.show(self.stats.live_line(self._records))
 
     def _done(self, start: int, size: int, metadata: Any, error: Any) -> None:
-        """The callback of a record, in the producer's thread."""
+        """Count the result of a record. Called in the producer's thread."""
         now = now_ms()
         if error is not None:
             self._failed(error)
@@ -185,7 +185,7 @@ class PerfTest:
                 self._print(line)
 
     def _done_in_steady_state(self, start: int, size: int, metadata: Any, error: Any) -> None:
-        """The callback of a record after the warmup."""
+        """Count the result of a record that was sent after the warmup."""
         self._done(start, size, metadata, error)
         if error is None and self._steady is not None:
             now = now_ms()
@@ -200,7 +200,8 @@ class PerfTest:
         self._failures[text] = self._failures.get(text, 0) + 1
 
     def _print(self, line: str) -> None:
-        """Print in the producer's thread. The sending thread handles a closed output."""
+        """Print a line. Called in the producer's thread; the sending thread stops on a closed
+        output."""
         self._progress.clear()
         try:
             print(line, flush=True)
@@ -234,8 +235,6 @@ def producer_settings(args: Arguments) -> dict[str, Any]:
     if "bootstrap.servers" not in settings or args.first("bootstrap-server", "broker-list", "zookeeper"):
         settings["bootstrap.servers"] = bootstrap_servers(args)
     settings.setdefault("client.id", "perf-producer-client")
-    for name in ("key.serializer", "value.serializer"):
-        settings.pop(name, None)
     return settings
 
 
@@ -268,16 +267,16 @@ class RandomLetters:
     def __init__(self, size: int) -> None:
         self._size = size
         self._block = b""
-        self._pos = 0
+        self._position = 0
         self._block_size = max(1, _BLOCK // size) * size
 
     def next(self, number: int) -> bytes:
-        pos = self._pos
-        if pos == len(self._block):
+        start = self._position
+        if start == len(self._block):
             self._block = os.urandom(self._block_size).translate(_LETTERS)
-            pos = 0
-        self._pos = end = pos + self._size
-        return self._block[pos:end]
+            start = 0
+        self._position = end = start + self._size
+        return self._block[start:end]
 
 
 def _from_file(path: str, delimiter: str) -> list[bytes]:

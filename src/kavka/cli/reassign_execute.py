@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kavka.cli.options import Arguments
 from kavka.cli.reassign_plan import Plan, as_reassignment_json, current_replicas
-from kavka.cli.reassign_throttle import clear_throttles, throttle_log_dirs, throttle_replication
+from kavka.cli.reassign_throttle import clear_throttles, throttle_log_dirs
 from kavka.cli.reassign_verify import by_broker, replica_directories, replica_name
 from kavka.cli.tool import ToolError, reason
 from kavka.client.admin import AdminError
@@ -47,9 +47,9 @@ def execute(admin: Admin, args: Arguments, plan: Plan) -> int:
     if args["disallow-replication-factor-change"]:
         for tp, replicas in plan.replicas.items():
             move = active.get(tp)
-            before = len(move.replicas) - len(move.adding_replicas) if move else len(current[tp])
-            if len(replicas) != before:
-                raise ToolError(f"the plan changes the replication factor of {tp} from {before} to {len(replicas)}")
+            factor = len(move.replicas) - len(move.adding_replicas) if move else len(current[tp])
+            if len(replicas) != factor:
+                raise ToolError(f"the plan changes the replication factor of {tp} from {factor} to {len(replicas)}")
     print(
         f"Current partition replica assignment\n\n{as_reassignment_json(current)}\n\n"
         "Save this to use as the --reassignment-json-file option during rollback"
@@ -57,7 +57,8 @@ def execute(admin: Admin, args: Arguments, plan: Plan) -> int:
     if args["throttle"] >= 0 or args["replica-alter-log-dirs-throttle"] >= 0:
         print(VERIFY_LATER)
         if args["throttle"] >= 0:
-            throttle_replication(admin, args["throttle"], active, plan.replicas, current)
+            admin.throttle_replication(args["throttle"], active, plan.replicas, current)
+            print(f"The inter-broker throttle limit was set to {args['throttle']} B/s")
         if args["replica-alter-log-dirs-throttle"] >= 0:
             throttle_log_dirs(admin, args["replica-alter-log-dirs-throttle"], plan.directories)
     try:
@@ -76,7 +77,7 @@ def _error_text(summary: str, error: AdminError) -> str:
 
 
 def _move_log_dirs(admin: Admin, moves: Mapping[TopicPartitionReplica, str], timeout: float) -> None:
-    """Start moves to other log directories, once the replicas exist on their brokers."""
+    """Start moves to other log directories. Retry until the replicas exist on their brokers."""
     deadline = time.monotonic() + timeout
     pending = dict(moves)
     while pending:

@@ -115,9 +115,11 @@ def _body(args: Arguments) -> int | None:
             raise UsageError(f'Option "[{name}]" can\'t be used with action "[{action}]"')
     plan = None if action in ("generate", "list") else read_plan(args["reassignment-json-file"])
     topics = read_topics(args["topics-to-move-json-file"]) if action == "generate" else []
-    servers = args["bootstrap-server"]
     with admin_for(
-        args, servers=servers, client_id="reassign-partitions-tool", default_api_timeout_ms=DEFAULT_TIMEOUT_MS
+        args,
+        server_options=(BOOTSTRAP.name,),
+        client_id="reassign-partitions-tool",
+        default_api_timeout_ms=DEFAULT_TIMEOUT_MS,
     ) as admin:
         if action == "list":
             return _list(admin, args)

@@ -1,4 +1,4 @@
-"""Reassignment plans: read from JSON, written as JSON, generated."""
+"""Reading, checking, generating and writing reassignment plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from kavka.cli.partitions import member, read_json
+from kavka.cli.partitions import member, partition_entries, read_json
 from kavka.cli.tool import ToolError
 from kavka.client.admin.types import TopicPartitionReplica
 from kavka.common.types import TopicPartition
@@ -25,8 +25,7 @@ Assignment = dict[TopicPartition, list[int]]
 class Plan:
     """The target brokers of each partition, and the target log directories of some replicas.
 
-    A plan as read may be empty, which --verify and --cancel accept. `check` must pass before the
-    plan is executed.
+    --verify and --cancel accept an empty plan. `check` must pass before a plan is executed.
     """
 
     replicas: Assignment = field(default_factory=dict)
@@ -67,9 +66,7 @@ def read_topics(path: str) -> list[str]:
 
 def read_plan(path: str) -> Plan:
     plan = Plan()
-    for number, entry in enumerate(member(read_versioned_json(path), "partitions", list, path), start=1):
-        where = f"{path}: partition {number}"
-        tp = TopicPartition(member(entry, "topic", str, where), member(entry, "partition", int, where))
+    for tp, entry, where in partition_entries(read_versioned_json(path), path):
         replicas = member(entry, "replicas", list, where)
         if not all(isinstance(broker, int) and not isinstance(broker, bool) for broker in replicas):
             raise ToolError(f'{where}: "replicas" must be a list of broker ids')
@@ -120,7 +117,7 @@ def current_replicas(admin: Admin, topics: Iterable[str]) -> Assignment:
 
 def propose(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
     """Spread the partitions of each topic evenly over the brokers, and their replicas over the
-    racks. Keeps the replication factor."""
+    racks. The replication factor does not change."""
     proposed: Assignment = {}
     brokers = _rack_alternated(racks)
     for topic in sorted({tp.topic for tp in current}):
@@ -148,8 +145,8 @@ def _rack_alternated(racks: Mapping[int, str | None]) -> list[int]:
 
 
 def _replicas(brokers: list[int], racks: Mapping[int, str | None], first: int, shift: int, factor: int) -> list[int]:
-    """Choose the leader at index `first`, then followers after it. A rack is used again only when
-    every rack is used."""
+    """Choose the broker at index `first` as the leader, and followers after it. A rack is used
+    again only after all racks are used."""
     chosen = [brokers[first]]
     others = len(brokers) - 1
     order = [brokers[(first + 1 + (shift + step) % others) % len(brokers)] for step in range(others)]

@@ -1,34 +1,17 @@
-"""Throttles of replica moves: configurations of brokers and topics."""
+"""Setting and clearing the throttles of replica moves, which are settings of brokers and topics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kavka.cli.tool import note
 from kavka.client.admin.throttles import LOG_DIR_RATE
-from kavka.client.admin.types import (
-    AlterConfigOp,
-    ConfigResource,
-    PartitionReassignment,
-    TopicPartitionReplica,
-)
+from kavka.client.admin.types import AlterConfigOp, ConfigResource, TopicPartitionReplica
 from kavka.common.types import TopicPartition
 
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
-
-
-def throttle_replication(
-    admin: Admin,
-    rate: int,
-    active: Mapping[TopicPartition, PartitionReassignment],
-    proposed: Mapping[TopicPartition, Sequence[int]],
-    current: Mapping[TopicPartition, Sequence[int]],
-) -> None:
-    """Throttle the active reassignments and the proposed ones."""
-    admin.throttle_replication(rate, active, proposed, current)
-    print(f"The inter-broker throttle limit was set to {rate} B/s")
 
 
 def throttle_log_dirs(admin: Admin, rate: int, replicas: Iterable[TopicPartitionReplica]) -> None:

@@ -1,4 +1,4 @@
-"""The action of `kavka reassign-partitions` that shows the progress of a plan."""
+"""The action --verify of `kavka reassign-partitions`, which shows the progress of a plan."""
 
 from __future__ import annotations
 
@@ -65,20 +65,15 @@ def _partition_states(
         elif current.get(tp, []) == planned:
             states[tp] = True, f"Reassignment of partition {tp} is completed."
         else:
-            states[tp] = (
-                True,
-                (
-                    f"There is no active reassignment of partition {tp}, but replica set is "
-                    f"{ids(current.get(tp, []))} rather than {ids(planned)}."
-                ),
-            )
+            replicas = f"{ids(current.get(tp, []))} rather than {ids(planned)}."
+            states[tp] = True, f"There is no active reassignment of partition {tp}, but replica set is {replicas}"
     return states
 
 
 def replica_directories(
     admin: Admin, replicas: Collection[TopicPartitionReplica]
 ) -> dict[TopicPartitionReplica, tuple[str | None, str | None]]:
-    """Return the current directory of each replica and the one it is being moved to."""
+    """Return the current directory of each replica, and the directory that it is being moved to."""
     if not replicas:
         return {}
     brokers = sorted({replica.broker_id for replica in replicas})
@@ -101,37 +96,21 @@ def _move_states(
     directories = replica_directories(admin, planned)
     states = {}
     for replica in sorted(planned, key=by_broker):
-        name, path = f"{replica.topic}-{replica.partition}", planned[replica]
+        partition, broker = f"Partition {replica.topic}-{replica.partition}", f"broker {replica.broker_id}"
+        path = planned[replica]
         current, future = directories.get(replica, (None, None))
         if current is None:
-            states[replica] = (
-                True,
-                (
-                    f"Partition {name} is not found in any live log dir on broker {replica.broker_id}. "
-                    "There is likely an offline log directory on the broker."
-                ),
-            )
+            status = f"{partition} is not found in any live log dir on {broker}. "
+            status += "There is likely an offline log directory on the broker."
+        elif future is None and current == path:
+            status = f"Reassignment of replica {replica_name(replica)} completed successfully."
         elif future is None:
-            if current == path:
-                states[replica] = True, f"Reassignment of replica {replica_name(replica)} completed successfully."
-            else:
-                states[replica] = (
-                    True,
-                    (
-                        f"Partition {name} on broker {replica.broker_id} is not being moved "
-                        f"from log dir {current} to {path}."
-                    ),
-                )
+            status = f"{partition} on {broker} is not being moved from log dir {current} to {path}."
         elif future == path:
-            states[replica] = False, f"Reassignment of replica {replica_name(replica)} is still in progress."
+            status = f"Reassignment of replica {replica_name(replica)} is still in progress."
         else:
-            states[replica] = (
-                False,
-                (
-                    f"Partition {name} on broker {replica.broker_id} is being moved "
-                    f"to log dir {future} instead of {path}."
-                ),
-            )
+            status = f"{partition} on {broker} is being moved to log dir {future} instead of {path}."
+        states[replica] = current is None or future is None, status
     return states
 
 
@@ -146,7 +125,7 @@ def _watch(admin: Admin, plan: Plan) -> None:
             if not pending:
                 return
             names = ", ".join(pending[:3]) + (" …" if len(pending) > 3 else "")
-            progress.show(f"{total - len(pending)} of {total} done; moving {names}", now=True)
+            progress.show(f"{total - len(pending)} of {total} done; moving {names}", force=True)
             time.sleep(WATCH_S)
 
 

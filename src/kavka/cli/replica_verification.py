@@ -1,7 +1,8 @@
 """`kavka replica-verification` (`kafka-replica-verification`): compare the replicas of partitions.
 
 It reads every replica from the same offset up to its high watermark, and compares the last offset
-and the checksum of each batch. It runs until it is stopped, and reports the maximum lag.
+and the checksum of each batch. It runs until it is stopped or two offsets differ, and reports the
+maximum lag.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kavka.cli.connecting import BOOTSTRAP, BROKER_LIST, WARNING_DELAY_S, ZOOKEE
 from kavka.cli.java_text import date_text
 from kavka.cli.names import TopicFilter
 from kavka.cli.options import Arguments, Command, Option
+from kavka.cli.perf_stats import now_ms
 from kavka.cli.tool import ToolError, note, reason, run
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
@@ -78,7 +80,7 @@ def _warn_if_unreachable(admin: Admin, servers: str) -> None:
 
 @dataclass
 class Replica:
-    """The response of the last fetch from a replica."""
+    """The result of the last fetch from a replica."""
 
     data: bytes = b""
     high_watermark: int = -1
@@ -94,7 +96,7 @@ class Partition:
 
 
 class Verification:
-    """Owns the partitions and their offsets. `begin` comes first, then `round` until it returns
+    """Owns the partitions and their offsets. Call `begin` once, then `round` until it returns
     False."""
 
     def __init__(self, admin: Admin, args: Arguments) -> None:
@@ -120,9 +122,10 @@ class Verification:
         }
         offsets = await self._admin.list_offsets(dict.fromkeys(replicas, OffsetSpec(self._time)))
         if self._time >= 0:
-            # A time after the last record: start at the log end.
-            late = [tp for tp, result in offsets.items() if result.offset < 0]
-            offsets |= await self._admin.list_offsets(dict.fromkeys(late, OffsetSpec.latest())) if late else {}
+            # Start at the log end if no record is that new.
+            without_offset = [tp for tp, result in offsets.items() if result.offset < 0]
+            if without_offset:
+                offsets |= await self._admin.list_offsets(dict.fromkeys(without_offset, OffsetSpec.latest()))
         for tp, brokers in replicas.items():
             self._partitions.append(Partition(tp, offsets[tp].offset, {broker: Replica() for broker in brokers}))
 
@@ -186,25 +189,25 @@ class Verification:
     def _compare(self, partition: Partition) -> bool:
         """Compare the batches that all replicas have, and advance the offset. Return False if the
         offsets differ."""
-        iterators = {broker: _below_watermark(replica) for broker, replica in partition.replicas.items()}
+        iterators = {broker: _committed_batches(replica) for broker, replica in partition.replicas.items()}
         while True:
             batch_by_broker = {broker: next(iterator, None) for broker, iterator in iterators.items()}
-            first, batch = next(iter(batch_by_broker.items()))
+            first_broker, batch = next(iter(batch_by_broker.items()))
             if batch is None or any(other is None for other in batch_by_broker.values()):
                 return True
             for broker, other in batch_by_broker.items():
                 assert other is not None
                 if other.last_offset != batch.last_offset:
                     print(
-                        f"{_now()}: partition {partition.name}: replica {first}'s offset {batch.last_offset} doesn't "
-                        f"match replica {broker}'s offset {other.last_offset}",
+                        f"{_now()}: partition {partition.name}: replica {first_broker}'s offset {batch.last_offset} "
+                        f"doesn't match replica {broker}'s offset {other.last_offset}",
                         flush=True,
                     )
                     return False
                 if other.crc != batch.crc:
                     print(
                         f"{_now()}: partition {partition.name} has unmatched checksum at offset {batch.last_offset}; "
-                        f"replica {first}'s checksum {batch.crc}; replica {broker}'s checksum {other.crc}",
+                        f"replica {first_broker}'s checksum {batch.crc}; replica {broker}'s checksum {other.crc}",
                         flush=True,
                     )
             partition.offset = batch.last_offset + 1
@@ -212,9 +215,9 @@ class Verification:
     def _report(self) -> None:
         lag, worst = -1, self._partitions[0]
         for partition in self._partitions:
-            high = max(replica.high_watermark for replica in partition.replicas.values())
-            if high - partition.offset > lag:
-                lag, worst = high - partition.offset, partition
+            high_watermark = max(replica.high_watermark for replica in partition.replicas.values())
+            if high_watermark - partition.offset > lag:
+                lag, worst = high_watermark - partition.offset, partition
         print(
             f"{_now()}: max lag is {lag} for partition {worst.name} at offset {worst.offset} among "
             f"{len(self._partitions)} partitions",
@@ -222,7 +225,8 @@ class Verification:
         )
 
 
-def _below_watermark(replica: Replica) -> Iterator[Batch]:
+def _committed_batches(replica: Replica) -> Iterator[Batch]:
+    """Yield the batches below the high watermark."""
     for batch in batches(replica.data):
         if batch.last_offset >= replica.high_watermark:
             return
@@ -230,4 +234,4 @@ def _below_watermark(replica: Replica) -> Iterator[Batch]:
 
 
 def _now() -> str:
-    return date_text(DATE_FORMAT, int(time.time() * 1000))
+    return date_text(DATE_FORMAT, now_ms())

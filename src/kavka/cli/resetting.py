@@ -11,14 +11,14 @@ TO_DATETIME = Option(
     "Reset to the first records at or after this time: YYYY-MM-DDThh:mm:ss.sss, by default in UTC.",
     "datetime",
 )
-BY_DURATION = Option("by-duration", "Reset to the time before now by this duration: PnDTnHnMnS.", "duration")
+BY_DURATION = Option("by-duration", "Reset to the first records of this duration before now: PnDTnHnMnS.", "duration")
 
 Plan = dict[str, Offsets]
 """New offsets by group."""
 
 
 def read_plan(path: str, groups: list[str]) -> Plan:
-    """Read the offsets of the groups from a CSV file."""
+    """Read the new offsets of the groups from a CSV file."""
     with open(path, encoding="utf-8", newline="") as file:
         try:
             return read_offsets_csv(file, groups, path)

@@ -1,6 +1,6 @@
 """`kavka run-class` (`kafka-run-class`): run a tool by its Java class name in Kafka.
 
-Older documents run tools without a script this way.
+Older documents run tools that have no script this way.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from kavka.cli.options import Command, Positional
 from kavka.cli.tool import fail, run
 
-# By class name without the package: the packages have changed between releases.
+# The keys have no package, because the packages of the classes differ between releases.
 CLASSES = {
     "BrokerApiVersionsCommand": "broker-api-versions",
     "ClusterTool": "cluster",
@@ -39,7 +39,7 @@ CLASSES = {
 COMMAND = Command(
     "run-class",
     "Run a tool by its Java class name in Kafka. All further arguments are passed to the tool.",
-    positionals=(Positional("class", "For example kafka.tools.GetOffsetShell.", completes=""),),
+    positionals=(Positional("class", "For example kafka.tools.GetOffsetShell."),),
     examples=("kavka run-class kafka.tools.GetOffsetShell --broker-list localhost:9092 --topic orders --time -1",),
 )
 

@@ -1,9 +1,9 @@
-"""The running brokers and ZooKeeper servers of this installation, which `server-stop` and
-`zookeeper-server-stop` stop.
+"""The registry of running brokers and ZooKeeper servers, which `server-stop` and
+`zookeeper-server-stop` read.
 
-Each process has a file named after its pid in a folder of the user; ZooKeeper servers have a
+Each process has a file named after its pid in a folder of the user. ZooKeeper servers have a
 subfolder. The file contains the start time of the process, so that a process that reuses the pid is
-never stopped.
+never stopped. A killed process leaves its file, which the next read removes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Running:
     home: str
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return bool(self.started) and start_time(self.pid) == self.started
 
 
@@ -68,7 +68,7 @@ def run_dir() -> Path:
 
 @contextlib.contextmanager
 def registered(broker_id: int, log_dirs: Sequence[Path]) -> Iterator[None]:
-    """Register this process as a broker inside the block. A write error is ignored."""
+    """Register this process as a broker inside the block. Write errors are ignored."""
     pid = os.getpid()
     path = _write(run_dir(), RunningBroker(pid, start_time(pid), home(), broker_id, [str(path) for path in log_dirs]))
     try:
@@ -79,7 +79,7 @@ def registered(broker_id: int, log_dirs: Sequence[Path]) -> Iterator[None]:
 
 
 def register_zookeeper(pid: int, config: Path) -> None:
-    """Register a process that is or will become a ZooKeeper server."""
+    """Register a process that is a ZooKeeper server or is about to become one."""
     _write(_zookeeper_dir(), RunningZooKeeper(pid, start_time(pid), home(), str(config)))
 
 
@@ -111,7 +111,7 @@ def _read(folder: Path, kind: type[R]) -> list[R]:
             entry = kind(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             continue
-        if not entry.alive:
+        if not entry.is_alive:
             with contextlib.suppress(OSError):
                 path.unlink()
         elif entry.home == home():
@@ -120,22 +120,23 @@ def _read(folder: Path, kind: type[R]) -> list[R]:
 
 
 def stop(entries: Sequence[R], timeout_s: float) -> list[R]:
-    """Send SIGTERM to all and wait. Return those that are still running after the timeout."""
+    """Send SIGTERM to all processes and wait. Return those that are still running after the
+    timeout."""
     for entry in entries:
-        if entry.alive:
+        if entry.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(entry.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    alive = [entry for entry in entries if entry.alive]
+    alive = [entry for entry in entries if entry.is_alive]
     while alive and time.monotonic() < deadline:
         time.sleep(0.05)
-        alive = [entry for entry in alive if entry.alive]
+        alive = [entry for entry in alive if entry.is_alive]
     return alive
 
 
 def start_time(pid: int) -> str:
-    """Return the start time of a process in the kernel's ticks; empty if there is no process or
-    only a zombie."""
+    """Return the start time of a process in the kernel's ticks; empty if the process does not exist
+    or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:

@@ -10,9 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kavka import __version__
 from kavka.broker.settings import Listener, Settings, SettingsError
@@ -21,11 +20,8 @@ from kavka.cli.console_child import ConsoleChild
 from kavka.cli.daemon import BrokerDaemon
 from kavka.cli.options import Arguments, Command, Option, Positional
 from kavka.cli.output import Progress
-from kavka.cli.tool import run
+from kavka.cli.tool import log_to_stderr, run
 from kavka.common.config import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 logger = logging.getLogger("kavka")
 
@@ -148,14 +144,15 @@ def _announcer(
     settings: Settings, ready_fd: int | None, console: ConsoleChild | None
 ) -> Callable[[Sequence[Listener]], None]:
     def announce(listeners: Sequence[Listener]) -> None:
-        """Announce that the broker is ready; `listeners` have the actual ports."""
+        """Announce that the broker is ready. The listeners have their actual ports."""
         _clear_progress()
-        where = ", ".join(map(str, listeners))
+        addresses = ", ".join(map(str, listeners))
         data = ", ".join(map(str, settings.log_dirs))
         if sys.stdout.isatty():
             print(_welcome(settings, listeners), flush=True)
         else:
-            logger.info("Kavka %s is ready: broker %d at %s, data in %s", __version__, settings.broker_id, where, data)
+            broker_id = settings.broker_id
+            logger.info("Kavka %s is ready: broker %d at %s, data in %s", __version__, broker_id, addresses, data)
         if ready_fd is not None:
             with contextlib.suppress(OSError):
                 os.write(ready_fd, "".join(f"{listener}\n" for listener in listeners).encode())
@@ -200,12 +197,9 @@ def _relative(path: Path) -> str:
 
 
 def _set_up_logging() -> None:
-    """Log to standard error. The level is KAVKA_LOG_LEVEL, else WARNING on a terminal and INFO in a
-    file."""
-    level = os.environ.get("KAVKA_LOG_LEVEL", "").upper()
-    if level not in logging.getLevelNamesMapping():
-        level = "WARNING" if sys.stderr.isatty() else "INFO"
-    logging.basicConfig(level=level, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr)
+    """Log to standard error. On a terminal, only warnings and the progress of a recovery are shown
+    by default."""
+    level = log_to_stderr("WARNING" if sys.stderr.isatty() else "INFO")
     if level == "WARNING" and sys.stderr.isatty():
         progress = logging.getLogger(PROGRESS_LOGGER)
         progress.setLevel(logging.INFO)
@@ -221,7 +215,7 @@ class _ProgressLine(logging.Handler):
         self.line = Progress()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.line.show(record.getMessage(), now=True)
+        self.line.show(record.getMessage(), force=True)
 
 
 def _clear_progress() -> None:

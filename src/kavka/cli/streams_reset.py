@@ -79,15 +79,15 @@ def main(argv: list[str]) -> int:
 def _body(args: Arguments) -> int:
     for number, way in enumerate(WAYS):
         args.forbid(way, *WAYS[number + 1 :])
-    dry, application = "dry-run" in args, args["application-id"]
+    is_dry_run, application = "dry-run" in args, args["application-id"]
     servers = args.first("bootstrap-server", "bootstrap-servers") or args["bootstrap-server"]
     with admin_for(args, config="config-file", servers=servers) as admin:
-        _check_stopped(admin, application, "force" in args, dry)
-        if dry:
+        _check_stopped(admin, application, "force" in args, is_dry_run)
+        if is_dry_run:
             print("----Dry run displays the actions which will be performed when running Streams Reset Tool----")
-        code = _reset(admin, args, application, dry)
-        deleted = _delete_internal_topics(admin, args, application, dry)
-    if not dry:
+        code = _reset(admin, args, application, is_dry_run)
+        deleted = _delete_internal_topics(admin, args, application, is_dry_run)
+    if not is_dry_run:
         note(COMMAND.name, "the state in state.dir remains: delete it with KafkaStreams.clean_up()")
     return code or deleted
 
@@ -95,13 +95,13 @@ def _body(args: Arguments) -> int:
 # --- members
 
 
-def _check_stopped(admin: Admin, application: str, force: bool, dry: bool) -> None:
+def _check_stopped(admin: Admin, application: str, force: bool, is_dry_run: bool) -> None:
     try:
         job = jobs.read(application)
     except jobs.JobError:
         job = None
     if job is not None and job["running"]:
-        # Kavka's streams jobs are not members of the group, so the check below does not see them.
+        # Kavka's streams jobs do not join the group, so the check below does not cover them.
         raise ToolError(
             f"{application} is running on this machine (process {job['pid']}): stop it first with kavka pipeline stop "
             f"{application}"
@@ -117,14 +117,14 @@ def _check_stopped(admin: Admin, application: str, force: bool, dry: bool) -> No
             "active members from the group."
         )
     print(f"Force deleting all active members in the group: {application}")
-    if not dry:
+    if not is_dry_run:
         admin.remove_members_from_consumer_group(application)
 
 
 # --- offsets
 
 
-def _reset(admin: Admin, args: Arguments, application: str, dry: bool) -> int:
+def _reset(admin: Admin, args: Arguments, application: str, is_dry_run: bool) -> int:
     input_topics, intermediate_topics = args["input-topics"], args["intermediate-topics"]
     if not input_topics and not intermediate_topics:
         print("No input or intermediate topics specified. Skipping seek.")
@@ -145,23 +145,23 @@ def _reset(admin: Admin, args: Arguments, application: str, dry: bool) -> int:
         return sorted(TopicPartition(topic.name, info.partition) for topic in existing for info in topic.partitions)
 
     offsets: Offsets = {}
-    inputs, ends = partitions(input_topics), partitions(intermediate_topics)
+    inputs, intermediates = partitions(input_topics), partitions(intermediate_topics)
     if inputs:
         print(f"Following input topics offsets will be reset to (for consumer group {application})")
-        offsets |= _planned(admin, args, application, inputs)
+        offsets |= _plan(admin, args, application, inputs)
         print("\n".join(f"Topic: {tp.topic} Partition: {tp.partition} Offset: {offsets[tp]}" for tp in inputs))
-    if ends:
+    if intermediates:
         print(f"Following intermediate topics offsets will be reset to end (for consumer group {application})")
-        print("\n".join(f"Topic: {name}" for name in dict.fromkeys(tp.topic for tp in ends)))
-        offsets |= admin.plan_offset_reset(application, "to-latest", ends).offsets
+        print("\n".join(f"Topic: {name}" for name in dict.fromkeys(tp.topic for tp in intermediates)))
+        offsets |= admin.plan_offset_reset(application, "to-latest", intermediates).offsets
     if offsets:
-        if not dry:
+        if not is_dry_run:
             admin.alter_consumer_group_offsets(application, offsets)
         print("Done.")
     return 1 if any(missing) else 0
 
 
-def _planned(admin: Admin, args: Arguments, application: str, partitions: list[TopicPartition]) -> Offsets:
+def _plan(admin: Admin, args: Arguments, application: str, partitions: list[TopicPartition]) -> Offsets:
     way = next((name for name in WAYS if name in args), "to-earliest")
     value: Any = args[way]
     try:
@@ -186,8 +186,8 @@ def _planned(admin: Admin, args: Arguments, application: str, partitions: list[T
 
 
 def _moved_text(moved: MovedOffset) -> str:
-    than = "lower than earliest" if moved.requested < moved.offset else "higher than latest"
-    return f"New offset ({moved.requested}) is {than} offset. Value will be set to {moved.offset}"
+    comparison = "lower than earliest" if moved.requested < moved.offset else "higher than latest"
+    return f"New offset ({moved.requested}) is {comparison} offset. Value will be set to {moved.offset}"
 
 
 def _from_file(path: str, application: str, partitions: list[TopicPartition]) -> Offsets:
@@ -204,11 +204,11 @@ def _from_file(path: str, application: str, partitions: list[TopicPartition]) ->
 
 
 def is_internal_topic(topic: str, application: str) -> bool:
-    """Whether a topic has the name of an internal topic of the application."""
+    """Return whether a topic has the name of an internal topic of the application."""
     return topic.startswith(f"{application}-") and _INTERNAL_TOPIC.search(topic) is not None
 
 
-def _delete_internal_topics(admin: Admin, args: Arguments, application: str, dry: bool) -> int:
+def _delete_internal_topics(admin: Admin, args: Arguments, application: str, is_dry_run: bool) -> int:
     from kavka.client.admin import AdminError
 
     internal = sorted(name for name in admin.list_topics() if is_internal_topic(name, application))
@@ -222,7 +222,7 @@ def _delete_internal_topics(admin: Admin, args: Arguments, application: str, dry
     topics = chosen or internal
     print(f"Deleting {'specified' if chosen else 'inferred'} internal topics {_listed(topics)}")
     try:
-        if topics and not dry:
+        if topics and not is_dry_run:
             admin.delete_topics(topics)
     except AdminError as error:
         for name, cause in error.errors.items():

@@ -18,10 +18,6 @@ INTERRUPTED = 130
 class ToolError(Exception):
     """The tool failed. `str()` is a one-line message for the user."""
 
-    def __init__(self, message: str, code: int = 1) -> None:
-        super().__init__(message)
-        self.code = code
-
 
 def run(command: Command, argv: Sequence[str], body: Body) -> int:
     """Parse the command line, call `body` and return the exit code."""
@@ -46,7 +42,7 @@ def run(command: Command, argv: Sequence[str], body: Body) -> int:
     except UsageError as error:
         return fail(f"{program}: {error} (--help shows the options)")
     except ToolError as error:
-        return fail(f"{command.error or f'{program}: '}{error}", error.code)
+        return fail(f"{command.error or f'{program}: '}{error}")
     except BrokenPipeError:
         # The reader has closed the pipe. Python must not write the buffered output at exit.
         with contextlib.suppress(OSError, ValueError):
@@ -73,7 +69,7 @@ def _fail_or_raise(command: Command, program: str, error: Exception) -> int:
 
 
 def reason(error: Exception) -> str:
-    """Return the message of an error; of its only cause if there is exactly one."""
+    """Return the message of an error. If it has exactly one cause, return the cause's message."""
     errors = getattr(error, "errors", None)
     if errors and len(errors) == 1:
         error = next(iter(errors.values()))
@@ -84,13 +80,25 @@ def one_line(text: str) -> str:
     return " ".join(text.split("\n")).strip()
 
 
-def fail(message: str, code: int = 1) -> int:
+def fail(message: str) -> int:
+    """Print an error on standard error and return the exit code 1."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
     print(one_line(message), file=sys.stderr)
-    return code
+    return 1
+
+
+def log_to_stderr(default_level: str) -> str:
+    """Set up logging with the level in KAVKA_LOG_LEVEL, if that is valid. Return the level."""
+    import logging
+
+    level = os.environ.get("KAVKA_LOG_LEVEL", "").upper()
+    if level not in logging.getLevelNamesMapping():
+        level = default_level
+    logging.basicConfig(level=level, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)", stream=sys.stderr)
+    return level
 
 
 def note(command: str, message: str) -> None:
-    """Print a message to the user that is not part of the result."""
+    """Print a message for the user on standard error."""
     print(f"kavka {command}: {message}", file=sys.stderr, flush=True)

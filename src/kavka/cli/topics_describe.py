@@ -23,7 +23,7 @@ from kavka.common.types import TopicPartition, uuid_text
 if TYPE_CHECKING:
     from kavka.client.admin import Admin
 
-MINIMUM = "min.insync.replicas"
+MIN_ISR = "min.insync.replicas"
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Partition:
 
     info: TopicPartitionInfo
     reassignment: PartitionReassignment | None
-    minimum: int
+    min_isr: int
 
     @property
     def replication_factor(self) -> int:
@@ -52,9 +52,9 @@ class _Partition:
             case "unavailable-partitions":
                 return leader is None or leader.id not in alive
             case "under-min-isr-partitions":
-                return leader is None or in_sync < self.minimum
+                return leader is None or in_sync < self.min_isr
             case _:
-                return in_sync == self.minimum
+                return in_sync == self.min_isr
 
 
 def describe(admin: Admin, args: Arguments) -> None:
@@ -72,9 +72,9 @@ def describe(admin: Admin, args: Arguments) -> None:
     for description in descriptions:
         settings = configs[ConfigResource.topic(description.name)]
         overrides = [entry for entry in settings.values() if not entry.is_default]
-        minimum = int(settings[MINIMUM].value or 1) if MINIMUM in settings else 1
+        min_isr = int(settings[MIN_ISR].value or 1) if MIN_ISR in settings else 1
         partitions = [
-            _Partition(info, reassignments.get(TopicPartition(description.name, info.partition)), minimum)
+            _Partition(info, reassignments.get(TopicPartition(description.name, info.partition)), min_isr)
             for info in sorted(description.partitions, key=lambda info: info.partition)
         ]
         factor = partitions[0].replication_factor if partitions else 0
@@ -114,7 +114,7 @@ def _reassignments(admin: Admin, descriptions: list[TopicDescription]) -> dict[T
     try:
         return admin.list_partition_reassignments(partitions)
     except KafkaError as error:
-        # Describe topics without reassignments if the user or the cluster does not support them.
+        # Omit the reassignments if the user may not list them or the cluster does not support them.
         if error.code in (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION):
             return {}
         raise
@@ -175,7 +175,7 @@ def _show_table(
         print_table(
             headings + (["ADDING", "REMOVING"] if has_reassignments else []),
             rows,
-            right=("PARTITION",),
+            right_aligned=("PARTITION",),
             styled=lambda heading, cell: (
                 ("red",) if cell == "none" else ("yellow",) if heading == "ISR" and cell in under_replicated else ()
             ),

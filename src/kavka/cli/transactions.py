@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kavka.cli.connecting import JSON, admin_for, connection_options
 from kavka.cli.options import Arguments, Command, Option, UsageError
 from kavka.cli.output import at_terminal, print_json, print_table
+from kavka.cli.perf_stats import now_ms
 from kavka.cli.tool import ToolError, reason, run
 from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
@@ -133,7 +133,7 @@ def _body(args: Arguments) -> None:
 
 
 def show(args: Arguments, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table as Kafka does: every column padded and followed by a tab."""
+    """Print a table. In a pipe, as in Kafka, every column is padded and followed by a tab."""
     rows = list(rows)
     if args["json"]:
         names = [heading[0].lower() + heading[1:].replace("(min)", "Minutes") for heading in headings]
@@ -192,7 +192,7 @@ def _describe(admin: Admin, args: Arguments) -> None:
                 transaction.state,
                 transaction.timeout_ms,
                 start_time,
-                None if start_time is None else _now_ms() - start_time,
+                None if start_time is None else now_ms() - start_time,
                 ",".join(map(str, sorted(transaction.partitions))),
             )
         ],
@@ -248,8 +248,8 @@ def _abort(admin: Admin, args: Arguments) -> None:
         for name in ("producer-epoch", "coordinator-epoch"):
             if name not in args:
                 raise UsageError(f"Missing required argument --{name}")
-        # If the producer never ended a transaction, there is no coordinator epoch. Use 0, the
-        # lowest one.
+        # Before its first completed transaction, a producer has no coordinator epoch. Use the
+        # lowest.
         epoch = max(0, args["coordinator-epoch"])
         spec = AbortTransactionSpec(tp, args["producer-id"], args["producer-epoch"], epoch)
     else:
@@ -281,7 +281,7 @@ def _find_hanging(admin: Admin, args: Arguments) -> None:
                 -1 if p.coordinator_epoch is None else p.coordinator_epoch,
                 p.current_transaction_start_offset,
                 p.last_timestamp,
-                (_now_ms() - p.last_timestamp) // MINUTE_MS,
+                (now_ms() - p.last_timestamp) // MINUTE_MS,
             )
             for tp, p, is_hanging in transactions
             if is_hanging
@@ -308,7 +308,3 @@ def _terminate(admin: Admin, args: Arguments) -> None:
         admin.fence_producers([name])
     except KafkaError as error:
         raise ToolError(f"Failed to force terminate transactionalId `{name}`: {reason(error)}") from None
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -121,9 +121,9 @@ class VerifiableConsumer:
         self._events.emit(name, partitions=described)
 
     def _received(self, records: list[Any]) -> None:
-        by_partition: dict[tuple[str, int], list[int]] = {}
+        offsets_by_partition: dict[tuple[str, int], list[int]] = {}
         for record in records:
-            by_partition.setdefault((record.topic, record.partition), []).append(record.offset)
+            offsets_by_partition.setdefault((record.topic, record.partition), []).append(record.offset)
             if self._args["verbose"]:
                 self._events.emit(
                     "record_data",
@@ -144,7 +144,7 @@ class VerifiableConsumer:
                     "minOffset": offsets[0],
                     "maxOffset": offsets[-1],
                 }
-                for (topic, partition), offsets in by_partition.items()
+                for (topic, partition), offsets in offsets_by_partition.items()
             ],
         )
 
@@ -182,6 +182,4 @@ def consumer_settings(args: Arguments) -> dict[str, Any]:
     else:
         settings["session.timeout.ms"] = args["session-timeout"]
         settings["partition.assignment.strategy"] = args["assignment-strategy"]
-    for name in ("key.deserializer", "value.deserializer"):
-        settings.pop(name, None)
     return settings

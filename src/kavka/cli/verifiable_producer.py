@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from kavka.cli.clients import (
@@ -81,8 +82,6 @@ def produce(args: Arguments) -> int:
     settings["bootstrap.servers"] = bootstrap_servers(args)
     settings["acks"] = str(args["acks"])
     settings["retries"] = 0
-    for name in ("key.serializer", "value.serializer"):
-        settings.pop(name, None)
     from kavka.client.producer.producer import Producer
 
     test = VerifiableProducer(args)
@@ -112,7 +111,7 @@ def produce(args: Arguments) -> int:
 
 
 class VerifiableProducer:
-    """Sends records in the main thread; `done` counts results in the producer's thread."""
+    """Sends records in the main thread; `_done` counts results in the producer's thread."""
 
     def __init__(self, args: Arguments) -> None:
         self.events = Events()
@@ -133,10 +132,10 @@ class VerifiableProducer:
             key = None if not self._keys else str(number % self._keys)
             created = None if self._time < 0 else self._time + now_ms() - start
             self.sent += 1
-            producer.send(self._topic, value, key, None, created, None, _Callback(self, key, value))
-            self._throttle.after(number)
+            producer.send(self._topic, value, key, None, created, None, partial(self._done, key, value))
+            self._throttle.wait_after(number)
 
-    def done(self, key: str | None, value: str, metadata: Any, error: Any) -> None:
+    def _done(self, key: str | None, value: str, metadata: Any, error: Any) -> None:
         if error is None:
             self.acked += 1
             self.events.emit(
@@ -156,15 +155,3 @@ class VerifiableProducer:
                 exception=f"class {type(error).__module__}.{type(error).__name__}",
                 message=reason(error),
             )
-
-
-class _Callback:
-    """The callback of a record."""
-
-    __slots__ = ("key", "test", "value")
-
-    def __init__(self, test: VerifiableProducer, key: str | None, value: str) -> None:
-        self.test, self.key, self.value = test, key, value
-
-    def __call__(self, metadata: Any, error: Any) -> None:
-        self.test.done(self.key, self.value, metadata, error)

@@ -1,8 +1,10 @@
-"""The option `--zookeeper`: brokers and the controller, read from their znodes."""
+"""Reading the brokers and the controller from ZooKeeper, for `--zookeeper` and `kavka cluster`."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
@@ -17,7 +19,6 @@ TIMEOUT_S = 10.0
 def brokers_in_zookeeper(tool: str, connect: str) -> str:
     """Return the addresses of the registered brokers in the format of `--bootstrap-server`, and
     print a deprecation note."""
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     where = f"ZooKeeper at {connect}"
     try:
         addresses = _addresses(connect)
@@ -36,32 +37,32 @@ def brokers_in_zookeeper(tool: str, connect: str) -> str:
 
 def controller_in_zookeeper(connect: str, timeout_s: float = 3.0) -> int | None:
     """Return the id of the controller; None if there is none or ZooKeeper is not reachable."""
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    client = KazooClient(hosts=connect, timeout=timeout_s)
     try:
-        client.start(timeout=timeout_s)
-        return ControllerNode.decode(client.get(CONTROLLER)[0]).broker_id
+        with _connected(connect, timeout_s) as client:
+            return ControllerNode.decode(client.get(CONTROLLER)[0]).broker_id
     except (KazooTimeoutError, KazooException, MalformedNode):
         return None
-    finally:
-        client.stop()
-        client.close()
 
 
 def _addresses(connect: str) -> list[str]:
-    client = KazooClient(hosts=connect, timeout=TIMEOUT_S)
-    try:
-        client.start(timeout=TIMEOUT_S)
-        addresses = []
+    addresses: list[str] = []
+    with _connected(connect, TIMEOUT_S) as client, contextlib.suppress(NoNodeError):
         for broker_id in sorted(int(name) for name in client.get_children(BROKER_IDS)):
             try:
                 registration = BrokerRegistration.decode(broker_id, client.get(broker(broker_id))[0])
             except NoNodeError:
                 continue  # The broker stopped between the two reads.
             addresses += [end_point.url().partition("://")[2] for end_point in registration.end_points[:1]]
-        return addresses
-    except NoNodeError:
-        return []
+    return addresses
+
+
+@contextlib.contextmanager
+def _connected(connect: str, timeout_s: float) -> Iterator[KazooClient]:
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    client = KazooClient(hosts=connect, timeout=timeout_s)
+    try:
+        client.start(timeout=timeout_s)
+        yield client
     finally:
         client.stop()
         client.close()

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kavka.cli import running, zookeeper_jars
+from kavka.cli.connecting import read_properties
 from kavka.cli.daemon import Daemon
 from kavka.cli.options import Arguments, Command, Option, Positional, UsageError
 from kavka.cli.tool import ToolError, run
-from kavka.common.properties import PropertiesError, parse_properties
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-# The same as in Kafka's script.
+# The default of Kafka's script.
 HEAP = ("-Xmx512M",)
 DEFAULT_CONFIGS = ("conf/zoo.cfg", "config/zoo.cfg", "config/zookeeper.properties")
 
@@ -48,7 +48,7 @@ ZKSERVER_COMMAND = Command(
     "version or print-cmd.",
     (Option("config", "The directory of zoo.cfg.", "directory", completes="directory"),),
     positionals=(
-        Positional("action", "start, start-foreground, stop, restart, status, version or print-cmd", completes=""),
+        Positional("action", "start, start-foreground, stop, restart, status, version or print-cmd"),
         Positional(
             "zoo.cfg",
             "ZooKeeper settings. By default ZOOCFG in ZOOCFGDIR, else conf/zoo.cfg, config/zoo.cfg or "
@@ -73,22 +73,16 @@ def zkserver_main(argv: list[str]) -> int:
 
 
 class ServerConfig(NamedTuple):
-    """The settings of a server that the commands need. Port 0: the file does not contain the
-    port."""
+    """The settings of a server that the commands use. The port is 0 if the file has none."""
 
     path: Path
     host: str
     port: int
-    standalone: bool
+    is_standalone: bool
 
     @classmethod
     def read(cls, path: Path) -> ServerConfig:
-        try:
-            values = parse_properties(path.read_text())
-        except OSError as error:
-            raise ToolError(f"{path}: {error.strerror}") from None
-        except (PropertiesError, UnicodeDecodeError) as error:
-            raise ToolError(f"{path}: {error}") from None
+        values = read_properties(path)
         if not values.get("dataDir"):
             raise ToolError(f"{path}: dataDir is missing")
         port = values.get("clientPort", "0")
@@ -110,11 +104,11 @@ class ServerConfig(NamedTuple):
             return ""
         return b"".join(pieces).decode(errors="replace")
 
-    def serves(self) -> bool:
-        """Whether the server is ready. A member of an ensemble is ready when it responds, since it
-        serves only with a quorum."""
+    def is_ready(self) -> bool:
+        """Return whether the server is ready. A member of an ensemble is ready when it responds,
+        since it serves requests only with a quorum."""
         response = self.query("srvr")
-        return bool(response) and (not self.standalone or "not currently serving" not in response)
+        return bool(response) and (not self.is_standalone or "not currently serving" not in response)
 
 
 def command(config: ServerConfig) -> list[str]:
@@ -132,8 +126,8 @@ def launch(config: ServerConfig, argv: list[str], output: Path) -> Daemon:
     server = Daemon(argv, output)
     running.register_zookeeper(server.pid, config.path)
     deadline = time.monotonic() + START_TIMEOUT_S
-    while config.port and not config.serves():
-        if not server.running:
+    while config.port and not config.is_ready():
+        if not server.is_running:
             raise ToolError(_start_error(config, server))
         if time.monotonic() > deadline:
             server.kill()
@@ -143,7 +137,7 @@ def launch(config: ServerConfig, argv: list[str], output: Path) -> Daemon:
 
 
 def _start_error(config: ServerConfig, server: Daemon) -> str:
-    lines = server.written()
+    lines = server.output_lines()
     if any("Address already in use" in line for line in lines):
         return f"port {config.port} in {config.path} is already in use"
     errors = [line for line in lines if " ERROR " in line or "Exception" in line]
@@ -168,8 +162,8 @@ def _exec_server(config: ServerConfig) -> int:
 def _start_in_background(config: ServerConfig) -> None:
     output = Path(os.environ.get("LOG_DIR") or "kavka-logs") / "zookeeper.out"
     server = launch(config, command(config), output)
-    where = f" at {config.host}:{config.port}" if config.port else ""
-    print(f"ZooKeeper is running as process {server.pid}{where}, output in {output}")
+    address = f" at {config.host}:{config.port}" if config.port else ""
+    print(f"ZooKeeper is running as process {server.pid}{address}, output in {output}")
     server.detach()
 
 

@@ -32,8 +32,8 @@ COMMAND = Command(
     "command, read commands from standard input, one per line.",
     (Option("timeout", "Maximum time to wait for a connection, in ms.", "ms", int, 10_000),),
     positionals=(
-        Positional("host:port[/path]", "The address of a ZooKeeper server.", completes=""),
-        Positional("command", "The command to run.", required=False, many=True, completes=""),
+        Positional("host:port[/path]", "The address of a ZooKeeper server."),
+        Positional("command", "The command to run.", required=False, many=True),
     ),
     examples=(
         "kavka zookeeper-shell localhost:2181 ls /brokers/ids",
@@ -105,8 +105,8 @@ class Shell:
     # --- the command loop
 
     def read_commands(self) -> int:
-        """Execute commands from standard input. Return the exit code: 0 on a terminal, else that of
-        the last command."""
+        """Execute commands from standard input. Return 0 on a terminal, else the exit code of the
+        last command."""
         is_interactive = sys.stdin.isatty() and at_terminal()
         if is_interactive:
             import readline
@@ -152,14 +152,14 @@ class Shell:
 
     def execute(self, words: list[str]) -> bool:
         """Execute a command. On failure print the error on standard error and return False."""
-        name, rest = words[0], words[1:]
+        name, arguments = words[0], words[1:]
         if name not in COMMANDS:
             print(f"{usage()}\nCommand not found: Command not found {name}", file=sys.stderr)
             return False
         synopsis, function = COMMANDS[name]
-        path = next((word for word in rest if word.startswith("/")), "")
+        path = next((word for word in arguments if word.startswith("/")), "")
         try:
-            function(self, _Words(rest))
+            function(self, _Words(arguments))
             return True
         except _Usage as error:
             message = str(error)
@@ -236,7 +236,7 @@ class Shell:
         print(len(self._descendants(path)))
 
     def get_ephemerals(self, words: _Words) -> None:
-        """Print the ephemeral nodes of this session, as the server's own request does."""
+        """Print the ephemeral znodes of this session. kazoo has no GetEphemerals request."""
         _flags, values = words.parse(min_count=0, max_count=1)
         session = self._client.client_id[0]
         ephemerals = []
@@ -249,9 +249,8 @@ class Shell:
     def _descendants(self, path: str) -> list[str]:
         paths: list[str] = []
         for child in sorted(self._client.get_children(path)):
-            full = f"{'' if path == '/' else path}/{child}"
-            paths.append(full)
-            paths += self._descendants(full)
+            child_path = f"{'' if path == '/' else path}/{child}"
+            paths += [child_path, *self._descendants(child_path)]
         return paths
 
     def sync(self, words: _Words) -> None:
@@ -315,26 +314,27 @@ class _Words:
     def parse(
         self, *, flags: str = "", with_value: str = "", min_count: int, max_count: int | None = None
     ) -> tuple[set[str], list[str]]:
+        """Return the flags and the values. Raise _Usage if they do not match the command."""
         flags_present: set[str] = set()
-        plain: list[str] = []
-        rest = deque(self._words)
-        while rest:
-            word = rest.popleft()
+        values: list[str] = []
+        remaining = deque(self._words)
+        while remaining:
+            word = remaining.popleft()
             if len(word) == 2 and word[0] == "-" and word[1] in with_value:
-                if not rest or not rest[0].lstrip("-").isdigit():
+                if not remaining or not remaining[0].lstrip("-").isdigit():
                     raise _Usage
-                self._values[word[1]] = rest.popleft()
-            elif len(word) >= 2 and word[0] == "-" and not plain:
+                self._values[word[1]] = remaining.popleft()
+            elif len(word) >= 2 and word[0] == "-" and not values:
                 if not set(word[1:]) <= set(flags):
                     raise _Usage(f"Unrecognized option: {word}")
                 flags_present |= set(word[1:])
             else:
-                plain.append(word)
-        if not min_count <= len(plain) <= (min_count if max_count is None else max_count):
+                values.append(word)
+        if not min_count <= len(values) <= (min_count if max_count is None else max_count):
             raise _Usage
-        if min_count and not plain[0].startswith("/"):
+        if min_count and not values[0].startswith("/"):
             raise _Usage("Path must start with / character")
-        return flags_present, plain
+        return flags_present, values
 
     def value(self, name: str, default: str) -> str:
         return self._values.get(name, default)
@@ -368,8 +368,8 @@ def usage() -> str:
 
 
 def _split(line: str) -> list[str]:
-    """Split a line into words. A quote at the start of a word joins words; inside a word, as in
-    JSON, it is a normal character."""
+    """Split a line into words. A quote at the start of a word joins words. A quote inside a word,
+    as in JSON, is a normal character."""
     words: list[str] = []
     for piece in line.split():
         if words and words[-1][:1] in ("'", '"') and not _closed(words[-1]):

@@ -29,7 +29,7 @@ def test_members_are_read_back_with_different_ports_data_and_logs(tmp_path: Path
     planned(tmp_path, 3)
     folder = ClusterFolder(tmp_path)
     assert [member.name for member in folder.members] == ["zookeeper", "broker 0", "broker 1", "broker 2"]
-    assert not any(member.alive for member in folder.members)
+    assert not any(member.is_alive for member in folder.members)
     assert len({member.port for member in folder.members}) == 4
     assert len({settings(broker)["log.dirs"] for broker in folder.brokers}) == 3
     for broker in folder.brokers:
@@ -61,7 +61,7 @@ def test_overrides_and_edits_are_preserved_when_brokers_are_added(tmp_path: Path
 def test_process_that_reuses_the_pid_is_not_a_member(tmp_path: Path) -> None:
     member = Member(tmp_path, 1, 0, os.getpid(), running.start_time(os.getpid()))
     other = Member(tmp_path, 1, 0, os.getpid(), "1")
-    assert member.alive and not other.alive
+    assert member.is_alive and not other.is_alive
     other.kill()
 
 

@@ -50,12 +50,12 @@ def test_line_is_split_into_headers_key_and_value() -> None:
     reader = LineReader({"parse.key": "true", "parse.headers": "true", "null.marker": "NULL"})
     assert reader.parse(b"h1:v1,h2:NULL,\tk\tv\tw") == Line(b"v\tw", b"k", [("h1", b"v1"), ("h2", None)])
     assert reader.parse(b"NULL\tNULL\tNULL") == Line(None, None, None)
-    assert not reader.plain
+    assert not reader.is_plain
 
 
 def test_line_is_a_value_without_properties() -> None:
     reader = LineReader({})
-    assert reader.plain
+    assert reader.is_plain
     assert reader.parse(b"k\tv") == Line(b"k\tv")
 
 

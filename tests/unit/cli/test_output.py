@@ -24,7 +24,7 @@ def use_terminal(monkeypatch) -> Terminal:
 
 def test_columns_are_aligned_and_numbers_right_aligned(monkeypatch):
     terminal = use_terminal(monkeypatch)
-    output.print_table(("NAME", "LAG", "NOTE"), [("a", 5, None), ("long-name", 1234, "x")], right=("LAG",))
+    output.print_table(("NAME", "LAG", "NOTE"), [("a", 5, None), ("long-name", 1234, "x")], right_aligned=("LAG",))
     head, *rows = terminal.getvalue().splitlines()
     assert head == "\x1b[1mNAME        LAG  NOTE\x1b[0m"
     assert rows == ["a             5  -", "long-name  1234  x"]
@@ -63,7 +63,7 @@ def test_progress_line_is_truncated_to_the_width_and_removed_at_the_end():
     with output.Progress(terminal) as progress:
         progress.show("x" * 200)
         progress.show("too soon after the first")
-        progress.show("now", now=True)
+        progress.show("now", force=True)
     first, second, last = terminal.getvalue().split("\r")[1:]
     assert first == "x" * 78 + "…\x1b[K"
     assert (second, last) == ("now\x1b[K", "\x1b[K")
@@ -72,5 +72,5 @@ def test_progress_line_is_truncated_to_the_width_and_removed_at_the_end():
 def test_progress_line_is_not_printed_in_a_pipe():
     pipe = io.StringIO()
     with output.Progress(pipe) as progress:
-        progress.show("x", now=True)
+        progress.show("x", force=True)
     assert pipe.getvalue() == ""

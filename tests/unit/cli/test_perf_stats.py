@@ -70,7 +70,7 @@ def test_throttle_limits_the_rate(monkeypatch: pytest.MonkeyPatch, slowness: flo
     monkeypatch.setattr("kavka.cli.perf_stats.time", clock)
     throttle = Throttle(500)
     for number in range(1000):
-        throttle.after(number)
+        throttle.wait_after(number)
     assert 1.9 <= clock.now <= 2.2
 
 
@@ -85,8 +85,9 @@ def test_metrics_have_two_columns() -> None:
 class FakeProducer:
     """A producer that acknowledges every record immediately."""
 
-    def send(self, topic: str, value: bytes, *rest: Any) -> None:
-        rest[-1](None, None)
+    def send(self, topic: str, value: bytes, *arguments: Any) -> None:
+        callback = arguments[-1]
+        callback(None, None)
 
 
 def test_only_steady_state_is_reported_after_the_warmup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kavka.cli import configs, resetting, topics
+from kavka.cli import configs, log_dirs, reassign_partitions, resetting, topics
 from kavka.cli.consumer_groups_describe import assignment_text
-from kavka.cli.log_dirs import size_text
 from kavka.cli.names import TopicFilter, uuid_of
 from kavka.cli.tool import ToolError
 from kavka.common.types import TopicPartition, uuid_text
@@ -35,6 +34,21 @@ def test_topic_ids_have_kafka_format():
         uuid_of("nonsense")
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        (log_dirs, ["--describe"]),
+        (reassign_partitions, ["--generate", "--topics-to-move-json-file", "topics.json"]),
+    ],
+)
+def test_broker_ids_are_not_bootstrap_servers(tool, arguments, tmp_path, monkeypatch, capsys):
+    (tmp_path / "topics.json").write_text('{"topics": [{"topic": "t"}]}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("kavka.cli.zookeeper_brokers.brokers_in_zookeeper", lambda tool, connect: "broker:invalid")
+    assert tool.main([*arguments, "--broker-list", "0,1", "--zookeeper", "host:2181"]) == 1
+    assert "broker:invalid" in capsys.readouterr().err
+
+
 def test_replica_assignment_is_parsed_and_checked():
     assert topics.parse_assignment("0:1,1:2") == {0: [0, 1], 1: [1, 2]}
     for text, words in (("0:0", "duplicate entries: 0"), ("0:1,1", "different replication factor"), ("a", "'a'")):
@@ -49,7 +63,7 @@ def test_assignments_are_grouped_by_topic():
 
 
 def test_sizes_have_binary_units():
-    assert [size_text(size) for size in (0, 1023, 1024, 5 << 20)] == ["0 B", "1023 B", "1.0 KiB", "5.0 MiB"]
+    assert [log_dirs.size_text(size) for size in (0, 1023, 1024, 5 << 20)] == ["0 B", "1023 B", "1.0 KiB", "5.0 MiB"]
 
 
 @pytest.mark.parametrize(
