@@ -185,7 +185,7 @@ def _find(
     if timestamp == LATEST:
         return NO_TIMESTAMP, end, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return NO_TIMESTAMP, log.start_offset, log.epoch_at(log.start_offset)
+        return NO_TIMESTAMP, log.start_offset, log.epochs.epoch_for(log.start_offset)
     if timestamp in NEVER_FOUND:
         return NO_TIMESTAMP, NOT_FOUND, NOT_FOUND
     if match is None:

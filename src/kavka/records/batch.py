@@ -137,7 +137,7 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The magic 2 header at `pos`. Raises CORRUPT_MESSAGE where it is incomplete. Does not check
+    """The magic 2 header at `pos`. Raises CORRUPT_MESSAGE if it is incomplete. Does not check
     the magic."""
     if pos < 0 or len(buf) - pos < HEADER_SIZE:
         raise corrupt(f"a batch header takes {HEADER_SIZE} bytes and only {max(0, len(buf) - pos)} are left")
@@ -238,7 +238,7 @@ def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Bat
 
 
 def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
-    """The batch at `pos`, or None where `buf[pos:end]` does not hold all of it."""
+    """The batch at `pos`, or None if `buf[pos:end]` does not hold all of it."""
     if end - pos < MIN_HEADER_TO_MAGIC:
         return None
     offset, length, _, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
@@ -275,7 +275,7 @@ def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
 
 
 def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memoryview | None]:
-    """Key and value of a message of magic 0 or 1, not copied. Raises CORRUPT_MESSAGE where they do
+    """Key and value of a message of magic 0 or 1, not copied. Raises CORRUPT_MESSAGE if they do
     not fill the message exactly."""
     view = memoryview(buf)
     pos = batch.start + _LEGACY_HEADER_SIZE[batch.magic]

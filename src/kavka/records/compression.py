@@ -77,8 +77,8 @@ def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: 
 
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
-    """Decompress `data`. Raises MESSAGE_TOO_LARGE where the result exceeds `max_size` bytes, before
-    it takes much more memory than that, and CORRUPT_MESSAGE where the data is malformed."""
+    """Decompress `data`. Raises MESSAGE_TOO_LARGE if the result exceeds `max_size` bytes, before
+    it takes much more memory than that, and CORRUPT_MESSAGE if the data is malformed."""
     decoder = _DECODERS.get(codec)
     if decoder is None:
         raise _unknown_codec(codec)
@@ -340,7 +340,7 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
 def _decompress_into(
     unpack: Callable[[Buffer, bytearray], int], name: str, data: Buffer, bound: int, max_size: int
 ) -> bytes:
-    """Decompress into a buffer of `bound` bytes, or of `max_size + 1` bytes where that is smaller;
+    """Decompress into a buffer of `bound` bytes, or of `max_size + 1` bytes if that is smaller;
     the decoder stops at its end. Pages of the buffer that are not written take no memory."""
     out = bytearray(min(bound, max_size + 1))
     try:

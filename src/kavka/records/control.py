@@ -64,7 +64,7 @@ def control_type(key: bytes | None) -> int:
 
 
 def parse_end_marker(batch: Batch, verify_crc: bool = True) -> EndMarker | None:
-    """The end marker in a control batch; None where it has another type or, after compaction, no
+    """The end marker in a control batch; None if it has another type or, after compaction, no
     record."""
     if not batch.is_control:
         raise corrupt("not a control batch")

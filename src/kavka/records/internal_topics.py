@@ -69,7 +69,7 @@ _VERSION = Struct(">h")
 class Decoded(NamedTuple):
     version: int
     message: TopMessage | None
-    """None where this version is not supported."""
+    """None if this version is not supported."""
 
 
 def version_of(data: bytes) -> int:

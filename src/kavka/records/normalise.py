@@ -49,7 +49,7 @@ _REPORTED_ERRORS = 10
 def normalise_small(
     buf: memoryview | bytearray, rules: ProduceRules, now_ms: int, api_version: int, from_client: bool
 ) -> ValidatedBatch:
-    """Like `normalise_produce`. Raises TooLargeToOpenHere where that may take more than a few
+    """Like `normalise_produce`. Raises TooLargeToOpenHere if that may take more than a few
     milliseconds."""
     if len(buf) > SMALL_BATCH_BYTES:
         raise TooLargeToOpenHere
@@ -67,7 +67,7 @@ def normalise_produce(
     from_client: bool,
     max_unpacked: int = MAX_UNPACKED_BYTES,
 ) -> ValidatedBatch:
-    """Like `validate.validate_produce`, for any input. Raises MESSAGE_TOO_LARGE where a batch
+    """Like `validate.validate_produce`, for any input. Raises MESSAGE_TOO_LARGE if a batch
     decompresses to more than `max_unpacked`, or than kavka.records.limits allows."""
     received = _check_headers(buf, rules, api_version, from_client)
     if from_client and rules.timestamp_type == LOG_APPEND_TIME:

@@ -39,7 +39,7 @@ def batch_records(
 ) -> Iterator[Record]:
     """The records of one batch (magic 2), or of one message or wrapper (magic 0, 1).
 
-    With `limited`, MESSAGE_TOO_LARGE also where the batch exceeds kavka.records.limits.
+    With `limited`, MESSAGE_TOO_LARGE also if the batch exceeds kavka.records.limits.
     """
     if limited and batch.codec:
         max_decompressed = min(max_decompressed, unpacked_limit(batch.size))
@@ -64,7 +64,7 @@ def batch_body(batch: Batch, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
 def parse_body(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[Record]:
-    """Parse `body`, the decompressed records of a magic 2 batch. Raises CORRUPT_MESSAGE where it
+    """Parse `body`, the decompressed records of a magic 2 batch. Raises CORRUPT_MESSAGE if it
     does not hold exactly `count` records."""
     new = tuple.__new__
     size = len(body)

@@ -61,12 +61,12 @@ def validate_produce(
     coordinator).
 
     `buf` is writable and holds exactly the records field. Raises KafkaError with the code that
-    Kafka returns, and InvalidRecordError where single records are invalid; `buf` is then unchanged.
+    Kafka returns, and InvalidRecordError if single records are invalid; `buf` is then unchanged.
     CORRUPT_MESSAGE: sizes or CRC; INVALID_RECORD: counts, offsets, missing keys, control records,
     not exactly one batch; MESSAGE_TOO_LARGE, also for the decompressed size; INVALID_TIMESTAMP;
     UNSUPPORTED_COMPRESSION_TYPE.
 
-    With `on_loop`, TooLargeToOpenHere where the batch must be decompressed and that may take more
+    With `on_loop`, TooLargeToOpenHere if the batch must be decompressed and that may take more
     than a few milliseconds.
     """
     size = len(buf)

@@ -23,7 +23,7 @@ def encode_varint(value: int) -> bytes:
 
 def decode_varint(buf: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
     """Returns (value, position after it). Raises CORRUPT_MESSAGE for a number of more than
-    `max_bytes` or of more than 32 bits (64 where `max_bytes` is 10), and IndexError at the end of
+    `max_bytes` or of more than 32 bits (64 if `max_bytes` is 10), and IndexError at the end of
     `buf`.
     """
     number = shift = 0

@@ -137,7 +137,7 @@ class FetcherSession:
                     partition=followed.index,
                     current_leader_epoch=followed.leader_epoch,
                     fetch_offset=followed.fetch_offset,
-                    last_fetched_epoch=log.latest_epoch,
+                    last_fetched_epoch=log.epochs.latest,
                     log_start_offset=followed.sent_start_offset,
                     partition_max_bytes=max_bytes,
                 )

@@ -46,7 +46,7 @@ class FollowerRole:
         watermark."""
         log = self._log
         log.roll_back()
-        if log.latest_epoch < 0 and log.end_offset > log.high_watermark:
+        if log.epochs.latest < 0 and log.end_offset > log.high_watermark:
             self._truncate_to(log_manager, log.high_watermark)
 
     def truncate(self, log_manager: LogManager, leader_epoch: int, leader_end: int) -> None:

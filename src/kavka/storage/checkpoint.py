@@ -104,7 +104,7 @@ class OffsetCheckpoint:
         self._writing = Lock()
 
     def read(self) -> dict[TopicPartition, int]:
-        """Raises CheckpointError where the file is malformed, OSError where it cannot be read. A
+        """Raises CheckpointError if the file is malformed, OSError if it cannot be read. A
         missing file has no entries."""
         try:
             data = self.path.read_bytes()

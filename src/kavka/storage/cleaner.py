@@ -154,7 +154,7 @@ class LogCleaning:
     # --- on the loop thread
 
     def prepare(self) -> None:
-        """Collect the input of the next `run`. Raises Stopped where the log was truncated or
+        """Collect the input of the next `run`. Raises Stopped if the log was truncated or
         deleted."""
         if self.aborted:
             raise Stopped
@@ -229,7 +229,7 @@ class LogCleaning:
     # --- in the worker
 
     def run(self) -> None:
-        """Run the step that `prepare` created. Raises Stopped where the cleaning was aborted or the
+        """Run the step that `prepare` created. Raises Stopped if the cleaning was aborted or the
         log was truncated or deleted."""
         step = self._step
         assert step is not None

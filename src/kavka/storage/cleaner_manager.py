@@ -291,7 +291,7 @@ class CleanerJob(Job):
 
     def _failed(self, cleaning: LogCleaning, error: BaseException) -> bool:
         """A cleaning failed: it was aborted, the disk is full or broken, or the log cannot be
-        cleaned. True where the next log may be cleaned at once."""
+        cleaned. True if the next log may be cleaned at once."""
         partition = cleaning.log.topic_partition
         cleaning.fail()
         self._manager.current = None

@@ -16,7 +16,7 @@ fsyncs."""
 
 
 def close_all(logs: Sequence[Log], threads: int) -> bool:
-    """Close the logs of a directory. False where one could not be closed cleanly."""
+    """Close the logs of a directory. False if one could not be closed cleanly."""
 
     def close(log: Log) -> bool:
         try:

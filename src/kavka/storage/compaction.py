@@ -65,7 +65,7 @@ def unpacked_limit(batch: Batch) -> int:
 
 
 class LastRecord(NamedTuple):
-    """The last offset of an active producer, -1 where it has only written a marker."""
+    """The last offset of an active producer, -1 if it has only written a marker."""
 
     offset: int
     epoch: int
@@ -95,7 +95,7 @@ class CleanerStats:
 
 def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
     """The records of a decompressed magic 2 body, SLICE at a time. Raises CORRUPT_MESSAGE, at the
-    latest in place of the last list, where they do not fill the body exactly."""
+    latest in place of the last list, if they do not fill the body exactly."""
     part: list[Entry] = []
     add = part.append
     new = tuple.__new__
@@ -167,7 +167,7 @@ def body_of(batch: Batch) -> bytes:
 
 
 def marker_type(batch: Batch) -> int | None:
-    """The type of a control batch, for example COMMIT or ABORT; None where it has no record."""
+    """The type of a control batch, for example COMMIT or ABORT; None if it has no record."""
     if not batch.count:
         return None
     records = next(entries(body_of(batch), batch.count), [])
@@ -249,7 +249,7 @@ def index_batch(
     stats: CleanerStats,
     pause_if_due: Callable[[], None] = no_pause,
 ) -> bool:
-    """First pass: add the keys of one batch to the map. False where the map is full and does not
+    """First pass: add the keys of one batch to the map. False if the map is full and does not
     cover the batch."""
     if batch.magic >= 2 and batch.attributes & CONTROL_MASK:
         transactions.is_spent(batch)
@@ -341,7 +341,7 @@ class BatchFilter:
         return rebuild(batch, body, flags, new_horizon, self.pause_if_due)
 
     def _decide(self, batch: Batch, body: bytes, keep_tombstones: bool) -> tuple[bytearray, bool]:
-        """A flag per record, 1 where it is retained, and whether a tombstone covered by the map is
+        """A flag per record, 1 if it is retained, and whether a tombstone covered by the map is
         retained."""
         base = batch.base_offset
         latest = self.offset_map.latest_offset - base

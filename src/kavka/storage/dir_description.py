@@ -20,7 +20,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class DirInfo:
-    """Sizes are -1 where they are unknown."""
+    """Sizes are -1 if they are unknown."""
 
     path: str
     online: bool

@@ -42,7 +42,7 @@ class DirHealth:
     # --- start
 
     def open(self) -> None:
-        """Create and lock the directories. Blocks. Raises LogDirError where another broker holds
+        """Create and lock the directories. Blocks. Raises LogDirError if another broker holds
         one, or none can be used."""
         for log_dir in self._dirs:
             try:
@@ -59,7 +59,7 @@ class DirHealth:
             raise LogDirError(f"none of the log directories can be used: {reasons}")
 
     def claim(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
-        """The broker id and the cluster id from `meta.properties`. Raises LogDirError where they
+        """The broker id and the cluster id from `meta.properties`. Raises LogDirError if they
         contradict the arguments."""
         for log_dir in self.online_dirs:
             try:
@@ -104,7 +104,7 @@ class DirHealth:
         return partition in self._offline or partition in self._unreadable
 
     def check_available(self, partition: TopicPartition, is_new: bool) -> None:
-        """Raises KAFKA_STORAGE_ERROR where the log of the partition may exist but cannot be
+        """Raises KAFKA_STORAGE_ERROR if the log of the partition may exist but cannot be
         used."""
         if partition in self._unreadable:
             raise storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition][1]}.")

@@ -1,7 +1,7 @@
 """The .log file of a segment, and slices of it that are sent without being read.
 
 A FileSlice is the `records` of a Fetch response: the network layer passes it to sendfile, or reads
-it where sendfile cannot be used (TLS). It keeps its LogFile alive, so a segment may be deleted
+it if sendfile cannot be used (TLS). It keeps its LogFile alive, so a segment may be deleted
 while a slice of it is being sent.
 """
 
@@ -178,7 +178,7 @@ class LogFile:
             self.release()
 
     def read_nowait(self, position: int, size: int) -> bytes:
-        """Like `read`, for the thread that owns the log, but raises BlockingIOError where the bytes
+        """Like `read`, for the thread that owns the log, but raises BlockingIOError if the bytes
         are not in the page cache."""
         if not _NOWAIT:
             return _pread_all(self.fd, position, size)
@@ -238,8 +238,8 @@ class FileSlice:
         return self.file.fd
 
     def read(self) -> bytes:
-        """A copy of the bytes. It is shorter than `len()` where the log was truncated. Raises
-        FileClosed where the segment was deleted. Any thread may call it."""
+        """A copy of the bytes. It is shorter than `len()` if the log was truncated. Raises
+        FileClosed if the segment was deleted. Any thread may call it."""
         return self.file.read(self.position, self.size)
 
     def tail(self, n: int) -> FileSlice:

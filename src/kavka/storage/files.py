@@ -13,18 +13,18 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 
+# A file of a removed segment, deleted after `file.delete.delay.ms`, or when the log is opened.
 DELETED_SUFFIX = ".deleted"
-"""Removed from the log; deleted after `file.delete.delay.ms`, or when the log is opened."""
+# A file that the cleaner is writing. It is deleted when the log is opened.
 CLEANED_SUFFIX = ".cleaned"
-"""Being written by the cleaner; deleted when the log is opened."""
+# A complete cleaned file. When the log is opened, it replaces the segments it was made from.
 SWAP_SUFFIX = ".swap"
-"""Complete, and about to replace old segments; swapped in when the log is opened."""
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """A name of twenty digits, so that names sort like offsets."""
+    """A file name of twenty digits, so that names sort like offsets, and a suffix."""
     return f"{offset:020d}{suffix}"
 
 
@@ -38,7 +38,7 @@ def offset_of(name: str) -> int | None:
 
 
 def fsync_dir(path: str | os.PathLike[str]) -> None:
-    """Make created, renamed and removed names in a folder survive a crash of the machine."""
+    """fsync a folder, so that created, renamed and removed names survive a crash of the machine."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -56,7 +56,7 @@ def write_all(fd: int, data: bytes | memoryview, position: int) -> None:
 
 def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace a small file: write `.tmp`, fsync it, rename it over the file, fsync the folder. A
-    crash leaves the old or the new file. Blocks."""
+    crash leaves the previous or the new contents. Blocks."""
     target = os.fspath(path)
     temporary = target + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -74,12 +74,9 @@ def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
     fsync_dir(os.path.dirname(target) or ".")
 
 
-def remove_if_there(path: str | os.PathLike[str]) -> bool:
-    try:
+def remove_if_exists(path: str | os.PathLike[str]) -> None:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:

@@ -1,13 +1,13 @@
-"""The common part of the offset index and the time index: a memory-mapped file of sorted
-entries."""
+"""The base class of the offset index and the time index: a memory-mapped file of sorted entries."""
 
 from __future__ import annotations
 
 import mmap
 import os
+from struct import Struct
 from typing import ClassVar
 
-from kavka.storage.files import remove_if_there, sync_file
+from kavka.storage.files import sync_file
 
 PAGE = 4096
 
@@ -17,24 +17,26 @@ class CorruptIndex(Exception):
 
 
 class IndexFile:
-    """A memory-mapped file of fixed-size entries.
+    """A memory-mapped file of fixed-size entries of two integers.
 
-    While its segment is active, the file has the length `segment.index.bytes` (it is sparse: only
-    used pages take space) and is mapped as a whole. `trim` truncates it to its entries when the
-    segment rolls or closes. So the length of a trimmed file gives the number of its entries. After
-    a crash the length is meaningless; recovery rebuilds the file, because its segment is not
-    flushed.
+    While its segment is active, the file has the length `segment.index.bytes` and is mapped
+    completely. It is sparse: only used pages occupy disk space. `trim` truncates it to its entries
+    when the segment rolls or closes, so the number of entries follows from the length of the file.
+    After a crash the length is meaningless. Recovery then rebuilds the file, because its segment
+    was not flushed.
 
-    A store to a mapped page without disk space would kill the process, so `reserve` allocates pages
-    before they are written, which fails like any write.
+    A store to a mapped page without disk space would kill the process. So `reserve` allocates pages
+    before they are written, and raises OSError like any write if the disk is full.
 
-    Nothing is mapped, and no descriptor is open, before the first append or lookup. Only the thread
-    that owns the log may call it, except for `sync`.
+    The file is not opened or mapped before the first append or lookup. Only the thread that owns
+    the log may call the methods, except for `sync`. `_last` caches the last entry.
     """
 
     ENTRY: ClassVar[int]
 
-    __slots__ = ("_allocated", "_file_size", "_map", "_writable", "base_offset", "entries", "max_entries", "path")
+    __slots__ = (
+        "_allocated", "_file_size", "_last", "_map", "_writable", "base_offset", "entries", "max_entries", "path",
+    )  # fmt: skip
 
     def __init__(self, path: str, base_offset: int, max_bytes: int, file_size: int = 0) -> None:
         """`file_size` is the length of an existing, trimmed file."""
@@ -46,6 +48,7 @@ class IndexFile:
         self._map: mmap.mmap | None = None
         self._writable = False
         self._allocated = 0
+        self._last: tuple[int, int] | None = None
 
     def create(self) -> None:
         """Create an empty file, or empty an existing one."""
@@ -53,7 +56,7 @@ class IndexFile:
         os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
 
     def check(self) -> None:
-        """Raises CorruptIndex where the file cannot be an index of its segment."""
+        """Raises CorruptIndex if the file cannot be an index of its segment."""
         if self._file_size % self.ENTRY:
             raise CorruptIndex(f"{self.path}: {self._file_size} bytes are no multiple of {self.ENTRY}")
 
@@ -102,9 +105,25 @@ class IndexFile:
         finally:
             os.close(fd)
 
-    def _keep(self, entries: int) -> None:
-        """Remove all but the first `entries`."""
+    def _count(self, field: Struct, position: int, value: int) -> int:
+        """The number of entries whose `field`, at byte `position` of the entry, is at most
+        `value`."""
+        low, high = 0, self.entries
+        if not high:
+            return 0
+        mapped, size, unpack = self._mapped(), self.ENTRY, field.unpack_from
+        while low < high:
+            middle = (low + high) >> 1
+            if unpack(mapped, middle * size + position)[0] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def restore(self, entries: int) -> None:
+        """Remove all but the first `entries` entries."""
         self.entries = entries
+        self._last = None
         if not self._writable:
             self._unmap()
 
@@ -116,8 +135,9 @@ class IndexFile:
             mapped.close()
 
     def reset(self) -> None:
-        """Remove all entries, also those that a crash may have left in the file."""
+        """Remove all entries, including any that a crash left in the file."""
         self.entries = 0
+        self._last = None
         self._unmap()
         if self._file_size:
             os.truncate(self.path, 0)
@@ -138,7 +158,3 @@ class IndexFile:
     def close(self) -> None:
         """Unmap without trimming."""
         self._unmap()
-
-    def delete(self) -> None:
-        self._unmap()
-        remove_if_there(self.path)

@@ -3,7 +3,7 @@
 The broker's loop schedules jobs; this module does not depend on asyncio. Every `period_ms`, unless
 the same job is running, the loop
 
-1. calls `prepare()` on the loop thread, which collects the work; False where there is none;
+1. calls `prepare()` on the loop thread, which collects the work; False if there is none;
 2. calls `run()` in a worker thread: the blocking part (fsync, unlink, copying), which uses no state
    of a Log;
 3. calls `finish(error)` on the loop thread, with the exception of `run` or None, which applies the

@@ -116,7 +116,7 @@ def complete_moves(dirs: Sequence[DirContents]) -> None:
 
 
 def check_duplicates(dirs: Sequence[DirContents]) -> None:
-    """Raises LogDirError where two directories have a log of the same partition."""
+    """Raises LogDirError if two directories have a log of the same partition."""
     paths: dict[TopicPartition, Path] = {}
     for contents in dirs:
         for partition, path in contents.logs.items():

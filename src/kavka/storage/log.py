@@ -19,13 +19,11 @@ from kavka.storage.log_config import LogConfig
 from kavka.storage.log_flush import LogFlusher
 from kavka.storage.log_offsets import LogOffsets
 from kavka.storage.log_read import LogReader
-from kavka.storage.log_retention import expired_segments, retention_rules
 from kavka.storage.partition_metadata import read_topic_id, write_topic_id
 from kavka.storage.producer_replay import reload_producers
 from kavka.storage.producer_state import ProducerEntry
-from kavka.storage.recovery import LoadedLog, load_log
+from kavka.storage.recovery import LoadedLog, LogLoader
 from kavka.storage.segment import LogSegment
-from kavka.storage.segments import PendingDeletion
 
 
 class Log(LogOffsets):
@@ -37,40 +35,14 @@ class Log(LogOffsets):
     - an appender (LogAppender): batches that are staged and not written yet;
     - a reader (LogReader), and a flusher (LogFlusher) that moves the recovery point.
 
-    Log itself does what concerns several parts: retention, truncation, the high watermark, and the
-    swap of cleaned segments. LogOffsets has the offsets and their invariants.
+    Log itself implements the operations that span several parts: retention, truncation, the high
+    watermark, and the swap of cleaned segments. LogOffsets defines the offsets and their
+    invariants.
 
-    Only the loop thread calls it, except for `open`, and for `run()` of the objects that
-    `prepare_flush` and `take_due_deletions` return.
+    One thread owns a log: the loop thread, except while the log is opened, closed at shutdown, or
+    is the target of a move (log_moves.py). Only that thread may call the methods. Any thread may
+    call `run()` of the objects that `prepare_flush` and `take_due_deletions` return.
     """
-
-    __slots__ = (
-        "_appender",
-        "_flusher",
-        "_reader",
-        "aborted_transactions",
-        "append_as_follower",
-        "bytes_between",
-        "clock",
-        "closed",
-        "config",
-        "dir",
-        "epochs",
-        "flush",
-        "offset_for_timestamp",
-        "offset_of_max_timestamp",
-        "prepare_flush",
-        "producer_states",
-        "read",
-        "roll",
-        "roll_back",
-        "segments",
-        "stage_as_leader",
-        "take_due_deletions",
-        "topic_id",
-        "topic_partition",
-        "write_staged",
-    )
 
     def __init__(
         self,
@@ -94,7 +66,7 @@ class Log(LogOffsets):
         self._appender = appender = LogAppender(self, segments, producers, epochs, config, clock)
         self._reader = reader = LogReader(self, segments, topic_partition)
         self._flusher = flusher = LogFlusher(self, segments, producers.snapshots, epochs, clock)
-        # Methods of the parts, bound instead of wrapped: most are called for every request.
+        # Bound methods of the parts instead of wrappers: most of them are called for every request.
         self.stage_as_leader = appender.stage_as_leader
         self.append_as_follower = appender.append_as_follower
         self.write_staged = appender.write_staged
@@ -124,10 +96,10 @@ class Log(LogOffsets):
         topic_id: UUID | None = None,
     ) -> Log:
         """Open the log in `dir`, which is created if it is missing; its parent must exist. Blocks.
-        Recovers unless the last shutdown was clean.
+        Recovers the log unless the last shutdown was clean.
 
-        Raises OSError where the disk fails, KafkaError where the folder belongs to another topic id
-        or its files are malformed.
+        Raises OSError if the disk fails, KafkaError if the folder belongs to another topic id or
+        its files are malformed.
         """
         path = os.fspath(dir)
         is_new = not os.path.isdir(path)
@@ -135,40 +107,32 @@ class Log(LogOffsets):
             os.mkdir(path)
             fsync_dir(os.path.dirname(path) or ".")
         stored_id = None if is_new else read_topic_id(path)
-        loaded = load_log(
-            path,
-            config,
-            clock,
-            recovery_point=recovery_point,
-            start_offset=start_offset,
-            clean_shutdown=clean_shutdown,
-            producer_id_expiration_ms=producer_id_expiration_ms,
-        )
+        loader = LogLoader(path, config, clock, producer_id_expiration_ms)
+        loaded = loader.load(recovery_point, start_offset, clean_shutdown)
         log = cls(Path(dir), topic_partition, config, clock, loaded, stored_id)
         if topic_id is not None:
             log.set_topic_id(topic_id)
         return log
 
     def set_topic_id(self, topic_id: UUID) -> None:
-        """Write partition.metadata. Raises INCONSISTENT_TOPIC_ID where it names another topic."""
+        """Write `partition.metadata`. Raises INCONSISTENT_TOPIC_ID if it has another topic id."""
         if self.topic_id is None:
             write_topic_id(str(self.dir), topic_id)
             self.topic_id = topic_id
         elif self.topic_id != topic_id:
             raise KafkaError(
-                ErrorCode.INCONSISTENT_TOPIC_ID,
-                f"{self.dir} holds topic {self.topic_id}, not {topic_id}.",
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.dir} belongs to topic {self.topic_id}, not to {topic_id}."
             )
 
     def update_config(self, config: LogConfig) -> None:
-        """Takes effect at once, also for existing segments, except for the size of their
-        indexes."""
+        """Set the configuration. It takes effect at once, also for existing segments, except for
+        the size of their indexes."""
         self.config = config
         self.segments.update_config(config)
         self._appender.update_config(config)
 
     def notify_rolls(self, callback: Callable[[Log], None] | None) -> None:
-        """`callback` is called after each roll."""
+        """Call `callback` after each roll."""
         self._appender.on_roll = None if callback is None else lambda: callback(self)
 
     # --- state
@@ -179,10 +143,6 @@ class Log(LogOffsets):
         return self._appender.rules
 
     @property
-    def has_staged(self) -> bool:
-        return self._appender.has_staged
-
-    @property
     def active_segment(self) -> LogSegment:
         return self.segments.active
 
@@ -190,10 +150,6 @@ class Log(LogOffsets):
     def size(self) -> int:
         """Total bytes of the .log files."""
         return self.segments.size
-
-    @property
-    def pending_deletions(self) -> list[PendingDeletion]:
-        return self.segments.pending_deletions
 
     @property
     def last_flush_ms(self) -> int:
@@ -207,27 +163,14 @@ class Log(LogOffsets):
         """All producers of the log, for DescribeProducers."""
         return self.producer_states.entries.values()
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Remove inactive producers. Returns how many."""
-        return self.producer_states.expire(now_ms)
-
     # --- leader epochs
-
-    @property
-    def latest_epoch(self) -> int:
-        """The latest leader epoch of the log, or -1."""
-        return self.epochs.latest
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch up to `epoch` and its end offset, or (-1, -1)."""
         return self.epochs.end_offset_for(epoch, self.written_end)
 
-    def epoch_at(self, offset: int) -> int:
-        """The leader epoch of the record at `offset`, or -1."""
-        return self.epochs.epoch_for(offset)
-
     def start_epoch(self, leader_epoch: int) -> None:
-        """This broker becomes the leader: the epoch begins at the end of the log."""
+        """Begin a leader epoch at the end of the log, when this broker becomes the leader."""
         self.write_staged()
         if leader_epoch >= 0:
             self.epochs.assign(leader_epoch, self.end_offset)
@@ -235,7 +178,7 @@ class Log(LogOffsets):
     # --- the high watermark and the start offset
 
     def set_high_watermark(self, offset: int) -> None:
-        """Set the high watermark, within the log, and the last stable offset."""
+        """Set the high watermark, bounded by the log, and update the last stable offset."""
         if offset > self.written_end:
             offset = self.written_end
         if offset < self.start_offset:
@@ -283,28 +226,51 @@ class Log(LogOffsets):
     # --- retention
 
     def delete_old_segments(self, now_ms: int | None = None) -> int:
-        """Remove the segments that retention.ms, retention.bytes and the start offset let go,
-        oldest first. Returns how many.
+        """Remove the segments, oldest first, that exceed retention.ms or retention.bytes (both only
+        with cleanup.policy=delete), or that end before the start offset. Returns how many.
 
-        The active segment is also removed when all of it has expired; the log rolls first.
+        If even the active segment has expired, the log rolls first.
         """
         self.write_staged()
         now = self.clock.now_ms() if now_ms is None else now_ms
+        config = self.config
         count = 0
-        for make_rule in retention_rules(self, self.segments, self.config, now):
-            expired = expired_segments(self, self.segments, make_rule())
-            if len(expired) == len(self.segments):
-                self.roll()
-                if self.active_segment is expired[-1]:
-                    continue
-            for segment in expired:
-                self.segments.delete_later(segment)
-                self._remove_snapshot(segment.base_offset)
-            if expired:
-                self._reader.forget_position()
-                self._advance_start(self.segments[0].base_offset)
-            count += len(expired)
-        return count
+        if config.delete and config.retention_ms >= 0:
+            count += self._delete_expired(lambda segment, _: now - segment.largest_timestamp > config.retention_ms)
+        if config.delete and config.retention_bytes >= 0:
+            excess = self.size - config.retention_bytes
+
+            def is_excess(segment: LogSegment, _: int | None) -> bool:
+                nonlocal excess
+                excess -= segment.size
+                return excess >= 0
+
+            count += self._delete_expired(is_excess)
+        return count + self._delete_expired(lambda _, end: end is not None and end <= self.start_offset)
+
+    def _delete_expired(self, is_expired: Callable[[LogSegment, int | None], bool]) -> int:
+        """Remove the segments at the front of the log that have expired and are completely below
+        the high watermark. Returns how many. The second argument of `is_expired` is the base offset
+        of the next segment, or None for the active segment."""
+        expired: list[LogSegment] = []
+        next_bases = [segment.base_offset for segment in self.segments[1:]]
+        for segment, next_base in zip(self.segments, [*next_bases, None], strict=True):
+            if self.high_watermark < (self.end_offset if next_base is None else next_base):
+                break
+            if (next_base is None and not segment.size) or not is_expired(segment, next_base):
+                break
+            expired.append(segment)
+        if len(expired) == len(self.segments):
+            self.roll()
+            if self.active_segment is expired[-1]:
+                return 0
+        for segment in expired:
+            self.segments.delete_later(segment)
+            self._remove_snapshot(segment.base_offset)
+        if expired:
+            self._reader.forget_position()
+            self._advance_start(self.segments[0].base_offset)
+        return len(expired)
 
     def _remove_snapshot(self, offset: int) -> None:
         """Remove the producer snapshot of a segment, unless it is the latest."""
@@ -315,14 +281,14 @@ class Log(LogOffsets):
     # --- truncation
 
     def truncate_to(self, offset: int) -> bool:
-        """Truncate the log so that it ends at `offset`; the batch that holds `offset` is removed
-        whole. False where the log ends before. An OSError from a full disk leaves a log that is
-        truncated in memory and on disk."""
+        """Truncate the log so that it ends at `offset`. The batch that contains `offset` is removed
+        completely. Returns False if the log ends at or before `offset`. An OSError from a full disk
+        leaves a log that is truncated in memory and on disk."""
         self.write_staged()
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
         if offset >= self.end_offset:
-            # A leader that wrote nothing may have left its epoch there.
+            # A leader that appended nothing may have left its epoch at the end.
             self.epochs.truncate_from_end(self.end_offset)
             return False
         segments = self.segments
@@ -346,8 +312,8 @@ class Log(LogOffsets):
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records and start again at `offset`. A disk without room for the new segment
-        counts as failed: the log has no segment then."""
+        """Remove all records and start again at `offset`. Raises OSError(EIO), which counts as a
+        failed disk, if the new segment cannot be created, because the log then has no segment."""
         self.write_staged()
         for segment in list(reversed(self.segments)):
             self.segments.remove(segment)
@@ -372,12 +338,12 @@ class Log(LogOffsets):
 
     # --- the cleaner
 
-    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-        """Swap cleaned segments in for the segments they were made from (`LogSegments.replace`)."""
-        self.segments.replace(new, old)
-        remaining = {segment.base_offset for segment in self.segments}
-        for segment in old:
-            if segment.base_offset not in remaining:
+    def replace_segments(self, cleaned: Sequence[LogSegment], sources: Sequence[LogSegment]) -> None:
+        """Replace segments by the cleaned segments made from them (`LogSegments.replace`)."""
+        self.segments.replace(cleaned, sources)
+        base_offsets = {segment.base_offset for segment in self.segments}
+        for segment in sources:
+            if segment.base_offset not in base_offsets:
                 self._remove_snapshot(segment.base_offset)
         self._reader.forget_position()
 
@@ -403,8 +369,8 @@ class Log(LogOffsets):
         self._close_files()
 
     def abandon(self) -> None:
-        """Close the descriptors and leave the files: after a disk failure, and before the folder is
-        removed."""
+        """Close the descriptors and leave the files as they are, after a disk failure or before the
+        folder is removed."""
         if not self.closed:
             self.roll_back()
             self._close_files()

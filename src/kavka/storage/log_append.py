@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.records.batch import Batch, assign_offsets, batch_at, batches
+from kavka.records.batch import Batch, assign_offsets, batch_at, batches, corrupt
 from kavka.records.compression import CODEC_NAMES
 from kavka.records.control import EndMarker, parse_end_marker
 from kavka.records.rules import LATEST_API_VERSION, ProduceRules, ValidatedBatch
@@ -50,89 +51,42 @@ class UnexpectedOffset(KafkaError):
         self.last_offset = last_offset
 
 
+@dataclass(slots=True, eq=False)
 class AppendInfo:
     """The result of an append. `append_time` is -1 under CreateTime. A duplicate has the offsets
     and the time of the original batch."""
 
-    __slots__ = (
-        "append_time",
-        "count",
-        "duplicate",
-        "first_offset",
-        "last_offset",
-        "leader_epoch",
-        "log_start_offset",
-        "max_timestamp",
-        "size",
-    )
-
-    def __init__(
-        self,
-        first_offset: int,
-        last_offset: int,
-        max_timestamp: int,
-        append_time: int,
-        log_start_offset: int,
-        leader_epoch: int,
-        size: int,
-        count: int,
-        duplicate: bool = False,
-    ) -> None:
-        self.first_offset = first_offset
-        self.last_offset = last_offset
-        self.max_timestamp = max_timestamp
-        self.append_time = append_time
-        self.log_start_offset = log_start_offset
-        self.leader_epoch = leader_epoch
-        self.size = size
-        self.count = count
-        self.duplicate = duplicate
-
-    def __repr__(self) -> str:
-        return "AppendInfo(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    append_time: int
+    log_start_offset: int
+    leader_epoch: int
+    size: int
+    count: int
+    duplicate: bool = False
 
 
+@dataclass(slots=True)
 class Undo:
-    """The state of the log before the first batch of the turn, as each part recorded it. The
-    producer states keep their own record (`ProducerStates.roll_back`)."""
+    """The state of the log before the first batch of the turn. `epochs` is None while no batch has
+    begun an epoch. The producer states keep their own undo record (`ProducerStates.roll_back`)."""
 
-    __slots__ = ("end_offset", "epochs", "mark", "segment")
-
-    def __init__(self, segment: LogSegment, end_offset: int) -> None:
-        self.segment = segment
-        self.mark: SegmentMark = segment.mark()
-        self.end_offset = end_offset
-        self.epochs: list[tuple[int, int]] | None = None
+    segment: LogSegment
+    mark: SegmentMark
+    end_offset: int
+    epochs: list[tuple[int, int]] | None = None
 
 
 class LogAppender:
     """The batches that are staged and not written yet.
 
-    Any number of `stage_as_leader` calls, then one `write_staged`. A staged batch is neither in the
-    file nor visible to readers, but `end_offset`, the producer states and the leader epochs already
-    include it. A write that fails takes all of them back, also over a roll within the turn. A crash
-    loses staged batches; they have not been acknowledged. Only the thread that owns the log may
-    call it.
+    Callers stage any number of batches with `stage_as_leader`, then write them with one
+    `write_staged`. A staged batch is neither in the file nor visible to readers, but `end_offset`,
+    the producer states and the leader epochs already include it. A failed write reverts all of
+    them, even if the log rolled within the turn. A crash loses staged batches, which have not been
+    acknowledged. Only the thread that owns the log may call the methods.
     """
-
-    __slots__ = (
-        "_aborted",
-        "_buffers",
-        "_clock",
-        "_config",
-        "_epochs",
-        "_failure",
-        "_index_entries",
-        "_last_offsets",
-        "_offsets",
-        "_positions",
-        "_producers",
-        "_segments",
-        "_size",
-        "_undo",
-        "on_roll",
-        "rules",
-    )
 
     def __init__(
         self,
@@ -158,17 +112,13 @@ class LogAppender:
         self._aborted: list[AbortedTxn] = []
         self._size = 0
         self._undo: Undo | None = None
-        # A roll within the turn failed to write the batches staged before it. `write_staged` raises
-        # it again for the callers that staged them.
+        # The error of a roll within the turn that could not write the batches staged before it.
+        # `write_staged` raises it again for the callers that staged them.
         self._failure: KafkaError | None = None
 
     def update_config(self, config: LogConfig) -> None:
         self._config = config
         self.rules = _produce_rules(config)
-
-    @property
-    def has_staged(self) -> bool:
-        return bool(self._buffers)
 
     # --- staging as the leader: check, place, record
 
@@ -183,29 +133,22 @@ class LogAppender:
     ) -> AppendInfo:
         """Check the one batch in `records`, assign its offsets in place, and stage it.
 
-        KafkaError leaves the log unchanged. A repetition of one of the last five batches of its
-        producer is not staged; the result is that of the original. `records` must be writable and
-        stay unchanged until `write_staged`.
+        A KafkaError leaves the log unchanged. A duplicate of one of the producer's last five
+        batches is not staged; the result has the offsets of the original. `records` must be
+        writable, and the caller must not change it until `write_staged`.
 
-        With `on_loop`, TooLargeToOpenHere where the batch must be decompressed in a worker thread
-        first: by `validate_produce` with the `rules` of this log. Its result is then passed as
-        `records`.
+        With `on_loop`, raises TooLargeToOpenHere if the batch must be decompressed in a worker
+        thread. The worker thread then calls `validate_produce` with the `rules` of this log, and
+        the caller passes the result as `records`.
         """
         if self._failure is not None:
             raise self._failure
         now = self._clock.now_ms()
-        batch = (
-            records
-            if isinstance(records, ValidatedBatch)
-            else validate_produce(
-                records,
-                self.rules,
-                now,
-                LATEST_API_VERSION if api_version is None else api_version,
-                origin is CLIENT,
-                on_loop,
-            )
-        )
+        if isinstance(records, ValidatedBatch):
+            batch = records
+        else:
+            version = LATEST_API_VERSION if api_version is None else api_version
+            batch = validate_produce(records, self.rules, now, version, origin is CLIENT, on_loop)
         # A slice of a named tuple is a plain tuple, which is unpacked faster.
         (
             buffer, size, count, delta, max_timestamp, append_time, _, producer_id, producer_epoch, sequence,
@@ -237,16 +180,8 @@ class LogAppender:
                 producer_id, producer_epoch, sequence, final_sequence, last, delta, max_timestamp, is_transactional
             )
         self._record(segment, position, buffer, size, base, last, max_timestamp, leader_epoch)
-        return AppendInfo(
-            base,
-            last,
-            max_timestamp,
-            -1 if append_time is None else append_time,
-            self._offsets.start_offset,
-            leader_epoch,
-            size,
-            count,
-        )
+        time = -1 if append_time is None else append_time
+        return AppendInfo(base, last, max_timestamp, time, self._offsets.start_offset, leader_epoch, size, count)
 
     def _check_producer(self, batch: ValidatedBatch, origin: AppendOrigin) -> tuple[BatchMeta | None, EndMarker | None]:
         """Check a batch against the state of its producer. Returns the original of a duplicate, and
@@ -261,25 +196,15 @@ class LogAppender:
             return None, marker
         if origin is CLIENT:
             final_sequence = (sequence + delta) & 0x7FFFFFFF
-            original = self._producers.check_client_batch(
-                producer_id, epoch, sequence, final_sequence, is_transactional
-            )
-            return original, None
+            check = self._producers.check_client_batch
+            return check(producer_id, epoch, sequence, final_sequence, is_transactional), None
         self._producers.check_coordinator_batch(producer_id, epoch, is_transactional)
         return None, None
 
     def _duplicate(self, original: BatchMeta, leader_epoch: int) -> AppendInfo:
-        return AppendInfo(
-            original.first_offset,
-            original.last_offset,
-            original.timestamp,
-            original.timestamp,
-            self._offsets.start_offset,
-            leader_epoch,
-            0,
-            original.offset_delta + 1,
-            duplicate=True,
-        )
+        first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
+        start_offset, count = self._offsets.start_offset, original.offset_delta + 1
+        return AppendInfo(first, last, timestamp, timestamp, start_offset, leader_epoch, 0, count, duplicate=True)
 
     # --- appending as a follower
 
@@ -289,64 +214,51 @@ class LogAppender:
         """Append batches from a leader, with their offsets and epochs, and write them. An
         incomplete batch at the end is ignored.
 
-        Raises UnexpectedOffset where they begin before the end of the log. Raises CORRUPT_MESSAGE
-        where a CRC or the order of offsets is wrong, or a batch has a later epoch than
-        `leader_epoch`, the epoch of the fetch (the leader truncated the file and wrote to it again
-        while it was sent). Both leave the log unchanged.
+        Raises UnexpectedOffset if the batches begin before the end of the log. Raises
+        CORRUPT_MESSAGE if a CRC or the order of offsets is wrong, or if a batch has a later epoch
+        than `leader_epoch`, the epoch of the fetch. A leader can send such a batch if it truncates
+        the file and appends to it while sendfile reads it. Both errors leave the log unchanged.
         """
-        received = self._check_from_leader(records, leader_epoch)
+        received_batches = self._check_from_leader(records, leader_epoch)
         start_offset = self._offsets.start_offset
-        if not received:
+        if not received_batches:
             end = self._offsets.end_offset
             return AppendInfo(end, end - 1, -1, -1, start_offset, self._epochs.latest, 0, 0)
         if self._failure is not None:
             raise self._failure
         view = memoryview(records)
-        largest = -1
         now = self._clock.now_ms()
         try:
-            for batch in received:
+            for batch in received_batches:
                 self._stage_from_leader(batch, view[batch.start : batch.end], now)
-                largest = max(largest, batch.max_timestamp)
         except KafkaError:
             self.roll_back()
             self._failure = None
             raise
-        first, final = received[0], received[-1]
         self.write_staged()
-        return AppendInfo(
-            first.base_offset,
-            final.last_offset,
-            largest,
-            -1,
-            start_offset,
-            final.leader_epoch,
-            final.end,
-            sum(batch.count or 1 for batch in received),
-        )
+        first, last = received_batches[0].base_offset, received_batches[-1].last_offset
+        max_timestamp = max(batch.max_timestamp for batch in received_batches)
+        count = sum(batch.count or 1 for batch in received_batches)
+        epoch, size = received_batches[-1].leader_epoch, received_batches[-1].end
+        return AppendInfo(first, last, max_timestamp, -1, start_offset, epoch, size, count)
 
     def _check_from_leader(self, records: memoryview | bytes | bytearray, leader_epoch: int | None) -> list[Batch]:
-        received = list(batches(records))
+        received_batches = list(batches(records))
         end_offset = self._offsets.end_offset
-        if received and received[0].base_offset < end_offset:
-            raise UnexpectedOffset(received[0].base_offset, received[-1].last_offset, end_offset)
-        previous = end_offset - 1
-        for batch in received:
-            if batch.base_offset <= previous or batch.last_offset < batch.base_offset:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    f"Offsets {batch.base_offset} to {batch.last_offset} came after offset {previous}.",
-                )
-            if batch.last_offset - batch.base_offset > MAX_RELATIVE_OFFSET:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The batch at {batch.base_offset} spans too many offsets.")
+        if received_batches and received_batches[0].base_offset < end_offset:
+            raise UnexpectedOffset(received_batches[0].base_offset, received_batches[-1].last_offset, end_offset)
+        previous_offset = end_offset - 1
+        for batch in received_batches:
+            first, last = batch.base_offset, batch.last_offset
+            if first <= previous_offset or last < first:
+                raise corrupt(f"Offsets {first} to {last} came after offset {previous_offset}.")
+            if last - first > MAX_RELATIVE_OFFSET:
+                raise corrupt(f"The batch at {first} spans too many offsets.")
             if leader_epoch is not None and batch.leader_epoch > leader_epoch:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE,
-                    f"The batch at {batch.base_offset} is of epoch {batch.leader_epoch}, not of {leader_epoch}.",
-                )
+                raise corrupt(f"The batch at {first} is of epoch {batch.leader_epoch}, not of {leader_epoch}.")
             batch.ensure_crc()
-            previous = batch.last_offset
-        return received
+            previous_offset = last
+        return received_batches
 
     def _stage_from_leader(self, batch: Batch, data: memoryview, now: int) -> None:
         base, last, max_timestamp = batch.base_offset, batch.last_offset, batch.max_timestamp
@@ -355,16 +267,8 @@ class LogAppender:
             marker = parse_end_marker(batch, verify_crc=False)
             self._end_transaction(batch.producer_id, batch.producer_epoch, marker, base, max_timestamp)
         elif batch.producer_id >= 0:
-            self._producers.append_batch(
-                batch.producer_id,
-                batch.producer_epoch,
-                batch.base_sequence,
-                batch.last_sequence,
-                last,
-                last - base,
-                max_timestamp,
-                batch.is_transactional,
-            )
+            producer = batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
+            self._producers.append_batch(*producer, last, last - base, max_timestamp, batch.is_transactional)
         self._record(segment, position, data, batch.size, base, last, max_timestamp, batch.leader_epoch)
 
     # --- shared by leader and follower
@@ -372,24 +276,24 @@ class LogAppender:
     def _place(
         self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now: int
     ) -> tuple[LogSegment, int]:
-        """The segment and the position for the next batch. Rolls where the batch does not fit into
-        the active segment by size, age, index entries or distance from the base offset."""
+        """The segment and the position for the next batch. Rolls if the active segment is too
+        large, too old or too far from the base offset, or has a full index."""
         segment = self._segments.active
         position = segment.file.size + self._size
         if segment.roll_at == ROLL_TIME_UNKNOWN:
             segment.set_roll_time()
-        staged = len(self._index_entries)
+        staged_entries = len(self._index_entries)
         if (
             position > self._config.segment_bytes - size
             or ((now if segment.rolls_by_clock else max_timestamp) > segment.roll_at and position)
-            or segment.offset_index.entries + staged >= segment.offset_index.max_entries
-            or segment.time_index.entries + staged >= segment.time_index.max_entries - 1
+            or segment.offset_index.entries + staged_entries >= segment.offset_index.max_entries
+            or segment.time_index.entries + staged_entries >= segment.time_index.max_entries - 1
             or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
         ):
             self._roll_in_turn(base_offset)
             segment, position = self._segments.active, 0
         if self._undo is None:
-            self._undo = Undo(segment, self._offsets.end_offset)
+            self._undo = Undo(segment, segment.mark(), self._offsets.end_offset)
         return segment, position
 
     def _end_transaction(
@@ -411,7 +315,7 @@ class LogAppender:
         max_timestamp: int,
         leader_epoch: int,
     ) -> None:
-        """Stage one batch at its place, with its leader epoch, and its index entry where one is
+        """Stage one batch at its position, with its leader epoch, and its index entry if one is
         due."""
         if leader_epoch != self._epochs.latest and leader_epoch >= 0:
             self._begin_epoch(leader_epoch, base)
@@ -425,7 +329,7 @@ class LogAppender:
             segment.set_roll_time()
         largest = segment.max_timestamp_so_far
         if largest is None:
-            largest = segment.load_max_timestamp()
+            largest = segment.max_timestamp
         if max_timestamp > largest:
             segment.max_timestamp_so_far = largest = max_timestamp
             segment.max_timestamp_offset = last
@@ -446,9 +350,9 @@ class LogAppender:
     def write_staged(self) -> None:
         """Write all staged batches with one system call, then their index entries.
 
-        Where that fails (a full disk), KafkaError(KAFKA_STORAGE_ERROR) with the OSError as its
-        cause. The file is truncated to its previous size, and offsets, producers and epochs are as
-        before the first batch of the turn.
+        Raises KafkaError(KAFKA_STORAGE_ERROR) with the OSError as its cause if that fails, for
+        example on a full disk. The file is then truncated to its previous size, and the offsets,
+        producer states and epochs are restored to their values before the turn.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -499,17 +403,17 @@ class LogAppender:
             return
         segments = self._segments
         while segments.active is not undo.segment:
-            newer = segments.active
-            segments.remove(newer)
+            rolled_segment = segments.active
+            segments.remove(rolled_segment)
             with contextlib.suppress(OSError):
-                self._producers.snapshots.remove(newer.base_offset)
-                newer.delete()
+                self._producers.snapshots.remove(rolled_segment.base_offset)
+                rolled_segment.delete()
         self._producers.roll_back()
         if undo.epochs is not None:
             self._epochs.restore(undo.epochs)
         self._offsets.end_offset = undo.end_offset
         with contextlib.suppress(OSError):
-            # LogFile repeats a truncation that failed before the next append.
+            # If the truncation fails, LogFile repeats it before the next append.
             undo.segment.restore(undo.mark)
 
     # --- rolling
@@ -521,8 +425,8 @@ class LogAppender:
             self._roll_at(self._offsets.end_offset)
 
     def _roll_in_turn(self, base_offset: int) -> None:
-        """Begin a new segment within a turn: write the staged batches to the old one first. If that
-        fails, the whole turn has failed."""
+        """Begin a new segment within a turn. The staged batches are first written to the active
+        segment; if that fails, all appends of the turn fail."""
         if self._buffers:
             try:
                 self._write_out()
@@ -532,16 +436,16 @@ class LogAppender:
         self._roll_at(base_offset)
 
     def _roll_at(self, base_offset: int) -> None:
-        """All staged batches are written. A failure leaves the active segment as it is."""
+        """Begin a segment at `base_offset`. All staged batches must have been written. An error
+        leaves the active segment unchanged."""
         segments = self._segments
-        old = segments.active
-        if base_offset <= old.base_offset:
-            # The active segment is empty and can take the batch itself.
+        if base_offset <= segments.active.base_offset:
+            # The active segment is empty and can store the batch itself.
             return
         try:
             self._producers.take_snapshot(base_offset)
-            old.become_inactive()
-            new = segments.create(base_offset)
+            segments.active.become_inactive()
+            segments.create(base_offset)
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._producers.snapshots.remove(base_offset)
@@ -549,7 +453,7 @@ class LogAppender:
             raise storage_error(f"Cannot begin a new segment in {segments.dir}: {error.strerror or error}") from error
         if len(segments) > 2:
             segments[-3].forget_recent()
-        new.set_roll_time()
+        segments.active.set_roll_time()
         if self.on_roll is not None:
             self.on_roll()
 

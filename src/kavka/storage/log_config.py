@@ -82,7 +82,7 @@ class LogConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """The level for `compression_type`; None where it has no level, or the producer chooses."""
+        """The level for `compression_type`; None if it has no level, or the producer chooses."""
         level: int | None = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,

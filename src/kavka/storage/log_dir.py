@@ -176,7 +176,7 @@ class LogDir:
         return self.failure is None
 
     def fail(self, error: BaseException) -> bool:
-        """Take the directory offline. False where it already was."""
+        """Take the directory offline. False if it already was."""
         if self.failure is not None:
             return False
         self.failure = error
@@ -195,7 +195,7 @@ class LogDir:
     # --- the lock
 
     def lock(self) -> None:
-        """Lock `.lock`. Raises LogDirError where another broker, Apache Kafka included, holds
+        """Lock `.lock`. Raises LogDirError if another broker, Apache Kafka included, holds
         it."""
         if self._lock_fd >= 0:
             return
@@ -263,7 +263,7 @@ class LogDir:
 
 def claim_dirs(dirs: Sequence[LogDir], broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
     """Check that the `meta.properties` of all directories agree with each other and with the
-    configured ids. Returns the broker id and the cluster id, or None where neither has them. Raises
+    configured ids. Returns the broker id and the cluster id, or None if neither has them. Raises
     LogDirError."""
     known_broker: tuple[int, str] | None = None if broker_id is None else (broker_id, "is configured")
     known_cluster: tuple[str, str] | None = None if cluster_id is None else (cluster_id, "is this cluster's")

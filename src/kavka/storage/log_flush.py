@@ -51,7 +51,7 @@ class LogFlush:
         self.offset = offset
 
     def run(self) -> None:
-        """Raises OSError where the disk fails: written data may be lost, and the log must not be
+        """Raises OSError if the disk fails: written data may be lost, and the log must not be
         used further."""
         if self._epochs_snapshot is not None:
             self._epochs.write(self._epochs_snapshot)

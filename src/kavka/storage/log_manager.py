@@ -100,12 +100,12 @@ class LogManager:
     # --- start
 
     def open_dirs(self) -> None:
-        """Create and lock the directories. Blocks. Raises LogDirError where another broker holds
+        """Create and lock the directories. Blocks. Raises LogDirError if another broker holds
         one, or none can be used."""
         self._health.open()
 
     def claim(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
-        """The broker id and the cluster id from `meta.properties`. Raises LogDirError where they
+        """The broker id and the cluster id from `meta.properties`. Raises LogDirError if they
         contradict the arguments."""
         return self._health.claim(broker_id, cluster_id)
 
@@ -114,7 +114,7 @@ class LogManager:
         self._health.mark(broker_id, cluster_id)
 
     def load(self, progress: Progress | None = None) -> None:
-        """Open all logs. Blocks, for long after a crash. Raises LogDirError where a partition has
+        """Open all logs. Blocks, for long after a crash. Raises LogDirError if a partition has
         two logs, or no directory is usable."""
         dirs = self._scan_dirs()
         complete_moves(dirs)
@@ -257,7 +257,7 @@ class LogManager:
         is_new: bool = True,
     ) -> Log:
         """The log of the partition, created if it does not exist (LogPlacement has its directory).
-        Raises KAFKA_STORAGE_ERROR where it cannot be created, or may be in an offline directory.
+        Raises KAFKA_STORAGE_ERROR if it cannot be created, or may be in an offline directory.
 
         `is_new` False: the partition had a log on this broker before, so none is created while a
         directory is offline.
@@ -404,7 +404,7 @@ class LogManager:
         """Start to move a partition to the directory `path`. For a partition without a log, keep
         the directory for its creation.
 
-        Raises INVALID_TOPIC_EXCEPTION, as Kafka, where the topic name is too long for the folder of
+        Raises INVALID_TOPIC_EXCEPTION, as Kafka, if the topic name is too long for the folder of
         the copy; LOG_DIR_NOT_FOUND for a path that is not in log.dirs; KAFKA_STORAGE_ERROR for a
         directory that is offline.
         """
@@ -493,7 +493,7 @@ class LogManager:
                 self,
                 "expire-producers",
                 self.settings.producer_id_expiration_check_interval_ms,
-                lambda log: log.expire_producers(self.clock.now_ms()),
+                lambda log: log.producer_states.expire(self.clock.now_ms()),
             ),
             self._flush,
             LeaderEpochJob(self),

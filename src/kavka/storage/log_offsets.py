@@ -1,10 +1,10 @@
-"""The offsets that bound a log."""
+"""The offsets of a log."""
 
 from __future__ import annotations
 
 
 class LogOffsets:
-    """The six offsets of one log, shared by its parts.
+    """The six offsets of one log, which its parts share. They satisfy
 
     start_offset <= last_stable_offset <= high_watermark <= written_end <= end_offset, and
     flushed_offset <= written_end.
@@ -17,21 +17,14 @@ class LogOffsets:
     - `end_offset`: the offset of the next record, past `written_end` while batches are staged.
 
     The appender moves `end_offset` and `written_end`, the flusher `flushed_offset`, and Log the
-    others. Truncation, which Log does, moves all of them. Only the thread that owns the log may
-    change them.
+    others. Truncation (in Log) may move all of them. Only the thread that owns the log may change
+    them.
 
     Log inherits this class, so that its callers read the offsets as plain attributes, and passes
     itself to its parts as a LogOffsets.
     """
 
-    __slots__ = (
-        "end_offset",
-        "flushed_offset",
-        "high_watermark",
-        "last_stable_offset",
-        "start_offset",
-        "written_end",
-    )
+    __slots__ = ("end_offset", "flushed_offset", "high_watermark", "last_stable_offset", "start_offset", "written_end")
 
     def __init__(self, start_offset: int, end_offset: int, flushed_offset: int) -> None:
         self.start_offset = start_offset

@@ -61,7 +61,7 @@ class StoredBatch(NamedTuple):
         return None
 
     def first_record_if_small(self) -> TimestampOffset | None:
-        """Like `first_record`. UnopenedBatch where it may take more than a few milliseconds."""
+        """Like `first_record`. UnopenedBatch if it may take more than a few milliseconds."""
         if len(self.piece) > SMALL_BATCH_BYTES:
             raise UnopenedBatch(self)
         try:
@@ -130,7 +130,7 @@ class LogRead:
 
     def end_offset(self) -> int:
         """The offset after the last whole batch of the slice. An estimate where the slice is
-        neither recent nor reaches the limit of the read; -1 where there is none."""
+        neither recent nor reaches the limit of the read; -1 if there is none."""
         if not self._is_partial:
             return self._limit
         last = self._segment.last_offset_before(self.slice.position + self.slice.size)
@@ -167,7 +167,7 @@ class LogReader:
         self, offset: int, max_bytes: int, *, limit: int, min_one_batch: bool, nowait: bool = False
     ) -> LogRead | None:
         """The batches from the one that holds `offset` (or the next one, where compaction left a
-        gap) up to `max_bytes`, or None where there is no record before `limit`.
+        gap) up to `max_bytes`, or None if there is no record before `limit`.
 
         `limit` is the high watermark, the last stable offset or the end of the log. Raises
         OFFSET_OUT_OF_RANGE outside of [start_offset, end_offset]. With `min_one_batch` the first
@@ -262,7 +262,7 @@ class LogReader:
         """The aborted transactions that overlap [from_offset, to_offset)."""
         aborted: list[AbortedTxn] = []
         for segment in self._segments.from_offset(from_offset):
-            in_segment, is_complete = segment.aborted_transactions(from_offset, to_offset)
+            in_segment, is_complete = segment.txn_index.aborted_between(from_offset, to_offset)
             aborted += in_segment
             if is_complete:
                 break
@@ -290,17 +290,14 @@ class LogReader:
         )
 
     def offset_of_max_timestamp(self, *, after: int = -1, max_opened: int | None = None) -> TimestampOffset | None:
-        """The first record with the largest timestamp of the log; None where no record has a
+        """The first record with the largest timestamp of the log; None if no record has a
         timestamp. The options are those of `offset_for_timestamp`."""
-        best: LogSegment | None = None
-        for segment in self._segments:
-            if segment.max_timestamp >= 0 and (best is None or segment.max_timestamp > best.max_timestamp):
-                best = segment
-        if best is None:
+        # `max` returns the first of equal segments.
+        segment = max(self._segments, key=lambda segment: segment.max_timestamp)
+        if segment.max_timestamp < 0:
             return None
-        return _first_record(
-            self._batches_at(best, best.offset_of_max_timestamp, best.max_timestamp, after), max_opened
-        )
+        batches = self._batches_at(segment, segment.max_timestamp_offset, segment.max_timestamp, after)
+        return _first_record(batches, max_opened)
 
     def _batches_at(self, segment: LogSegment, from_offset: int, timestamp: int, after: int) -> Iterator[StoredBatch]:
         """The batches that have a record of `timestamp` or later according to their headers."""

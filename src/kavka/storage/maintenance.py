@@ -286,7 +286,7 @@ class DeletionJob(Job):
         self._files = [
             deletion
             for log in self._manager.logs()
-            if log.pending_deletions
+            if log.segments.pending_deletions
             for deletion in log.take_due_deletions(now)
         ]
         self._due = [folder for folder in self._pending if folder.due_ms <= now]

@@ -40,7 +40,7 @@ class OffsetMap:
         raise NotImplementedError
 
     def put_all(self, entries: Iterable[tuple[bytes, int]]) -> bool:
-        """Add entries in ascending order of offsets. False where the map is full. It then has some
+        """Add entries in ascending order of offsets. False if the map is full. It then has some
         of the entries, which is harmless while `latest_offset` stays below them."""
         raise NotImplementedError
 

@@ -40,7 +40,7 @@ def is_resident(piece: FileSlice) -> bool:
 
 def warm(piece: FileSlice) -> None:
     """In a worker thread: read the slice into the page cache, and start readahead of as many bytes
-    after it. Raises FileClosed where the segment was deleted in the meantime."""
+    after it. Raises FileClosed if the segment was deleted in the meantime."""
     position, end = piece.position, piece.position + len(piece)
     scratch = [bytearray(_CHUNK)]
     with piece.file.in_use() as fd:

@@ -19,7 +19,7 @@ FILE_NAME = "partition.metadata"
 
 
 def read_topic_id(dir: str) -> UUID | None:
-    """None where the file is missing."""
+    """None if the file is missing."""
     path = os.path.join(dir, FILE_NAME)
     try:
         with open(path, encoding="ascii") as file:

@@ -17,7 +17,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from kavka.storage.files import SNAPSHOT_SUFFIX, file_name, remove_if_there, write_all
+from kavka.storage.files import SNAPSHOT_SUFFIX, file_name, remove_if_exists, write_all
 from kavka.storage.producer_state import BatchMeta, ProducerEntry
 
 _HEAD = Struct(">hI")
@@ -105,7 +105,7 @@ class SnapshotFiles:
             if sync:
                 os.fsync(fd)
         except OSError:
-            remove_if_there(path)
+            remove_if_exists(path)
             raise
         finally:
             os.close(fd)
@@ -125,7 +125,7 @@ class SnapshotFiles:
     def remove(self, offset: int) -> None:
         if offset in self.offsets:
             self.offsets.remove(offset)
-            remove_if_there(self.path(offset))
+            remove_if_exists(self.path(offset))
 
     def remove_outside(self, start_offset: int, end_offset: int) -> None:
         """Remove the snapshots outside of [start_offset, end_offset]."""

@@ -131,7 +131,7 @@ class ProducerStates:
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool
     ) -> BatchMeta | None:
         """Check a batch of a producer. Returns the original where it is a duplicate of one of the
-        last five batches, None where it may be appended. Raises KafkaError."""
+        last five batches, None if it may be appended. Raises KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
             if epoch < 0:
@@ -246,7 +246,7 @@ class ProducerStates:
         self, producer_id: int, epoch: int, marker: EndMarker, offset: int, timestamp: int
     ) -> AbortedTxn | None:
         """End the producer's transaction at the marker's `offset`. Returns the entry for the
-        transaction index where a transaction with records was aborted."""
+        transaction index if a transaction with records was aborted."""
         entry = self.entries.get(producer_id)
         batches: tuple[BatchMeta, ...] = ()
         aborted = None

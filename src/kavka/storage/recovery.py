@@ -1,12 +1,12 @@
 """Opening the folder of a log.
 
-After a clean shutdown the names and lengths of the files, the batches after the last index entry
-and the last producer snapshot give the whole state. After a crash, all data before the recovery
-point is on disk and is not checked, except for indexes that cannot be valid. The segment that holds
-the recovery point and all later segments are read from their start: every batch must be complete,
-with a valid CRC and increasing offsets. The log is truncated at the first batch that is not. The
-indexes of these segments are rebuilt. Files are read in chunks; the CRC of a batch larger than a
-chunk is computed piece by piece.
+After a clean shutdown the state is read from the names and lengths of the files, the batches after
+the last index entry, and the last producer snapshot. After a crash, all data before the recovery
+point is on disk and is not checked, except for indexes that cannot be valid. The segment that
+contains the recovery point and all later segments are read from their start. Every batch must be
+complete and have a valid CRC and increasing offsets; the log is truncated at the first invalid
+batch. The indexes of these segments are rebuilt. Files are read in chunks, and the CRC of a batch
+that is larger than a chunk is computed incrementally.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -42,7 +42,7 @@ from kavka.storage.files import (
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     offset_of,
-    remove_if_there,
+    remove_if_exists,
 )
 from kavka.storage.index_file import CorruptIndex
 from kavka.storage.leader_epochs import FILE_NAME as EPOCHS_FILE
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedLog:
-    """The parts of a log as they are on disk, and its offsets."""
+    """The parts of a log as loaded from disk, and its offsets."""
 
     segments: LogSegments
     start_offset: int
@@ -72,23 +72,9 @@ class LoadedLog:
     producers: ProducerStates
 
 
-def load_log(
-    dir: str,
-    config: LogConfig,
-    clock: Clock,
-    *,
-    recovery_point: int,
-    start_offset: int,
-    clean_shutdown: bool,
-    producer_id_expiration_ms: int,
-) -> LoadedLog:
-    """Load a log from its folder, which must exist. An empty folder gives an empty log that begins
-    at `start_offset`."""
-    loader = _Loader(dir, config, clock, producer_id_expiration_ms)
-    return loader.load(recovery_point, start_offset, clean_shutdown)
+class LogLoader:
+    """Loads one log from its folder, which must exist. Its parts belong to the calling thread."""
 
-
-class _Loader:
     def __init__(self, dir: str, config: LogConfig, clock: Clock, producer_id_expiration_ms: int) -> None:
         self.dir = dir
         self.config = config
@@ -99,6 +85,7 @@ class _Loader:
         self.epochs = LeaderEpochs(f"{dir}/{EPOCHS_FILE}")
 
     def load(self, recovery_point: int, start_offset: int, clean_shutdown: bool) -> LoadedLog:
+        """Load the log. An empty folder becomes an empty log that begins at `start_offset`."""
         sizes = _sizes(self.dir)
         if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")) for name in sizes):
             finish_interrupted(self.dir, self.config, sizes)
@@ -124,8 +111,7 @@ class _Loader:
         if not self.segments:
             self.segments.create(start)
             end = start
-        # In this order, so that a log without batches has no epoch, whatever a crash left in the
-        # file.
+        # This order leaves no epoch in a log without batches, whatever a crash left in the file.
         self.epochs.truncate_from_start(start)
         self.epochs.truncate_from_end(end)
         self.epochs.save()
@@ -144,7 +130,7 @@ class _Loader:
             offset = offset_of(name)
             if offset is None:
                 if name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)):
-                    logger.warning("%s/%s is not named by an offset: ignoring it", self.dir, name)
+                    logger.warning("the name of %s/%s has no offset: ignoring the file", self.dir, name)
                 continue
             if name.endswith(LOG_SUFFIX):
                 self.segments.add(LogSegment.open(self.dir, offset, self.config, self.now_ms, sizes=sizes))
@@ -152,11 +138,11 @@ class _Loader:
                 self.snapshots.add(offset)
             elif name.endswith(SEGMENT_SUFFIXES) and name.split(".", 1)[0] + LOG_SUFFIX not in sizes:
                 logger.warning("%s/%s belongs to no segment: removing it", self.dir, name)
-                remove_if_there(f"{self.dir}/{name}")
+                remove_if_exists(f"{self.dir}/{name}")
 
     def _load_epochs(self) -> None:
-        """Rebuild an empty or malformed file from all batches. Kafka creates an empty file for a
-        new log."""
+        """Load the leader epochs. An empty or malformed file is rebuilt from all batches; Kafka
+        creates an empty file for a new log."""
         try:
             self.epochs = LeaderEpochs.load(self.epochs.path)
         except CheckpointError as error:
@@ -180,18 +166,18 @@ class _Loader:
                 self._rebuild(segment, start)
 
     def _rebuild(self, segment: LogSegment, start: int) -> int:
-        """Rebuild the indexes of a segment whose batches are valid. Returns its next offset. The
-        transaction index needs the producer states at the start of the segment, from the snapshot
-        taken then or an earlier one."""
-        before = SnapshotFiles(self.dir, [offset for offset in self.snapshots.offsets if offset <= segment.base_offset])
-        states = ProducerStates(self.states.expiration_ms, before)
-        latest = before.read_latest()
-        if latest is not None and latest[0] == segment.base_offset:
+        """Rebuild the indexes of a segment whose batches are valid. Returns the next offset of the
+        segment. The transaction index needs the producer states at the start of the segment; they
+        are read from the snapshot at that offset, or computed from an earlier snapshot."""
+        base_offset = segment.base_offset
+        snapshots = SnapshotFiles(self.dir, [offset for offset in self.snapshots.offsets if offset <= base_offset])
+        states = ProducerStates(self.states.expiration_ms, snapshots)
+        latest = snapshots.read_latest()
+        if latest is not None and latest[0] == base_offset:
             states.load(latest[1], self.now_ms)
-        elif segment.base_offset > start:
-            reload_producers(states, self.segments, start, segment.base_offset, self.now_ms)
-        next_offset, _ = recover_segment(segment, states, self.epochs)
-        return next_offset
+        elif base_offset > start:
+            reload_producers(states, self.segments, start, base_offset, self.now_ms)
+        return recover_segment(segment, states, self.epochs)[0]
 
     def _end_offset(self, start: int) -> int:
         if not self.segments:
@@ -219,10 +205,10 @@ class _Loader:
                 break
             if segment is not first:
                 self.states.take_snapshot(segment.base_offset)
-            end, retotal_bytes = recover_segment(segment, self.states, self.epochs)
+            end, removed_bytes = recover_segment(segment, self.states, self.epochs)
             number += 1
-            if retotal_bytes:
-                logger.warning("%s: truncated %d bytes at offset %d", segment.file.path, retotal_bytes, end)
+            if removed_bytes:
+                logger.warning("%s: truncated %d bytes at offset %d", segment.file.path, removed_bytes, end)
                 break
         self._drop_segments(number)
         if end > start:
@@ -237,11 +223,11 @@ class _Loader:
 
     def _load_producers(self, start: int, end: int) -> None:
         if self.snapshots.latest is None:
-            # A log without any snapshot has had no producer id, or predates producer ids.
+            # A log without a snapshot has no batch with a producer id, or predates producer ids.
             if end > start:
                 self.states.take_snapshot(end)
-            return
-        reload_producers(self.states, self.segments, start, end, self.now_ms)
+        else:
+            reload_producers(self.states, self.segments, start, end, self.now_ms)
 
 
 def _sizes(dir: str) -> dict[str, int]:
@@ -250,19 +236,23 @@ def _sizes(dir: str) -> dict[str, int]:
 
 
 def finish_interrupted(dir: str, config: LogConfig, sizes: dict[str, int]) -> None:
-    """Remove files that were pending deletion or incomplete, and complete the swap of `.swap`
-    segments."""
-    unfinished = min(
+    """Remove incomplete files and files that were pending deletion, and complete the swap of
+    `.swap` segments."""
+    first_unfinished = min(
         (offset for name in sizes if name.endswith(CLEANED_SUFFIX) and (offset := offset_of(name)) is not None),
         default=None,
     )
     swaps = []
     for name in sizes:
         offset = offset_of(name)
-        if name.endswith(SWAP_SUFFIX) and offset is not None and (unfinished is None or offset < unfinished):
+        if (
+            name.endswith(SWAP_SUFFIX)
+            and offset is not None
+            and (first_unfinished is None or offset < first_unfinished)
+        ):
             swaps.append((name, offset))
         elif name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")):
-            remove_if_there(f"{dir}/{name}")
+            remove_if_exists(f"{dir}/{name}")
     replaced_from, replaced_to = None, 0
     for name, offset in swaps:
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
@@ -277,7 +267,7 @@ def finish_interrupted(dir: str, config: LogConfig, sizes: dict[str, int]) -> No
         for name in sizes:
             offset = offset_of(name)
             if name.endswith(SEGMENT_SUFFIXES) and offset is not None and replaced_from <= offset < replaced_to:
-                remove_if_there(f"{dir}/{name}")
+                remove_if_exists(f"{dir}/{name}")
     for name, _ in swaps:
         os.rename(f"{dir}/{name}", f"{dir}/{name[: -len(SWAP_SUFFIX)]}")
 
@@ -286,7 +276,8 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
     """Read a segment from its start, rebuild its indexes, and truncate it at the first invalid
     batch. Returns the next offset and the number of bytes removed.
 
-    `states` are those at the start of the segment. They and `epochs` are advanced to its end.
+    `states` are the producer states at the start of the segment. `states` and `epochs` are advanced
+    to its end.
     """
     length = segment.size
     segment.reset()
@@ -316,8 +307,8 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
 
 
 def _valid_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, EndMarker | None]]:
-    """(position, header, marker of a control batch) of complete batches with a valid CRC, up to the
-    first incomplete one. Raises CORRUPT_MESSAGE at an invalid batch."""
+    """Yield (position, header, end marker of a control batch) of every complete batch, up to the
+    first incomplete one. Raises CORRUPT_MESSAGE for an invalid batch."""
     buffer = memoryview(bytearray(min(CHUNK, end)))
     start = filled = position = 0
 
@@ -331,7 +322,7 @@ def _valid_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, 
             fill()
         at = position - start
         if not any(buffer[at : at + LOG_OVERHEAD]):
-            return  # Preallocated space that was never written.
+            return  # Preallocated space without batches.
         header = header_at(buffer[:filled], at)
         if header is None or position + header.size > end:
             return
@@ -339,36 +330,23 @@ def _valid_batches(file: LogFile, end: int) -> Iterator[tuple[int, BatchHeader, 
         if at + size > filled and at:
             fill()
             at = 0
-        marker = None
-        if at + size <= filled:
-            check_crc(header, _crc(header.magic, buffer[at : at + size]))
-            if header.is_control and header.magic == 2:
-                batch = batch_at(buffer, at, at + size)
-                marker = parse_end_marker(batch, verify_crc=False) if batch is not None else None
-        else:
-            check_crc(header, _crc_of_large(file, position, header))
-        yield position, header, marker
+        data = buffer[at : at + size] if at + size <= filled else None
+        if _crc(header, file, position, data) != header.crc & 0xFFFFFFFF:
+            raise corrupt(f"the checksum of the batch at offset {header.base_offset} does not match its bytes")
+        batch = batch_at(data, 0, size) if data is not None and header.is_control and header.magic == 2 else None
+        yield position, header, None if batch is None else parse_end_marker(batch, verify_crc=False)
         position += size
 
 
-def check_crc(header: BatchHeader, crc: int) -> None:
-    if crc != header.crc & 0xFFFFFFFF:
-        raise corrupt(f"the checksum of the batch at offset {header.base_offset} does not match its bytes")
-
-
-def _crc(magic: int, data: memoryview) -> int:
-    return int(crc32c(data[ATTRIBUTES_POSITION:])) if magic == 2 else zlib.crc32(data[MAGIC_POSITION:])
-
-
-def _crc_of_large(file: LogFile, position: int, header: BatchHeader) -> int:
-    """The CRC of a batch that is larger than a chunk."""
+def _crc(header: BatchHeader, file: LogFile, position: int, data: memoryview | None) -> int:
+    """The CRC of the bytes of a batch. If `data` is None, because the batch is larger than a chunk,
+    they are read from the file in chunks."""
+    checksum: Callable[..., int] = crc32c if header.magic == 2 else zlib.crc32
+    first = ATTRIBUTES_POSITION if header.magic == 2 else MAGIC_POSITION
+    if data is not None:
+        return checksum(data[first:])
     crc = 0
-    at = position + (ATTRIBUTES_POSITION if header.magic == 2 else MAGIC_POSITION)
     end = position + header.size
-    while at < end:
-        data = file.read(at, min(CHUNK, end - at))
-        if not data:
-            break
-        crc = crc32c(data, crc) if header.magic == 2 else zlib.crc32(data, crc)
-        at += len(data)
+    for at in range(position + first, end, CHUNK):
+        crc = checksum(file.read(at, min(CHUNK, end - at)), crc)
     return crc

@@ -6,25 +6,18 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kavka.common.errors import KafkaError
 from kavka.records.batch import LOG_OVERHEAD, BatchHeader
 from kavka.storage.file_slice import LogFile
-from kavka.storage.files import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    file_name,
-    remove_if_there,
-)
+from kavka.storage.files import SEGMENT_SUFFIXES, file_name, remove_if_exists
 from kavka.storage.index_file import CorruptIndex
 from kavka.storage.log_config import MAX_LONG, LogConfig
 from kavka.storage.offset_index import OffsetIndex
 from kavka.storage.time_index import TimeIndex
-from kavka.storage.transaction_index import AbortedTxn, TransactionIndex
-from kavka.storage.walk import FAR, walk
+from kavka.storage.transaction_index import TransactionIndex
+from kavka.storage.walk import FAR, header_at, walk
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 """The largest distance of an offset from the base offset of its segment."""
@@ -35,19 +28,20 @@ SegmentMark = tuple[int, int, int, int, int, int | None, int, int | None, int, b
 """An earlier state of a segment, for `LogSegment.restore`."""
 
 RECENT = 1024
-"""A segment keeps the positions of this many of its last batches in memory, and of at most twice as
-many."""
+"""The number of last batches whose positions a segment keeps in memory. It may keep twice as many
+for a while."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LogSegment:
-    """`<base offset>.log` with `.index`, `.timeindex` and, where a transaction was aborted,
+    """The files `<base offset>.log`, `.index`, `.timeindex` and, if a transaction was aborted,
     `.txnindex`.
 
     Only the loop thread changes a segment that belongs to a log. A segment that the cleaner creates
     (`suffix=".cleaned"`) belongs to the worker thread until `Log.replace_segments`. Any thread may
     read a segment that is not active (`file.read`, `batches`): its bytes do not change, and its
     descriptor stays open while it is used (LogFile). A crash may leave an incomplete batch at the
-    end of the file, and indexes of unknown contents; recovery truncates and rebuilds them.
+    end of the file, and invalid indexes. Recovery truncates the file and rebuilds the indexes.
 
     `recent_last` and `recent_positions` are the last offsets and the positions of the last batches,
     without a gap up to the end of the file. Reads near the end of the log use them instead of the
@@ -56,67 +50,39 @@ class LogSegment:
     `max_timestamp_so_far` is None until it is needed. It is then read from the last entry of the
     time index, which is exact for a segment that was closed or rolled.
 
-    `roll_at` is the time after which the next append rolls: a time of records, or with
-    `rolls_by_clock` of the clock. ROLL_TIME_UNKNOWN, which is before all times, stands for a time
-    that `set_roll_time` must compute.
+    The next append rolls if its max timestamp, or with `rolls_by_clock` the current time, is later
+    than `roll_at`. ROLL_TIME_UNKNOWN, which is earlier than all times, means that `set_roll_time`
+    must compute `roll_at`.
     """
 
-    __slots__ = (
-        "base_offset",
-        "bytes_since_index",
-        "config",
-        "created_ms",
-        "dir",
-        "file",
-        "first_timestamp",
-        "indexes_missing",
-        "max_timestamp_offset",
-        "max_timestamp_so_far",
-        "offset_index",
-        "recent_last",
-        "recent_positions",
-        "roll_at",
-        "roll_jitter_ms",
-        "rolls_by_clock",
-        "time_index",
-        "txn_index",
-    )
+    dir: str
+    base_offset: int
+    config: LogConfig
+    created_ms: int
+    file: LogFile
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    txn_index: TransactionIndex
+    max_timestamp_so_far: int | None = None
+    max_timestamp_offset: int = field(init=False)
+    bytes_since_index: int = 0
+    recent_last: array[int] = field(default_factory=lambda: array("q"))
+    recent_positions: array[int] = field(default_factory=lambda: array("q"))
+    first_timestamp: int | None = None
+    roll_at: int = ROLL_TIME_UNKNOWN
+    rolls_by_clock: bool = False
+    roll_jitter_ms: int = field(init=False)
+    indexes_missing: bool = False
 
-    def __init__(
-        self,
-        dir: str,
-        base_offset: int,
-        config: LogConfig,
-        now_ms: int,
-        file: LogFile,
-        offset_index: OffsetIndex,
-        time_index: TimeIndex,
-        txn_index: TransactionIndex,
-    ) -> None:
-        self.dir = dir
-        self.base_offset = base_offset
-        self.config = config
-        self.created_ms = now_ms
-        self.file = file
-        self.offset_index = offset_index
-        self.time_index = time_index
-        self.txn_index = txn_index
-        self.bytes_since_index = 0
-        self.max_timestamp_so_far: int | None = None
-        self.max_timestamp_offset = base_offset
-        self.recent_last = array("q")
-        self.recent_positions = array("q")
-        self.roll_jitter_ms = config.random_segment_jitter()
-        self.first_timestamp: int | None = None
-        self.roll_at = ROLL_TIME_UNKNOWN
-        self.rolls_by_clock = False
-        self.indexes_missing = False
+    def __post_init__(self) -> None:
+        self.max_timestamp_offset = self.base_offset
+        self.roll_jitter_ms = self.config.random_segment_jitter()
 
     @classmethod
     def create(cls, dir: str, base_offset: int, config: LogConfig, now_ms: int, *, suffix: str = "") -> LogSegment:
         """Create empty files (`suffix` ".cleaned" for the cleaner). Overwrites existing files."""
         log, index, time_index, txn_index = _paths(dir, base_offset, suffix)
-        remove_if_there(txn_index)
+        remove_if_exists(txn_index)
         segment = cls(
             dir,
             base_offset,
@@ -144,8 +110,8 @@ class LogSegment:
         suffix: str = "",
         sizes: Mapping[str, int] | None = None,
     ) -> LogSegment:
-        """Open existing files. Reads no data; indexes are mapped at their first use. `sizes` has
-        file lengths by name, if the caller has them. A missing index counts as empty until
+        """Open existing files. Reads no data; indexes are mapped at their first use. `sizes` maps
+        file names to lengths, if the caller has them. A missing index counts as empty until
         `check`."""
         paths = _paths(dir, base_offset, suffix)
         if sizes is None:
@@ -169,13 +135,15 @@ class LogSegment:
 
     @property
     def size(self) -> int:
-        """Bytes of whole batches in the .log file."""
+        """The number of bytes of complete batches in the .log file."""
         return self.file.size
 
     # --- timestamps
 
-    def load_max_timestamp(self) -> int:
-        """Read `max_timestamp_so_far` and its offset from the time index, if they are not set."""
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in the segment, or -1. The first use reads it and its offset from
+        the time index."""
         timestamp = self.max_timestamp_so_far
         if timestamp is None:
             timestamp, self.max_timestamp_offset = self.time_index.last_entry
@@ -183,22 +151,10 @@ class LogSegment:
         return timestamp
 
     @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp in the segment, or -1."""
-        return self.load_max_timestamp()
-
-    @property
-    def offset_of_max_timestamp(self) -> int:
-        """The last offset of the batch with the largest timestamp."""
-        self.load_max_timestamp()
-        return self.max_timestamp_offset
-
-    @property
     def largest_timestamp(self) -> int:
-        """The age of the segment for retention: `max_timestamp`, or the modification time of the
-        file in ms where no record has a timestamp."""
-        largest = self.load_max_timestamp()
-        return largest if largest >= 0 else self.last_modified_ms()
+        """The time of the segment for retention: `max_timestamp`, or the modification time of the
+        file (ms) if no record has a timestamp."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms()
 
     def last_modified_ms(self) -> int:
         return os.stat(self.file.path).st_mtime_ns // 1_000_000
@@ -208,7 +164,7 @@ class LogSegment:
             os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def first_batch_timestamp(self) -> int | None:
-        """The max timestamp of the first batch, where segment.ms starts; None for an empty
+        """The max timestamp of the first batch, from which segment.ms is counted; None for an empty
         segment."""
         if self.first_timestamp is None and self.file.size:
             for _, header in walk(self.file, 0, self.file.size):
@@ -217,8 +173,8 @@ class LogSegment:
         return self.first_timestamp
 
     def set_roll_time(self) -> None:
-        """Compute `roll_at`: segment.ms after the timestamp of the first batch or, where that has
-        none, after the segment was created or opened. An empty segment does not roll."""
+        """Set `roll_at` to segment.ms after the timestamp of the first batch or, if it has none,
+        after the segment was created or opened. An empty segment does not roll."""
         first = self.first_batch_timestamp()
         wait = self.config.max_segment_ms - self.roll_jitter_ms
         self.rolls_by_clock = first is not None and first < 0
@@ -254,7 +210,7 @@ class LogSegment:
         return self.offset_index.lookup(offset)[1]
 
     def upper_offset(self, position: int) -> int | None:
-        """An offset past all records before `position`, from memory and index alone; None where the
+        """An offset past all records before `position`, from memory and index alone; None if the
         end of the segment is the best estimate."""
         positions = self.recent_positions
         if positions and position >= positions[0]:
@@ -270,28 +226,28 @@ class LogSegment:
         positions = self.recent_positions
         if positions and position > positions[0]:
             n = bisect_left(positions, position)
-            whole = position >= self.file.size if n == len(positions) else positions[n] == position
-            n -= 1 if whole else 2
+            is_batch_end = position >= self.file.size if n == len(positions) else positions[n] == position
+            n -= 1 if is_batch_end else 2
             return self.recent_last[n] if n >= 0 else None
         index = self.offset_index
         n = bisect_left(range(index.entries), position, key=lambda entry: index.entry(entry)[1])
         return index.entry(n - 1)[0] if n else None
 
     def batches(self, position: int = 0, chunk: int = FAR) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every batch from the one at `position` on."""
+        """Yield (position, header) of the batch at `position` and of all later batches."""
         return walk(self.file, position, self.file.size, chunk=chunk)
 
     def load_tail(self) -> int:
         """Read the batches after the last index entry and set the state that appends need. Returns
         the next offset.
 
-        Raises CorruptIndex where the index does not match the log, or the log does not end with a
+        Raises CorruptIndex if the index does not match the log, or the log does not end with a
         complete batch.
         """
         end = self.file.size
-        indexed_offset, position = self.offset_index.last_entry()
-        indexed = self.offset_index.entries > 0
-        if position > end or (indexed and position == end):
+        indexed_offset, position = self.offset_index.last_entry
+        is_indexed = self.offset_index.entries > 0
+        if position > end or (is_indexed and position == end):
             raise CorruptIndex(f"{self.offset_index.path}: its last entry is past the end of the log")
         next_offset = self.base_offset
         largest, largest_offset = self.time_index.last_entry
@@ -300,7 +256,7 @@ class LogSegment:
         try:
             for at, header in walk(self.file, position, end):
                 last = header[0] + header[6]
-                if last < next_offset or (indexed and not self.recent_last and last > indexed_offset):
+                if last < next_offset or (is_indexed and not self.recent_last and last > indexed_offset):
                     raise CorruptIndex(f"{self.offset_index.path}: its last entry does not fit the batch at {at}")
                 next_offset = last + 1
                 if header[8] > largest:
@@ -322,35 +278,31 @@ class LogSegment:
             return self.recent_last[-1] + 1
         return self.load_tail() if self.file.size else self.base_offset
 
-    def aborted_transactions(self, from_offset: int, to_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """The aborted transactions that overlap [from_offset, to_offset), and whether no later
-        segment has others."""
-        return self.txn_index.aborted_between(from_offset, to_offset)
-
     # --- writing
 
     def append_batches(self, buffer: memoryview | bytes | bytearray) -> None:
-        """Write complete batches with their offsets at the end and index them, for the cleaner.
-
-        LogAppender, the hot path, writes the same bytes.
-        """
-        data = bytes(buffer)
-        headers = list(walk(_Bytes(data), 0, len(data), chunk=len(data)))  # type: ignore[arg-type]
+        """Append complete batches with their offsets and index them, for the cleaner. LogAppender
+        has its own code for the hot path, which writes the same bytes."""
         start = self.file.size
-        self.file.append([data], len(data))
-        for position, header in headers:
+        self.file.append([buffer], len(buffer))
+        position = 0
+        while position < len(buffer):
+            header = header_at(buffer, position)
+            assert header is not None
             self.index_batch(header, start + position)
-        del self.recent_last[:], self.recent_positions[:]
+            position += header.size
+        self.forget_recent()
 
     def index_batch(self, header: BatchHeader, position: int) -> None:
-        """Record a batch that is in the file, with an index entry where one is due."""
+        """Record a batch that is in the file, with an index entry if one is due."""
         last = header[0] + header[6]
-        if header[8] > self.load_max_timestamp():
+        if header[8] > self.max_timestamp:
             self.max_timestamp_so_far, self.max_timestamp_offset = header[8], last
         if not position:
             self.first_timestamp = header[8]
-        if self.bytes_since_index > self.config.index_interval_bytes and not self.indexes_full:
-            self.add_index_entries([(last, position, self.load_max_timestamp(), self.max_timestamp_offset)])
+        is_full = self.offset_index.is_full or self.time_index.is_full
+        if self.bytes_since_index > self.config.index_interval_bytes and not is_full:
+            self.add_index_entries([(last, position, self.max_timestamp, self.max_timestamp_offset)])
             self.bytes_since_index = 0
         self.bytes_since_index += header[1] + LOG_OVERHEAD
 
@@ -368,10 +320,6 @@ class LogSegment:
             offset_index.append(last_offset, position)
             time_index.maybe_append(timestamp, timestamp_offset)
 
-    @property
-    def indexes_full(self) -> bool:
-        return self.offset_index.is_full or self.time_index.is_full
-
     def remember(self, last_offsets: list[int], positions: list[int]) -> None:
         """Add batches to `recent_last` and `recent_positions`."""
         recent_last, recent_positions = self.recent_last, self.recent_positions
@@ -384,7 +332,8 @@ class LogSegment:
         del self.recent_last[:], self.recent_positions[:]
 
     def mark(self) -> SegmentMark:
-        """The current state, for `restore`. A tuple, because every turn that appends takes one."""
+        """The current state, for `restore`. A tuple is cheap to create, once in every turn that
+        appends."""
         return (
             self.file.size,
             self.offset_index.entries,
@@ -399,8 +348,8 @@ class LogSegment:
         )
 
     def restore(self, mark: SegmentMark) -> None:
-        """Drop all batches and index entries added since `mark`. An OSError leaves the state in
-        memory restored."""
+        """Remove all batches and index entries added since `mark`. If it raises OSError, the state
+        in memory is restored, but the file is not."""
         (
             size,
             index_entries,
@@ -425,8 +374,11 @@ class LogSegment:
         self.offset_index.create()
         self.time_index.create()
         self.txn_index.reset()
-        self.forget_recent()
         self.indexes_missing = False
+        self._set_empty()
+
+    def _set_empty(self) -> None:
+        self.forget_recent()
         self.first_timestamp = None
         self.max_timestamp_so_far, self.max_timestamp_offset = -1, self.base_offset
         self.bytes_since_index = 0
@@ -442,52 +394,49 @@ class LogSegment:
         if self.file.size:
             self.load_tail()
         else:
-            self.forget_recent()
             self.created_ms = now_ms
-            self.first_timestamp = None
-            self.max_timestamp_so_far, self.max_timestamp_offset = -1, self.base_offset
-            self.bytes_since_index = 0
+            self._set_empty()
         self.set_roll_time()
 
     # --- the files
 
     def check(self) -> None:
-        """Raises CorruptIndex where an index is missing or cannot belong to the .log file. Reads no
+        """Raises CorruptIndex if an index is missing or cannot belong to the .log file. Reads no
         batch."""
         if self.indexes_missing:
             raise CorruptIndex(f"{self.offset_index.path} or {self.time_index.path} is missing")
         self.offset_index.check()
         self.time_index.check()
         self.txn_index.check()
-        if self.offset_index.entries and self.offset_index.last_entry()[1] >= self.file.size:
+        if self.offset_index.entries and self.offset_index.last_entry[1] >= self.file.size:
             raise CorruptIndex(f"{self.offset_index.path}: its last entry is past the end of the log")
 
     def become_inactive(self) -> None:
         """Write the last time index entry and trim the files to their size, when the log rolls or
         closes."""
-        largest = self.load_max_timestamp()
+        largest = self.max_timestamp
         if largest >= 0:
             self.time_index.maybe_append(largest, self.max_timestamp_offset, at_end=True)
         self.offset_index.trim()
         self.time_index.trim()
         self.file.trim()
 
-    def change_suffix(self, old: str, new: str) -> None:
-        """Rename the files (.log, .index, .timeindex, .txnindex) from one suffix to another."""
+    def change_suffix(self, suffix: str, new_suffix: str) -> None:
+        """Replace `suffix`, which may be empty, at the end of the names of all files."""
         for part in (self.file, self.offset_index, self.time_index, self.txn_index):
             path = part.path
-            if old and not path.endswith(old):
-                raise ValueError(f"{path} does not end with {old}")
-            renamed = path[: len(path) - len(old)] + new
+            if not path.endswith(suffix):
+                raise ValueError(f"{path} does not end with {suffix}")
+            new_path = path.removesuffix(suffix) + new_suffix
             try:
-                os.rename(path, renamed)
+                os.rename(path, new_path)
             except FileNotFoundError:
                 if part is self.file:
                     raise
-            part.path = renamed
+            part.path = new_path
 
     def move(self, dir: str) -> None:
-        """Adopt the new path after the folder was renamed."""
+        """Update all paths after the folder was renamed to `dir`."""
         self.dir = dir
         for part in (self.file, self.offset_index, self.time_index, self.txn_index):
             part.path = f"{dir}/{os.path.basename(part.path)}"
@@ -501,9 +450,6 @@ class LogSegment:
         """fsync all files. Blocks; any thread may call it."""
         with self.file.in_use() as fd:
             os.fdatasync(fd)
-        self.sync_indexes()
-
-    def sync_indexes(self) -> None:
         self.offset_index.sync()
         self.time_index.sync()
         self.txn_index.sync()
@@ -512,10 +458,10 @@ class LogSegment:
     def remove_files(dir: str, base_offset: int) -> None:
         """Remove the files of a segment whose creation failed."""
         for path in _paths(dir, base_offset, ""):
-            remove_if_there(path)
+            remove_if_exists(path)
 
     def unmap(self) -> None:
-        """Unmap the indexes. The files stay."""
+        """Unmap the indexes, but leave their files."""
         self.offset_index.close()
         self.time_index.close()
 
@@ -524,12 +470,7 @@ class LogSegment:
         self.unmap()
         self.file.close()
         for path in self.paths:
-            remove_if_there(path)
-
-    def close(self) -> None:
-        """Trim the files and close the descriptors."""
-        self.become_inactive()
-        self.file.close()
+            remove_if_exists(path)
 
     def abandon(self) -> None:
         """Close the descriptors and leave the files as they are."""
@@ -540,20 +481,6 @@ class LogSegment:
         return f"LogSegment({self.file.path!r}, size={self.file.size})"
 
 
-class _Bytes:
-    """Bytes in memory that `walk` reads like a file."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, position: int, size: int) -> bytes:
-        return self._data[position : position + size]
-
-    read_nowait = read
-
-
 def _paths(dir: str, base_offset: int, suffix: str) -> list[str]:
-    assert SEGMENT_SUFFIXES == (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-    return [f"{dir}/{file_name(base_offset, part)}{suffix}" for part in SEGMENT_SUFFIXES]
+    """The paths of the .log, .index, .timeindex and .txnindex files."""
+    return [f"{dir}/{file_name(base_offset, segment_suffix)}{suffix}" for segment_suffix in SEGMENT_SUFFIXES]

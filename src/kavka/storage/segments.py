@@ -6,57 +6,46 @@ import contextlib
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import overload
 
 from kavka.common.clock import Clock
-from kavka.storage.files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, remove_if_there
+from kavka.storage.files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, remove_if_exists
 from kavka.storage.log_config import LogConfig
 from kavka.storage.segment import ROLL_TIME_UNKNOWN, LogSegment
 
 
+@dataclass(slots=True)
 class PendingDeletion:
     """Files of a removed segment, renamed to `.deleted`. They may be removed from `due_ms` on.
 
-    With `replaced`, the cleaner has put other files in their place. The names of those must be on
-    disk before these files are removed.
+    With `replaced`, the cleaner has created a segment from this one. The names of its files must be
+    on disk before the files in `paths` are removed.
     """
 
-    __slots__ = ("due_ms", "paths", "replaced", "size")
-
-    def __init__(self, due_ms: int, paths: list[str], size: int, replaced: bool) -> None:
-        self.due_ms = due_ms
-        self.paths = paths
-        self.size = size
-        self.replaced = replaced
+    due_ms: int
+    paths: list[str]
+    replaced: bool
 
     def run(self) -> None:
-        """Remove the files. Any thread may call it. Missing files are ignored. Raises OSError."""
+        """Remove the files. Missing files are ignored. Any thread may call it. Raises OSError."""
         if self.replaced:
             with contextlib.suppress(FileNotFoundError):
                 fsync_dir(os.path.dirname(self.paths[0]))
         for path in self.paths:
-            remove_if_there(path)
+            remove_if_exists(path)
 
 
 class LogSegments(Sequence[LogSegment]):
-    """The segments of one log, which it owns with their files. `active` is the last segment.
+    """The segments of one log and their files. `active` is the last segment.
 
-    A log has at least one segment; only loading and truncation leave it without one for a moment.
-    `has_unsynced_names` says that files were created, renamed or removed since the folder was last
-    fsynced. `pending_deletions` are files that wait for `file.delete.delay.ms`; after a crash,
-    opening the log removes them. Only the thread that owns the log may call it.
+    A log has at least one segment, except for a moment during loading and truncation.
+    `has_unsynced_names` is True if files were created, renamed or removed since the last fsync of
+    the folder. `pending_deletions` are files that wait for `file.delete.delay.ms`; after a crash,
+    opening the log removes them. Only the thread that owns the log may call the methods.
     """
 
-    __slots__ = (
-        "_bases",
-        "_clock",
-        "_config",
-        "_items",
-        "active",
-        "dir",
-        "has_unsynced_names",
-        "pending_deletions",
-    )
+    __slots__ = ("_bases", "_clock", "_config", "_items", "active", "dir", "has_unsynced_names", "pending_deletions")
 
     def __init__(self, dir: str, config: LogConfig, clock: Clock) -> None:
         self.dir = dir
@@ -93,15 +82,15 @@ class LogSegments(Sequence[LogSegment]):
         return bisect_right(self._bases, offset) - 1
 
     def from_offset(self, offset: int) -> list[LogSegment]:
-        """The segment that holds `offset` and all segments after it."""
+        """The segment that contains `offset` and all segments after it."""
         return self._items[max(0, self.floor_index(offset)) :]
 
     def between(self, start: int, end: int) -> list[LogSegment]:
-        """The segments that hold offsets in [start, end)."""
+        """The segments that contain offsets in [start, end)."""
         return [segment for segment in self.from_offset(start) if segment.base_offset < end]
 
     def base_after(self, segment: LogSegment) -> int:
-        """The base offset of the segment that follows."""
+        """The base offset of the next segment, which must exist."""
         return self._bases[bisect_right(self._bases, segment.base_offset)]
 
     # --- changes
@@ -124,40 +113,40 @@ class LogSegments(Sequence[LogSegment]):
         return segment
 
     def remove(self, segment: LogSegment) -> None:
-        """Take a segment out of the log; its files stay."""
+        """Remove a segment from the log, but not its files."""
         n = self._items.index(segment)
         del self._bases[n], self._items[n]
         if self._items:
             self.active = self._items[-1]
 
     def delete_later(self, segment: LogSegment, *, replaced: bool = False) -> None:
-        """Take a segment out of the log and rename its files to `.deleted`."""
+        """Remove a segment from the log and rename its files to `.deleted`."""
         self.remove(segment)
-        size = segment.size
         segment.unmap()
         segment.change_suffix("", DELETED_SUFFIX)
-        due = self._clock.now_ms() + self._config.file_delete_delay_ms
-        self.pending_deletions.append(PendingDeletion(due, segment.paths, size, replaced))
+        due_ms = self._clock.now_ms() + self._config.file_delete_delay_ms
+        self.pending_deletions.append(PendingDeletion(due_ms, segment.paths, replaced))
 
     def take_due_deletions(self, now_ms: int) -> list[PendingDeletion]:
-        """Take the deletions that are due. The caller runs them in a worker thread."""
+        """Remove and return the deletions that are due. The caller runs them in a worker thread."""
         due = [deletion for deletion in self.pending_deletions if deletion.due_ms <= now_ms]
         if due:
             self.pending_deletions = [deletion for deletion in self.pending_deletions if deletion.due_ms > now_ms]
         return due
 
-    def replace(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-        """Swap cleaned segments (`.cleaned`, inactive, flushed) in for the segments they were made
-        from.
+    def replace(self, cleaned: Sequence[LogSegment], sources: Sequence[LogSegment]) -> None:
+        """Replace `sources` by the segments made from them, which are flushed, inactive and named
+        `.cleaned`.
 
-        A crash leaves the old or the new segments: until all new ones are `.swap`, the old ones
-        count; from then on opening the log completes the swap. The last new segment is renamed to
-        `.swap` first, because opening treats a `.swap` after a `.cleaned` as unfinished.
+        If a crash happens before all cleaned segments are renamed to `.swap`, opening the log keeps
+        the sources. After a later crash, opening the log completes the swap. The last cleaned
+        segment is renamed to `.swap` first, because opening the log treats a `.swap` segment after
+        a `.cleaned` segment as incomplete.
         """
-        ordered = sorted(new, key=lambda segment: segment.base_offset)
+        ordered = sorted(cleaned, key=lambda segment: segment.base_offset)
         for segment in reversed(ordered):
             segment.change_suffix(CLEANED_SUFFIX, SWAP_SUFFIX)
-        for segment in old:
+        for segment in sources:
             self.delete_later(segment, replaced=True)
         for segment in ordered:
             segment.change_suffix(SWAP_SUFFIX, "")
@@ -171,7 +160,7 @@ class LogSegments(Sequence[LogSegment]):
             segment.roll_at = ROLL_TIME_UNKNOWN
 
     def move(self, dir: str) -> None:
-        """Adopt the new path after the folder was renamed."""
+        """Update all paths after the folder was renamed to `dir`."""
         self.dir = dir
         for segment in self._items:
             segment.move(dir)

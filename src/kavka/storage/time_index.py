@@ -23,11 +23,7 @@ class TimeIndex(IndexFile):
 
     ENTRY = 12
 
-    __slots__ = ("_last",)
-
-    def __init__(self, path: str, base_offset: int, max_bytes: int, file_size: int = 0) -> None:
-        super().__init__(path, base_offset, max_bytes, file_size)
-        self._last: tuple[int, int] | None = None
+    __slots__ = ()
 
     @property
     def is_full(self) -> bool:
@@ -38,12 +34,8 @@ class TimeIndex(IndexFile):
         """(timestamp, offset) of the last entry, or (-1, base offset)."""
         last = self._last
         if last is None:
-            if self.entries:
-                timestamp, relative = _ENTRY.unpack(self._raw(self.entries - 1))
-                last = timestamp, self.base_offset + relative
-            else:
-                last = -1, self.base_offset
-            self._last = last
+            timestamp, relative = _ENTRY.unpack(self._raw(self.entries - 1)) if self.entries else (-1, 0)
+            last = self._last = timestamp, self.base_offset + relative
         return last
 
     def entry(self, n: int) -> tuple[int, int]:
@@ -75,44 +67,15 @@ class TimeIndex(IndexFile):
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """(timestamp, offset) of the greatest entry not later than `timestamp`, or (-1, base
         offset)."""
-        low, high = 0, self.entries
-        if not high:
+        count = self._count(_TIMESTAMP, 0, timestamp)
+        if not count:
             return -1, self.base_offset
-        mapped = self._mapped()
-        while low < high:
-            middle = (low + high) >> 1
-            if _TIMESTAMP.unpack_from(mapped, middle * 12)[0] <= timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        if not low:
-            return -1, self.base_offset
-        entry_timestamp, relative = _ENTRY.unpack_from(mapped, low * 12 - 12)
+        entry_timestamp, relative = _ENTRY.unpack_from(self._mapped(), count * 12 - 12)
         return entry_timestamp, self.base_offset + relative
 
     def truncate_to(self, offset: int) -> None:
         """Remove the entries at and after `offset`."""
-        low, high = 0, self.entries
-        relative = offset - self.base_offset
-        if high:
-            mapped = self._mapped()
-            while low < high:
-                middle = (low + high) >> 1
-                if _RELATIVE.unpack_from(mapped, middle * 12 + 8)[0] < relative:
-                    low = middle + 1
-                else:
-                    high = middle
-        self._keep(low)
-        self._last = None
-
-    def restore(self, entries: int) -> None:
-        """Remove all but the first `entries`."""
-        self._keep(entries)
-        self._last = None
-
-    def reset(self) -> None:
-        super().reset()
-        self._last = None
+        self.restore(self._count(_RELATIVE, 8, offset - 1 - self.base_offset))
 
     def check(self) -> None:
         super().check()

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from struct import Struct
 from typing import NamedTuple
 
-from kavka.storage.files import remove_if_there, sync_file, write_all
+from kavka.storage.files import remove_if_exists, sync_file, write_all
 from kavka.storage.index_file import CorruptIndex
 
 _ENTRY = Struct(">hqqqq")
@@ -108,7 +108,7 @@ class TransactionIndex:
             os.truncate(self.path, 0)
 
     def check(self) -> None:
-        """Raises CorruptIndex where the file is malformed."""
+        """Raises CorruptIndex if the file is malformed."""
         for txn in self.entries:
             if txn.last_offset < self.base_offset:
                 raise CorruptIndex(f"{self.path}: a marker at {txn.last_offset} is before the segment's first offset")
@@ -124,7 +124,7 @@ class TransactionIndex:
     def delete(self) -> None:
         self._entries = []
         self._exists = False
-        remove_if_there(self.path)
+        remove_if_exists(self.path)
 
 
 def _last_offset(txn: AbortedTxn) -> int:

@@ -29,7 +29,7 @@ _MIN_SIZE = {0: LEGACY_SIZE_V0, 1: LEGACY_SIZE_V1, 2: HEADER_SIZE}
 
 
 def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
-    """The header at `pos`, of any magic, as a header of magic 2; None where `buf` ends within it.
+    """The header at `pos`, of any magic, as a header of magic 2; None if `buf` ends within it.
 
     A message of magic 0 or 1 becomes a batch of one offset. Raises CORRUPT_MESSAGE for an invalid
     length or magic.

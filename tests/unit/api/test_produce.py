@@ -64,7 +64,7 @@ def test_all_partitions_of_a_failed_disk_get_its_error_and_nothing_stays_staged(
         good = bytes(batch())
         break_writes(monkeypatch, 5, first, second)
         assert codes(world.produce(("a", 0, good), ("a", 1, good))) == [STORAGE_ERROR, STORAGE_ERROR]
-        assert not any(log.has_staged for log in logs)
+        assert not any(log.end_offset > log.written_end for log in logs)
         assert first.log is None and second.log is None
         assert len(world.failed) == 1
         assert codes(world.produce(("a", 0, good))) == [STORAGE_ERROR]
@@ -84,7 +84,7 @@ def test_a_write_with_an_unexpected_error_is_rolled_back(tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             patched.setattr(type(partition.log.active_segment.file), "append", broken)
             assert codes(world.produce(("a", 0, good))) == [STORAGE_ERROR]
-        assert not partition.log.has_staged
+        assert partition.log.end_offset == partition.log.written_end
         assert partition.log.end_offset == 1
         assert produced(world.produce(("a", 0, good)))[0].base_offset == 1
 

@@ -48,7 +48,7 @@ def test_a_log_that_cannot_start_an_epoch_is_offline_until_it_can(tmp_path, monk
         assert not world.failed
         assert await lead(world, 1) == 0
         assert codes(world.produce(("t", 0, bytes(batch())))) == [0]
-        assert partition.log.latest_epoch == 1
+        assert partition.log.epochs.latest == 1
         assert notifications == [False, True]
 
     in_records_world(tmp_path, body)

@@ -114,7 +114,7 @@ def test_empty_batches_are_removed_when_their_producers_expire(log):
     log.roll()
     append(log, keyed("x=1"))
     log.clock.advance(86_400_001)
-    log.expire_producers(log.clock.now_ms())
+    log.producer_states.expire(log.clock.now_ms())
     clean(log)
     assert [b.base_offset for b in stored_batches(log)] == [1, 2]
 
@@ -241,7 +241,7 @@ def test_markers_without_data_are_removed_after_their_delete_horizon(log):
     log.roll()
     append(log, keyed("x=1"))
     log.clock.advance(86_400_001)
-    log.expire_producers(log.clock.now_ms())
+    log.producer_states.expire(log.clock.now_ms())
     clean(log, 0)
     # The data is removed. The markers have no delete horizon, because this cleaning saw the data.
     assert [(b.base_offset, b.delete_horizon) for b in stored_batches(log) if b.is_control] == [(1, None), (3, None)]

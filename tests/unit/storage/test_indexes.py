@@ -65,7 +65,7 @@ def test_a_trimmed_index_has_all_its_entries_when_it_is_opened(offsets: OffsetIn
     offsets.trim()
     again = OffsetIndex(offsets.path, 45, 1024, os.path.getsize(offsets.path))
     assert again.entries == 99
-    assert again.last_entry() == (144, 990)
+    assert again.last_entry == (144, 990)
     assert [again.entry(n) for n in (0, 98)] == [(46, 10), (144, 990)]
     again.append(200, 1000)
     assert again.lookup(150) == (144, 990)
@@ -74,7 +74,7 @@ def test_a_trimmed_index_has_all_its_entries_when_it_is_opened(offsets: OffsetIn
 
 def test_an_empty_index_points_to_the_start_of_the_segment(offsets: OffsetIndex, times: TimeIndex) -> None:
     assert offsets.lookup(1000) == (45, 0)
-    assert offsets.last_offset == 45
+    assert offsets.last_entry[0] == 45
     assert times.lookup(1000) == (-1, 45)
     assert times.last_entry == (-1, 45)
 
@@ -102,7 +102,7 @@ def test_lookups_match_those_in_a_sorted_list(
     time_index.truncate_to(at)
     remaining = [o for o in offsets if o < at]
     assert offset_index.entries == time_index.entries == len(remaining)
-    assert offset_index.last_offset == (remaining[-1] if remaining else 100)
+    assert offset_index.last_entry[0] == (remaining[-1] if remaining else 100)
     assert time_index.last_entry == ((remaining[-1] * 10, remaining[-1]) if remaining else (-1, 100))
     offset_index.close()
     time_index.close()

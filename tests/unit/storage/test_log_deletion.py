@@ -149,7 +149,7 @@ def test_deleted_files_are_renamed_and_removed_after_the_delay(open_log: Opener,
     assert "00000000000000000000.log" not in names(log)
     assert log.take_due_deletions(clock.ms + 499) == []
     due = log.take_due_deletions(clock.ms + 500)
-    assert log.pending_deletions == []
+    assert log.segments.pending_deletions == []
     for deletion in due:
         deletion.run()
         deletion.run()
@@ -238,7 +238,7 @@ def test_truncation_to_the_end_removes_the_epoch_of_a_leader_without_records(ope
     assert log.epochs.entries == [(1, 0), (4, 3)]
     assert not log.truncate_to(5)
     assert log.epochs.entries == [(1, 0)]
-    assert log.latest_epoch == 1
+    assert log.epochs.latest == 1
 
 
 def test_truncation_below_the_first_segment_empties_the_log(open_log: Opener) -> None:

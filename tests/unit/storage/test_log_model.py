@@ -396,7 +396,7 @@ class LogMachine(RuleBasedStateMachine):
     def epochs_agree(self) -> None:
         if hasattr(self, "log"):
             for b in self.batches:
-                assert self.log.epoch_at(max(b.first, self.start)) == b.epoch
+                assert self.log.epochs.epoch_for(max(b.first, self.start)) == b.epoch
 
 
 def spoil(path: str, position: int) -> None:
