@@ -58,8 +58,8 @@ cdef inline Py_ssize_t write_record(
     cdef Py_ssize_t length = 1 + varint_size(zigzag(delta)) + varint_size(zigzag(index)) + headers_size
     length += 1 if key_size < 0 else varint_size(<unsigned long long>key_size << 1) + key_size
     length += 1 if value_size < 0 else varint_size(<unsigned long long>value_size << 1) + value_size
-    cdef Py_ssize_t after = size + varint_size(<unsigned long long>length << 1) + length
-    if after > PyByteArray_GET_SIZE(body):
+    cdef Py_ssize_t end = size + varint_size(<unsigned long long>length << 1) + length
+    if end > PyByteArray_GET_SIZE(body):
         raise ValueError("no room for the record")
     cdef unsigned char* at = <unsigned char*>PyByteArray_AS_STRING(body) + size
     at = write_varint(at, <unsigned long long>length << 1)
@@ -69,7 +69,7 @@ cdef inline Py_ssize_t write_record(
     at = write_field(at, key, key_size)
     at = write_field(at, value, value_size)
     memcpy(at, PyBytes_AS_STRING(headers), headers_size)
-    return after
+    return end
 
 
 cdef inline int copy_bytes(bytearray to, bytearray source, Py_ssize_t size) except -1:
@@ -169,7 +169,7 @@ cdef class BufferPool:
     @cython.locals(index=Py_ssize_t, size=Py_ssize_t)
     cpdef trim(self, Py_ssize_t excess)
     @cython.locals(index=Py_ssize_t, room=Py_ssize_t, size=Py_ssize_t)
-    cpdef give(self, bytearray buffer)
+    cpdef put(self, bytearray buffer)
 
 
 cdef class Batch:
@@ -177,12 +177,12 @@ cdef class Batch:
     cdef public bytearray body
     cdef public Py_ssize_t size, charged
     cdef public long long number, base_timestamp, max_timestamp, producer_id, base_offset, log_append_time
-    cdef public long count, first, attempts, producer_epoch, base_sequence, codec, seen
+    cdef public long count, first, attempts, producer_epoch, base_sequence, codec, reported_failures
     cdef public double created
     cdef public bint in_flight, done
-    cdef public object data, signed, error, record_errors, entries, waiters, parts
+    cdef public object data, encoded_identity, error, record_errors, entries, waiters, parts
 
-    @cython.locals(index=long, delta=longlong, before=Py_ssize_t)
+    @cython.locals(index=long, delta=longlong, start=Py_ssize_t)
     cpdef Py_ssize_t append(self, long long timestamp, key, value, bytes headers) except -1
     cpdef Py_ssize_t append_records(
         self, body, long long count, long long base_offset, long long first, long long end, long long base_timestamp,
@@ -225,7 +225,7 @@ cdef class TopicQueues:
 
 
 cdef class Accumulator:
-    cdef public object lock, wake, choose, loop_thread, unseen
+    cdef public object lock, wake, choose, loop_thread, unreported_failures
     cdef public Py_ssize_t batch_size, grow_to, buffer_limit, max_record, used
     cdef public long long max_count, record_limit, records, releases, next_number
     cdef public long flushing, transaction
@@ -242,7 +242,7 @@ cdef class Accumulator:
     @cython.locals(room=Py_ssize_t)
     cdef Batch _next_batch(self, PartitionQueue queue, Batch batch, Py_ssize_t estimate)
     cpdef Batch new_batch(self, PartitionQueue queue, Py_ssize_t room, bint force)
-    @cython.locals(alone=bint, used=Py_ssize_t, left=Py_ssize_t, room=Py_ssize_t)
+    @cython.locals(is_only_batch=bint, used=Py_ssize_t, available=Py_ssize_t, room=Py_ssize_t)
     cdef bytearray _allocate(self, Py_ssize_t size, Py_ssize_t charged, bint force)
     @cython.locals(filled=Py_ssize_t)
     cpdef bint make_room(self, Batch batch, Py_ssize_t size, bint force) except -1
@@ -250,13 +250,13 @@ cdef class Accumulator:
 
 cdef class SendPath:
     cdef public Accumulator _accumulator
-    cdef public bint _text_keys, _text_values, _ignore_keys
+    cdef public bint _accepts_text_keys, _accepts_text_values, _ignore_keys
 
-    @cython.locals(size=Py_ssize_t, sticky=bint, index=long, now=longlong, accumulator=Accumulator,
+    @cython.locals(size=Py_ssize_t, is_sticky=bint, index=long, now=longlong, accumulator=Accumulator,
                    queue=PartitionQueue)
-    cdef _try(self, TopicQueues queues, long transaction, value, key, partition, timestamp, callback)
+    cdef _try_fast_path(self, TopicQueues queues, long transaction, value, key, partition, timestamp, callback)
 
 
-@cython.locals(length=Py_ssize_t, whole=Py_ssize_t, i=Py_ssize_t, rest=Py_ssize_t, mask=ulonglong, m=ulonglong,
+@cython.locals(length=Py_ssize_t, aligned=Py_ssize_t, i=Py_ssize_t, tail=Py_ssize_t, mask=ulonglong, m=ulonglong,
                h=ulonglong, k=ulonglong)
 cpdef unsigned long long murmur2(bytes data)

@@ -1,17 +1,16 @@
 """The hot path of the producer: from `send` to the bytes of a batch.
 
-This module is plain Python, and Cython compiles it if a compiler is available at install time;
-`_append.pxd` has the C types. It uses only features that behave alike in both forms: no closures,
-no generators, no keyword-only arguments.
+This module is plain Python. If a compiler is available at install time, Cython compiles it;
+`_append.pxd` has the C types. It uses only features that behave identically in both forms: no
+closures, no generators, no keyword-only arguments.
 
-It is long because its classes use each other's C types: batches, futures, queues, the accumulator
-and `send`. A compiled module that uses the C types of another cannot be imported if the other is
-not compiled, and the compilation of each module is optional. Code without C types is in
-`callbacks.py` and `copying.py`.
+The module is long because its classes use each other's C types. A compiled module that uses the C
+types of another cannot be imported if the other is not compiled, and the compilation of each module
+is optional. Code without C types is in `callbacks.py` and `copying.py`.
 
 `Accumulator.lock` guards the queues, their batches until the sender drains them, and `used`. User
-threads append; the sender drains, completes and frees. A drained batch belongs to the sender alone
-until its outcome is set under the lock.
+threads append; the sender drains and completes batches and frees their memory. Only the sender uses
+a drained batch, until its outcome is set under the lock.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ else:
         from kavka.common import plain_cython as cython
 
 HEADER_SIZE = 61
-SMALLEST = 1024
-CLASSES = 15
+SMALLEST_BUFFER = 1024
+SIZE_CLASSES = 15
 FIRST_BUFFER = 16 * 1024
 MAX_POOL = 16 * 1024 * 1024
 # The maximum size of a record without its key, value and headers.
 RECORD_OVERHEAD = 36
 # The maximum growth of a record when its deltas and its length are rewritten.
 MAX_GROWTH = 20
-SMALL = 2048
+SMALL_VARINT_LIMIT = 2048
 
 # Constructs a named tuple faster than the tuple's constructor.
 make_tuple = tuple.__new__
@@ -59,11 +58,11 @@ def is_compiled() -> bool:
 
 
 class BufferPool:
-    """Buffers of completed batches, for new batches. Allocating from the system costs more than
-    filling a buffer.
+    """Owns the buffers of completed batches until new batches reuse them. Allocating a buffer costs
+    more than filling it.
 
-    Pooled buffers have 1, 2, 4, 8 … KB. `cached` is their total size, at most `limit`. Only under
-    the accumulator's lock.
+    Pooled buffers have 1, 2, 4, 8 … KB. `cached` is their total size, at most `limit`. Call it only
+    under the accumulator's lock.
     """
 
     __slots__ = ("cached", "classes", "limit")
@@ -71,25 +70,26 @@ class BufferPool:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.cached = 0
-        self.classes: list[list[bytearray]] = [[] for _ in range(CLASSES)]
+        self.classes: list[list[bytearray]] = [[] for _ in range(SIZE_CLASSES)]
 
     def capacity(self, size: int) -> int:
-        """The smallest pooled size of at least `size` bytes, or `size` if there is none."""
+        """The smallest pooled size of at least `size` bytes, or `size` if no pooled size is large
+        enough."""
         index = 0
-        room = SMALLEST
-        while room < size and index < CLASSES:
+        room = SMALLEST_BUFFER
+        while room < size and index < SIZE_CLASSES:
             room <<= 1
             index += 1
-        return room if index < CLASSES else size
+        return room if index < SIZE_CLASSES else size
 
     def take(self, size: int) -> bytearray:
-        """A buffer of `size` bytes with arbitrary content."""
+        """Return a buffer of `size` bytes with arbitrary content."""
         index = 0
-        room = SMALLEST
-        while room < size and index < CLASSES:
+        room = SMALLEST_BUFFER
+        while room < size and index < SIZE_CLASSES:
             room <<= 1
             index += 1
-        if index < CLASSES and room == size:
+        if index < SIZE_CLASSES and room == size:
             free = self.classes[index]
             if free:
                 self.cached -= size
@@ -97,8 +97,8 @@ class BufferPool:
         return bytearray(size)
 
     def trim(self, excess: int) -> None:
-        """Free at least `excess` bytes, or all, the largest buffers first."""
-        index = CLASSES
+        """Free the largest buffers first, until `excess` bytes are free or the pool is empty."""
+        index = SIZE_CLASSES
         while index > 0 and excess > 0:
             index -= 1
             free = self.classes[index]
@@ -107,80 +107,57 @@ class BufferPool:
                 self.cached -= size
                 excess -= size
 
-    def give(self, buffer: bytearray) -> None:
-        """Return a buffer that has no user and no view."""
+    def put(self, buffer: bytearray) -> None:
+        """Return a buffer to the pool. No batch and no view may refer to it."""
         size = len(buffer)
         if self.cached + size > self.limit:
             return
         index = 0
-        room = SMALLEST
-        while room < size and index < CLASSES:
+        room = SMALLEST_BUFFER
+        while room < size and index < SIZE_CLASSES:
             room <<= 1
             index += 1
-        if room == size and index < CLASSES:
+        if room == size and index < SIZE_CLASSES:
             self.cached += size
             self.classes[index].append(buffer)
 
 
 class Batch:
-    """Records for one partition: the first `size` bytes of `body`, with 61 bytes reserved for the
-    header.
+    """Records for one partition. The first `size` bytes of `body` are used, of which 61 bytes are
+    reserved for the header.
 
-    A batch is open for records until it is full or drained. Then it is sent, perhaps several times.
-    Then it is done, with offsets or with an error. If the broker refuses it as too large, it is
-    split: `parts` has (index of the first record, batch), and each record has the outcome of its
-    part.
+    A batch accepts records until it is full or drained. It is sent one or several times, and is
+    done when it has offsets or an error. If the broker rejects it as too large, it is split:
+    `parts` has (index of the first record, batch), and each record has the outcome of its part.
     """
 
     __slots__ = (
-        "attempts",
-        "base_offset",
-        "base_sequence",
-        "base_timestamp",
-        "body",
-        "charged",
-        "codec",
-        "count",
-        "created",
-        "data",
-        "done",
-        "entries",
-        "error",
-        "first",
-        "in_flight",
-        "log_append_time",
-        "max_timestamp",
-        "number",
-        "parts",
-        "producer_epoch",
-        "producer_id",
-        "queue",
-        "record_errors",
-        "seen",
-        "signed",
-        "size",
-        "waiters",
-    )
+        "attempts", "base_offset", "base_sequence", "base_timestamp", "body", "charged", "codec",
+        "count", "created", "data", "done", "encoded_identity", "entries", "error", "first",
+        "in_flight", "log_append_time", "max_timestamp", "number", "parts", "producer_epoch",
+        "producer_id", "queue", "record_errors", "reported_failures", "size", "waiters",
+    )  # fmt: skip
 
     def __init__(self, queue: PartitionQueue, number: int, body: Any) -> None:
         self.queue = queue
-        # Batches are ordered by number, and the parts of a batch by the index of the first record.
+        # Batches are ordered by `number`, and the parts of a batch by `first`, the index of their
+        # first record.
         self.number = number
         self.first = 0
         self.created = monotonic()
         self.body: Any = body
         self.size = HEADER_SIZE
         self.charged = 0
-        # The codec of a batch that `send_batch` copied whole; otherwise -1.
+        # The codec of a batch that `send_batch` copied unchanged; otherwise -1.
         self.codec = -1
         self.count = 0
         self.base_timestamp = 0
         self.max_timestamp = -1
         self.attempts = 0
         self.in_flight = False
-        # The encoded batch, and the producer id, epoch and sequence in it.
+        # The encoded batch, and the producer id, epoch and sequence in its header.
         self.data: Any = None
-        self.signed: Any = None
+        self.encoded_identity: Any = None
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
@@ -189,81 +166,84 @@ class Batch:
         self.log_append_time = -1
         self.error: KafkaError | None = None
         self.record_errors: dict[int, KafkaError] | None = None
-        # The number of failures that a callback or a reader of a future has seen.
-        self.seen = 0
+        # The number of records whose error was passed to a callback or read from a future.
+        self.reported_failures = 0
         # Alternating futures and callbacks.
         self.entries: Any = None
         self.waiters: Any = None
         self.parts: Any = None
 
     def __del__(self) -> None:
-        # No future of the batch is left.
-        if self.error is not None and self.seen < self.count:
+        # No future refers to the batch any more, so the program cannot read the errors.
+        if self.error is not None and self.reported_failures < self.count:
             queue = self.queue
-            queue.owner.unseen.append((queue.topic, queue.partition, self.error, self.count - self.seen))
+            queue.owner.unreported_failures.append(
+                (queue.topic, queue.partition, self.error, self.count - self.reported_failures)
+            )
 
     def append(self, timestamp: int, key: Any, value: Any, headers: bytes) -> int:
-        """Append a record and return its size. Key and value are bytes or None; `headers` is
-        encoded with its count. The caller has made room."""
+        """Append a record and return its size. Key and value are bytes or None; `headers` are
+        encoded with their count. The caller ensures that `body` has room."""
         index = self.count
         if index == 0:
             self.base_timestamp = timestamp
         delta = timestamp - self.base_timestamp
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
-        before = self.size
+        start = self.size
         if cython.compiled:
-            self.size = write_record(self.body, before, delta, index, key, value, headers)  # type: ignore[name-defined]  # noqa: F821
+            self.size = write_record(self.body, start, delta, index, key, value, headers)  # type: ignore[name-defined]  # noqa: F821
         else:
             parts = [
                 b"\x00",
-                SMALL_VARINTS[delta] if 0 <= delta < SMALL else encode_varint(delta),
-                SMALL_VARINTS[index] if index < SMALL else encode_varint(index),
+                SMALL_VARINTS[delta] if 0 <= delta < SMALL_VARINT_LIMIT else encode_varint(delta),
+                SMALL_VARINTS[index] if index < SMALL_VARINT_LIMIT else encode_varint(index),
             ]
             if key is None:
                 parts.append(b"\x01")
             else:
                 length = len(key)
-                parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+                parts.append(SMALL_VARINTS[length] if length < SMALL_VARINT_LIMIT else encode_varint(length))
                 parts.append(key)
             if value is None:
                 parts.append(b"\x01")
             else:
                 length = len(value)
-                parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+                parts.append(SMALL_VARINTS[length] if length < SMALL_VARINT_LIMIT else encode_varint(length))
                 parts.append(value)
             parts.append(headers)
             length = sum(map(len, parts))
-            parts.insert(0, SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+            parts.insert(0, SMALL_VARINTS[length] if length < SMALL_VARINT_LIMIT else encode_varint(length))
             data = b"".join(parts)
-            self.size = after = before + len(data)
-            self.body[before:after] = data
+            self.size = end = start + len(data)
+            self.body[start:end] = data
         self.count = index + 1
-        return self.size - before
+        return self.size - start
 
     def append_records(
         self, body: Any, count: int, base_offset: int, first: int, end: int, base_timestamp: int, append_time: int
     ) -> int:
         """Append records of another batch with new deltas. `body` has `count` records; those with
-        offsets from `first` up to, not including, `end` are copied. `append_time` is the timestamp
-        of all of them, unless it is -1. Returns the number of copied records. Raises ValueError and
-        appends nothing if `body` is invalid. The caller has made room."""
+        offsets from `first` up to, but not including, `end` are copied. `append_time` is the
+        timestamp of all of them, unless it is -1. Returns the number of copied records. Raises
+        ValueError and appends nothing if `body` is invalid. The caller ensures that there is room.
+        """
         if cython.compiled:
             return write_records(self, body, count, base_offset, first, end, base_timestamp, append_time)  # type: ignore[name-defined,no-any-return]  # noqa: F821
         else:
-            data, done, self.base_timestamp, self.max_timestamp = copied_records(
+            data, copied, self.base_timestamp, self.max_timestamp = copied_records(
                 bytes(body), count, base_offset, first, end, base_timestamp, append_time,
                 self.count, self.base_timestamp, self.max_timestamp,
             )  # fmt: skip
-            before = self.size
-            self.size = after = before + len(data)
-            self.body[before:after] = data
-            self.count += done
-            return done
+            start = self.size
+            self.size = end_position = start + len(data)
+            self.body[start:end_position] = data
+            self.count += copied
+            return copied
 
     def add_waiter(self, waiter: Callable[[], object]) -> bool:
-        """Have `waiter()` called when the batch is done or split. False if it is already. Only
-        under the lock."""
+        """Call `waiter()` when the batch is done or split. Returns False if it already is. Call it
+        only under the lock."""
         if self.done or self.parts is not None:
             return False
         if self.waiters is None:
@@ -272,16 +252,17 @@ class Batch:
         return True
 
 
-# The garbage collector need not track it: it refers only to its batch, which drops its futures when
-# it is done.
+# The garbage collector does not need to track futures: a future refers only to its batch, and the
+# batch drops its futures when it is done.
 @cython.no_gc
 @cython.freelist(256)
 @cython.cclass
 class RecordFuture:
-    """The outcome of one `send`. It holds no state but its place in the batch.
+    """The outcome of one `send`. Its state is the record's index in a batch, which has the outcome.
 
-    `get(timeout)` waits and returns RecordMetadata, or raises. Callbacks run in the producer's I/O
-    thread, or at once if the outcome is known. The future can be awaited in any event loop.
+    `get(timeout)` waits and returns RecordMetadata, or raises an error. Callbacks run in the
+    producer's I/O thread, or immediately if the outcome is known. The future can be awaited in any
+    event loop.
     """
 
     __slots__ = ("batch", "index", "key_size", "timestamp", "value_size")
@@ -308,7 +289,7 @@ class RecordFuture:
         return bool(self._current_batch().done)
 
     def metadata(self) -> RecordMetadata:
-        """Where the record is stored. Only once it is done without an error."""
+        """The metadata of the stored record. Valid only if the record is done without an error."""
         batch = self._current_batch()
         queue = batch.queue
         return make_tuple(
@@ -324,22 +305,22 @@ class RecordFuture:
         )
 
     def outcome(self) -> tuple[RecordMetadata, None] | tuple[None, KafkaError]:
-        """(metadata, None) or (None, exception). Only once it is done."""
+        """(metadata, None) or (None, exception). Valid only if the record is done."""
         error = self._error()
         return (self.metadata(), None) if error is None else (None, error)
 
     def _error(self) -> KafkaError | None:
-        """The error of a record that is done. Counts it as seen."""
+        """The error of a record that is done, or None. Counts the error as reported."""
         batch = self._current_batch()
         if batch.error is None:
             return None
-        batch.seen += 1
+        batch.reported_failures += 1
         if batch.record_errors is not None:
             return batch.record_errors.get(self.index, batch.error)
         return batch.error
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is done. False after `timeout` seconds."""
+        """Wait until the record is done. Returns False after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             batch = self._current_batch()
@@ -351,8 +332,8 @@ class RecordFuture:
                 )
             event = Event()
             with batch.queue.owner.lock:
-                waiting = batch.add_waiter(event.set)
-            if waiting and not event.wait(None if deadline is None else max(0.0, deadline - monotonic())):
+                is_registered = batch.add_waiter(event.set)
+            if is_registered and not event.wait(None if deadline is None else max(0.0, deadline - monotonic())):
                 return False
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
@@ -362,12 +343,12 @@ class RecordFuture:
             raise KafkaTimeout(f"the record was not acknowledged within {timeout} s")
         error = self._error()
         if error is not None:
-            # All records of the batch share the exception: their tracebacks must not add up in it.
+            # All records of the batch share the exception: its traceback must not grow.
             raise error.with_traceback(None)
         return self.metadata()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """As `get`, under the name in `concurrent.futures`."""
+        """Same as `get`; the name in `concurrent.futures`."""
         return self.get(timeout)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
@@ -383,11 +364,11 @@ class RecordFuture:
         batch = self._current_batch()
         if not batch.done or batch.error is None:
             return False
-        batch.seen += 1
+        batch.reported_failures += 1
         return True
 
     def on_done(self, callback: Callback) -> RecordFuture:
-        """Call `callback(metadata, exception)`; one of the two is None."""
+        """Call `callback(metadata, exception)` when the record is done. One of the two is None."""
         batch = self._current_batch()
         if not batch.done:
             with batch.queue.owner.lock:
@@ -411,7 +392,7 @@ class RecordFuture:
         return self.on_done(OnError(callback))
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> RecordFuture:
-        """Call `callback(future)` in either case."""
+        """Call `callback(future)` when the record is done."""
         return self.on_done(OnEither(callback, self))
 
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
@@ -419,8 +400,8 @@ class RecordFuture:
 
 
 def call_back(entries: list[Any], on_error: Any) -> None:
-    """Run the callbacks of a completed batch. `entries` alternates futures and callbacks in the
-    order of the records. An exception goes to `on_error`, and the next callback runs."""
+    """Run the callbacks of a completed batch. `entries` alternates futures and callbacks, in the
+    order of the records. An exception is passed to `on_error`, and the next callback runs."""
     i = 0
     count = len(entries)
     while i < count:
@@ -438,32 +419,17 @@ def call_back(entries: list[Any], on_error: Any) -> None:
 
 
 class PartitionQueue:
-    """The pending batches of one partition, the oldest first; the last may be open (`tail`).
+    """Owns the pending batches of one partition, the oldest first. The last may be open (`tail`).
 
-    The fields from `leader` on belong to the sender; `sender.py` and `sequences.py` describe them.
+    The fields from `leader` on belong to the sender; `sequences.py` describes them.
     """
 
     __slots__ = (
-        "batches",
-        "codec",
-        "in_flight",
-        "in_transaction",
-        "last_acked_offset",
-        "last_acked_sequence",
-        "leader",
-        "level",
-        "next_sequence",
-        "owner",
-        "partition",
-        "producer_epoch",
-        "producer_id",
-        "retry_at",
-        "room",
-        "tail",
-        "target",
-        "topic",
+        "batches", "codec", "in_flight", "in_transaction", "last_acked_offset",
+        "last_acked_sequence", "leader", "level", "next_sequence", "owner", "partition",
+        "producer_epoch", "producer_id", "retry_at", "room", "tail", "target", "topic",
         "unresolved",
-    )
+    )  # fmt: skip
 
     def __init__(self, owner: Accumulator, topic: str, partition: int) -> None:
         self.owner = owner
@@ -471,7 +437,7 @@ class PartitionQueue:
         self.partition = partition
         self.batches: deque[Batch] = deque()
         self.tail: Any = None
-        # The size of the last completed batch: the next batch gets a buffer of this size.
+        # The size of the last completed batch, which is the buffer size of the next batch.
         self.room = 0
         self.target = owner.batch_size
         self.in_transaction = 0
@@ -503,49 +469,30 @@ class TopicQueues:
 
 
 class Accumulator:
-    """All batches without an outcome (`incomplete`), and the memory that they use.
+    """Owns all batches without an outcome (`incomplete`), and their memory.
 
-    An append calls `wake`, from any thread, when the sender has work and does not know it; `awake`
-    is set until the sender runs. `pending` has the queues with batches to send. `choose(topic)`
-    picks the next sticky partition.
+    An append calls `wake`, from any thread, when the sender has work and was not woken yet; `awake`
+    is set from then until the sender runs. `pending` has the queues with batches to send.
+    `choose(topic)` returns the next sticky partition.
 
-    `transaction` is the number of the open transaction, -1 while a transactional producer has none,
-    and 0 for other producers. It changes under the lock. Every append names the transaction of its
-    record, so no record gets into a transaction that began after the call of `send`. `topics` has
-    the topics that `SendPath` may use without further checks; the dict is replaced, never modified.
+    `transaction` is the number of the open transaction, -1 while a transactional producer has no
+    open transaction, and 0 for other producers. It changes under the lock. Every append passes the
+    transaction of its record, so no record is added to a transaction that began after the call of
+    `send`. `topics` has the topics that `SendPath` may use without further checks; the dict is
+    replaced, never modified.
 
-    `used` is the memory of the batches' buffers, filled or not. Together with the pool it stays
-    below `buffer_limit`, except for a single batch that is larger than the whole buffer and the
-    parts of a split batch. A batch starts with a small buffer that doubles when it is full, so that
-    many partitions with one record each need little memory.
+    `used` is the memory of the batches' buffers, filled or not. Together with the pool it does not
+    exceed `buffer_limit`, except for a single batch that is larger than the limit and the parts of
+    a split batch. A batch starts with a small buffer that doubles when it is full, so that many
+    partitions with one record each need little memory.
     """
 
     __slots__ = (
-        "awake",
-        "batch_size",
-        "buffer_limit",
-        "choose",
-        "closed",
-        "flushing",
-        "grow_to",
-        "incomplete",
-        "lock",
-        "loop_thread",
-        "max_count",
-        "max_record",
-        "next_number",
-        "pending",
-        "pool",
-        "record_limit",
-        "records",
-        "releases",
-        "room_waiters",
-        "topics",
-        "transaction",
-        "unseen",
-        "used",
-        "wake",
-    )
+        "awake", "batch_size", "buffer_limit", "choose", "closed", "flushing", "grow_to",
+        "incomplete", "lock", "loop_thread", "max_count", "max_record", "next_number", "pending",
+        "pool", "record_limit", "records", "releases", "room_waiters", "topics", "transaction",
+        "unreported_failures", "used", "wake",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -574,10 +521,10 @@ class Accumulator:
         self.closed = False
         self.transaction = 0
         self.topics: dict[str, TopicQueues] = {}
-        # Failures that the program has not seen; see `failures.py`.
-        self.unseen: deque[Any] = deque()
+        # Failures that were not reported to the program; see `failures.py`.
+        self.unreported_failures: deque[Any] = deque()
         self.used = 0
-        # Counts the events after which a waiter for room has to try again.
+        # Counts the events after which a waiter for room must try again.
         self.releases = 0
         self.records = 0
         self.next_number = 0
@@ -655,9 +602,9 @@ class Accumulator:
         base_timestamp: int,
         append_time: int,
     ) -> tuple[Batch, int, int] | None:
-        """As `append`, for records of another batch (`Batch.append_records`). They all go into one
-        batch, also if they are larger than the whole buffer. Returns (batch, index of the first
-        record, record count)."""
+        """Like `append`, for records of another batch (`Batch.append_records`). All of them are
+        appended to the same batch, even if they exceed `buffer_limit`. Returns (batch, index of the
+        first record, record count)."""
         estimate = len(body) + MAX_GROWTH * count
         wake = False
         lock = self.lock
@@ -680,25 +627,25 @@ class Accumulator:
                 return None
             index = batch.count
             try:
-                done = batch.append_records(body, count, base_offset, first, end, base_timestamp, append_time)
+                copied = batch.append_records(body, count, base_offset, first, end, base_timestamp, append_time)
             finally:
                 if batch.count == 0:
-                    # A new batch without records: `body` had none in the range, or is invalid.
+                    # The batch is new and empty: `body` is invalid or has no record in the range.
                     queue.batches.remove(batch)
                     queue.tail = None
                     self.incomplete.pop(batch, None)
                     self.used -= batch.charged
                     if not queue.batches:
                         self.pending.pop(queue, None)
-            self.records += done
-            wake = done > 0 and not self.awake
+            self.records += copied
+            wake = copied > 0 and not self.awake
             if wake:
                 self.awake = True
         finally:
             lock.release()
         if wake:
             self.wake()
-        return batch, index, done
+        return batch, index, copied
 
     def append_batch(
         self,
@@ -710,8 +657,9 @@ class Accumulator:
         base_timestamp: int,
         max_timestamp: int,
     ) -> Batch | None:
-        """Queue a complete batch; `body` has room for its header. It takes no more records. Returns
-        None as `append` does. A batch larger than the whole buffer is accepted if it is alone."""
+        """Queue a complete batch, to which no more records are appended. `body` has room for its
+        header. Returns None in the same cases as `append`. A batch larger than `buffer_limit` is
+        accepted if there is no other batch."""
         size = len(body)
         wake = False
         lock = self.lock
@@ -744,8 +692,8 @@ class Accumulator:
 
     def _next_batch(self, queue: PartitionQueue, batch: Batch | None, estimate: int) -> Batch | None:
         """The open batch if it may grow, otherwise a new one with room for `estimate` bytes, or
-        None if there is no memory. A batch grows beyond its target while earlier batches wait for
-        the broker: one large batch costs less than many small ones."""
+        None if there is no memory. A batch grows beyond its target while earlier batches are
+        pending, since one large batch costs less than many small ones."""
         if (
             batch is not None
             and batch.count < self.max_count
@@ -764,7 +712,7 @@ class Accumulator:
         return batch
 
     def new_batch(self, queue: PartitionQueue, room: int, force: bool) -> Batch | None:
-        """None if there is no memory, unless `force`."""
+        """Create a batch. Returns None if there is no memory, unless `force` is set."""
         body = self._allocate(room, 0, force)
         if body is None:
             return None
@@ -775,17 +723,18 @@ class Accumulator:
         return batch
 
     def _allocate(self, size: int, charged: int, force: bool) -> bytearray | None:
-        """A buffer of at least `size` bytes that replaces one of `charged` bytes. None if
-        `buffer_limit` does not allow it, unless `force` or there is no other batch."""
-        alone = self.used == 0
+        """Return a buffer of at least `size` bytes that replaces one of `charged` bytes. None if it
+        would exceed `buffer_limit`, unless `force` is set or there is no other batch."""
+        is_only_batch = self.used == 0
         used = self.used - charged
-        left = self.buffer_limit - used
+        available = self.buffer_limit - used
         room = self.pool.capacity(size)
-        if room > left:
-            if left >= size:
-                # Take all that is left: growing record by record would copy the batch each time.
-                room = left
-            elif alone or force:
+        if room > available:
+            if available >= size:
+                # Take all available memory: growing record by record would copy the batch each
+                # time.
+                room = available
+            elif is_only_batch or force:
                 room = size
             else:
                 return None
@@ -796,20 +745,21 @@ class Accumulator:
         return body
 
     def make_room(self, batch: Batch, size: int, force: bool) -> bool:
-        """Move the batch to a larger buffer. False if there is no memory, unless `force`."""
-        old = batch.body
+        """Move the batch to a larger buffer. Returns False if there is no memory, unless `force` is
+        set."""
+        previous_body = batch.body
         body = self._allocate(size, batch.charged, force)
         if body is None:
             return False
         filled = batch.size
         if cython.compiled:
-            copy_bytes(body, old, filled)  # type: ignore[name-defined]  # noqa: F821
+            copy_bytes(body, previous_body, filled)  # type: ignore[name-defined]  # noqa: F821
         else:
-            body[:filled] = memoryview(old)[:filled]
+            body[:filled] = memoryview(previous_body)[:filled]
         batch.body = body
         batch.charged = len(body)
-        if self.used + self.pool.cached + len(old) <= self.buffer_limit:
-            self.pool.give(old)
+        if self.used + self.pool.cached + len(previous_body) <= self.buffer_limit:
+            self.pool.put(previous_body)
         return True
 
 
@@ -825,8 +775,8 @@ class SendPath:
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
-        self._text_keys = True
-        self._text_values = True
+        self._accepts_text_keys = True
+        self._accepts_text_values = True
         self._ignore_keys = False
 
     def send(
@@ -839,22 +789,23 @@ class SendPath:
         headers: Headers | None = None,
         callback: Callback | None = None,
     ) -> RecordFuture:
-        """Send a record. Returns at once, unless it has to wait for metadata or for room.
+        """Send a record. Blocks only while metadata is missing or the buffer is full.
 
         `callback(metadata, exception)` runs in the producer's I/O thread, in the order of the
-        records of a partition. A ProducerRecord in place of the topic is a complete record.
+        records of a partition. `topic` may be a ProducerRecord, which replaces all other arguments
+        but `callback`.
         """
         accumulator = self._accumulator
-        # The record belongs to the current transaction, however long the rest takes.
+        # The record belongs to the transaction that is open now, even if this call blocks.
         transaction = accumulator.transaction
         queues = accumulator.topics.get(topic) if type(topic) is str else None
         if queues is not None and headers is None:
-            future = self._try(queues, transaction, value, key, partition, timestamp, callback)
+            future = self._try_fast_path(queues, transaction, value, key, partition, timestamp, callback)
             if future is not None:
                 return future
-        return self._send_slowly(transaction, topic, value, key, partition, timestamp, headers, callback)
+        return self._send_slow_path(transaction, topic, value, key, partition, timestamp, headers, callback)
 
-    def _send_slowly(
+    def _send_slow_path(
         self,
         transaction: int,
         topic: Any,
@@ -870,15 +821,15 @@ class SendPath:
     def try_send(
         self, topic: Any, value: Any, key: Any, partition: Any, timestamp: Any, headers: Any, callback: Any
     ) -> RecordFuture | None:
-        """The fast path only: a RecordFuture, or None if the record needs the slow path."""
+        """Use only the fast path. Returns None if the record requires the slow path."""
         accumulator = self._accumulator
         transaction = accumulator.transaction
         queues = accumulator.topics.get(topic) if type(topic) is str else None
         if queues is None or headers is not None:
             return None
-        return self._try(queues, transaction, value, key, partition, timestamp, callback)
+        return self._try_fast_path(queues, transaction, value, key, partition, timestamp, callback)
 
-    def _try(
+    def _try_fast_path(
         self,
         queues: TopicQueues,
         transaction: int,
@@ -890,13 +841,13 @@ class SendPath:
     ) -> RecordFuture | None:
         if value is None or type(value) is bytes:
             pass
-        elif type(value) is str and self._text_values:
+        elif type(value) is str and self._accepts_text_values:
             value = value.encode()
         else:
             return None
         if key is None or type(key) is bytes:
             pass
-        elif type(key) is str and self._text_keys:
+        elif type(key) is str and self._accepts_text_keys:
             key = key.encode()
         else:
             return None
@@ -908,11 +859,11 @@ class SendPath:
             size += len(value)
         if size > accumulator.max_record or size > accumulator.buffer_limit:
             return None
-        sticky = False
+        is_sticky = False
         if partition is None:
             if key is None or self._ignore_keys:
                 index = queues.sticky
-                sticky = True
+                is_sticky = True
             else:
                 index = (murmur2(key) & 0x7FFFFFFF) % queues.count
         elif type(partition) is int and 0 <= partition < queues.count:
@@ -921,7 +872,7 @@ class SendPath:
             return None
         queue = queues.queues[index]
         if queue.in_transaction != transaction:
-            # The partition has to be added to the transaction first.
+            # The slow path adds the partition to the transaction first.
             return None
         if timestamp is None:
             now = int(wall_clock() * 1000)
@@ -930,7 +881,7 @@ class SendPath:
         else:
             return None
         future = accumulator.append(queue, transaction, now, key, value, b"\x00", callback)
-        if sticky and future is not None and queues.count > 1:
+        if is_sticky and future is not None and queues.count > 1:
             queues.sticky_bytes += size
             if queues.sticky_bytes >= accumulator.batch_size:
                 queues.sticky_bytes = 0
@@ -939,14 +890,14 @@ class SendPath:
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of keys (32 bits, unsigned here), as Java computes it."""
+    """Kafka's hash of keys: 32 bits, unsigned here and signed in Java."""
     length = len(data)
     mask = 0xFFFFFFFF
     m = 0x5BD1E995
     h = (0x9747B28C ^ length) & mask
-    whole = length & ~3
+    aligned = length & ~3
     i = 0
-    while i < whole:
+    while i < aligned:
         k = data[i] | data[i + 1] << 8 | data[i + 2] << 16 | data[i + 3] << 24
         k = k * m & mask
         k ^= k >> 24
@@ -954,13 +905,13 @@ def murmur2(data: bytes) -> int:
         h = h * m & mask
         h ^= k
         i += 4
-    rest = length - whole
-    if rest == 3:
-        h ^= data[whole + 2] << 16
-    if rest >= 2:
-        h ^= data[whole + 1] << 8
-    if rest >= 1:
-        h ^= data[whole]
+    tail = length - aligned
+    if tail == 3:
+        h ^= data[aligned + 2] << 16
+    if tail >= 2:
+        h ^= data[aligned + 1] << 8
+    if tail >= 1:
+        h ^= data[aligned]
         h = h * m & mask
     h ^= h >> 13
     h = h * m & mask

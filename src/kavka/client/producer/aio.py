@@ -29,9 +29,9 @@ class Producer(Generic[K, V]):
             future = await producer.send("orders", key="k1", value="v1")
             print((await future).offset)
 
-    Without `async with`: `await producer.start()`, and `await producer.close()` at the end. A
-    producer that is dropped without `close` gives a ResourceWarning and closes in the background
-    if its loop still runs.
+    Without `async with`, call `await producer.start()` and `await producer.close()`. A producer
+    that is dropped without `close` issues a ResourceWarning and closes in the background while its
+    loop runs.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerSettings[K, V]]) -> None:
@@ -48,7 +48,8 @@ class Producer(Generic[K, V]):
         return self
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records and close; after `timeout` seconds the rest fails."""
+        """Send the remaining records and close. Records that are not sent within `timeout` seconds
+        fail."""
         if not self._core.closed:
             await self._core.close(timeout)
 
@@ -78,8 +79,8 @@ class Producer(Generic[K, V]):
         headers: Headers | None = None,
         callback: Callback | None = None,
     ) -> RecordFuture:
-        """Send a record; waits for metadata and for room in the buffer if necessary. Awaiting the
-        returned future waits for the acknowledgement."""
+        """Send a record. Waits only while metadata is missing or the buffer is full. Await the
+        returned future to wait for the acknowledgement."""
         transaction = self._core.accumulator.transaction
         future = self._try_send(topic, value, key, partition, timestamp, headers, callback)
         if future is None:
@@ -133,7 +134,7 @@ class Producer(Generic[K, V]):
                 await room.wait()
 
     async def flush(self) -> None:
-        """Wait until every record sent before has an outcome."""
+        """Wait until all records of earlier `send` calls have an outcome."""
         await self._core.flush()
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
@@ -178,7 +179,7 @@ class Producer(Generic[K, V]):
     def _transactions(self) -> Transactions:
         if self._core.closed:
             raise ClientClosed("the producer is closed")
-        return self._core.need_transactions()
+        return self._core.require_transactions()
 
     def _limit(self, timeout: float | None) -> float:
         return self._max_block if timeout is None else timeout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,40 +14,35 @@ if TYPE_CHECKING:
     from kavka.common.errors import KafkaError
 
 
+@dataclass(slots=True, eq=False)
 class OnSuccess:
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[RecordMetadata], object]) -> None:
-        self.callback = callback
+    callback: Callable[[RecordMetadata], object]
 
     def __call__(self, metadata: RecordMetadata | None, error: KafkaError | None) -> None:
         if metadata is not None:
             self.callback(metadata)
 
 
+@dataclass(slots=True, eq=False)
 class OnError:
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[KafkaError], object]) -> None:
-        self.callback = callback
+    callback: Callable[[KafkaError], object]
 
     def __call__(self, metadata: RecordMetadata | None, error: KafkaError | None) -> None:
         if error is not None:
             self.callback(error)
 
 
+@dataclass(slots=True, eq=False)
 class OnEither:
-    __slots__ = ("callback", "future")
-
-    def __init__(self, callback: Callable[[RecordFuture], object], future: RecordFuture) -> None:
-        self.callback = callback
-        self.future = future
+    callback: Callable[[RecordFuture], object]
+    future: RecordFuture
 
     def __call__(self, metadata: RecordMetadata | None, error: KafkaError | None) -> None:
         self.callback(self.future)
 
 
 async def outcome_of(future: RecordFuture) -> RecordMetadata:
+    """Wait for the record's outcome in the running loop."""
     loop = asyncio.get_running_loop()
     while True:
         batch = future._current_batch()
@@ -55,23 +51,21 @@ async def outcome_of(future: RecordFuture) -> RecordMetadata:
         waiter: asyncio.Future[None] = loop.create_future()
         notify = _Notify(loop, waiter)
         with batch.queue.owner.lock:
-            waiting = batch.add_waiter(notify)
-        if waiting:
+            is_registered = batch.add_waiter(notify)
+        if is_registered:
             await waiter
 
 
+@dataclass(slots=True, eq=False)
 class _Notify:
     """Wakes a coroutine. Any thread may call it."""
 
-    __slots__ = ("loop", "waiter")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-        self.loop = loop
-        self.waiter = waiter
+    loop: asyncio.AbstractEventLoop
+    waiter: asyncio.Future[None]
 
     def __call__(self) -> None:
-        # The loop may have ended. Then no coroutine waits on it, and the other waiters of the batch
-        # still have to be called.
+        # The loop may be closed. Then no coroutine waits on it, and the caller must still call the
+        # other waiters of the batch.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._set)
 

@@ -1,5 +1,5 @@
-"""Completes batches: sets their outcome, runs callbacks, frees memory, splits batches that are too
-large."""
+"""Completes batches: sets their outcome, runs callbacks and frees memory. Also splits batches that
+are too large."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kavka.client.producer.encoding import encoded_headers, records_of
 
 logger = logging.getLogger(__name__)
 
-# Threads that wait for room are woken when this fraction of the buffer is free, not per batch.
+# Threads that wait for room are woken when 1/32 of the buffer is free, not after each batch.
 ROOM_FRACTION = 32
 
 
 class Completion:
-    """Sets the outcome of batches and runs user callbacks in order. Only the loop may call it. An
-    exception of a callback is logged."""
+    """Sets the outcome of batches and runs user callbacks in order. Logs exceptions of callbacks.
+    Only the loop may call it."""
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
@@ -33,8 +33,8 @@ class Completion:
         record_errors: Any = None,
         reuse: bool = False,
     ) -> None:
-        """Set the outcome. `reuse`: no view of the batch's buffer exists, so the pool may have
-        it."""
+        """Set the outcome. With `reuse`, no view of the batch's buffer exists, and it returns to
+        the pool."""
         accumulator = self._accumulator
         batch.data = None
         with accumulator.lock:
@@ -48,7 +48,7 @@ class Completion:
             accumulator.records -= batch.count
             batch.queue.room = batch.size
             if reuse and batch.body is not None:
-                accumulator.pool.give(batch.body)
+                accumulator.pool.put(batch.body)
             batch.body = None
             entries, batch.entries = batch.entries, None
             waiters, batch.waiters = batch.waiters, None
@@ -59,18 +59,18 @@ class Completion:
             call_back(entries, _on_callback_error)
 
     def shrink(self, batch: Batch, size: int) -> None:
-        """Free the uncompressed records after compression, and adapt the queue's batch size."""
+        """Free the uncompressed records after compression, and adapt the queue's target size."""
         accumulator = self._accumulator
         queue = batch.queue
         with accumulator.lock:
             ratio = (size - HEADER_SIZE) / max(1, batch.size - HEADER_SIZE)
-            # Batches are full at batch.size compressed bytes, estimated from earlier ratios.
+            # The target is the uncompressed size that yields about batch.size compressed bytes.
             estimate = accumulator.batch_size / max(ratio, 0.01) * 0.95
             target = (3 * queue.target + estimate) / 4
             queue.target = int(max(accumulator.batch_size, min(target, accumulator.grow_to)))
             accumulator.used += size - batch.charged
             batch.charged = size
-            accumulator.pool.give(batch.body)
+            accumulator.pool.put(batch.body)
             batch.body = None
             waiters = self._room_waiters()
         for waiter in waiters:
@@ -86,8 +86,8 @@ class Completion:
         return waiters
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Split into batches of at most `batch.size` or half the size, whichever is less. A part
-        has at least one record. Futures move to the parts with their records."""
+        """Split a batch into parts of at most `batch.size` bytes or half its size, whichever is
+        less. A part has at least one record. Futures move to the parts with their records."""
         accumulator = self._accumulator
         records = records_of(batch)
         uncompressed = sum(len(r.key or b"") + len(r.value or b"") + RECORD_OVERHEAD for r in records) + HEADER_SIZE
@@ -108,10 +108,10 @@ class Completion:
                     accumulator.make_room(part, part.size + size, True)
                 part.append(record.timestamp, record.key, record.value, headers)
             accumulator.used -= batch.charged
-            # The parts take the place of the batch, so that the oldest batches stay first.
-            before = accumulator.incomplete
+            # Insert the parts at the position of the batch, so that the oldest batches stay first.
+            previous = accumulator.incomplete
             accumulator.incomplete = {}
-            for other in before:
+            for other in previous:
                 if other is batch:
                     accumulator.incomplete.update((part, None) for _, part in parts)
                 elif not any(other is part for _, part in parts):
@@ -135,7 +135,7 @@ class Completion:
 
 def _on_callback_error(error: BaseException) -> None:
     if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-        # KeyboardInterrupt and the like end a program that runs the loop itself. They must not end
-        # the I/O thread, because the program would wait forever.
+        # Errors such as KeyboardInterrupt end a program that runs the loop in its main thread. They
+        # must not end the I/O thread, since the program would wait forever.
         raise error
     logger.error("A callback of the producer failed", exc_info=error)

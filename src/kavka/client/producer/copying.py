@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from kavka.records.varint import SMALL_VARINTS, decode_varint, encode_varint
 
-SMALL = len(SMALL_VARINTS)
+SMALL_VARINT_LIMIT = len(SMALL_VARINTS)
 
 
 def copied_records(
@@ -20,11 +20,11 @@ def copied_records(
     base: int,
     newest: int,
 ) -> tuple[bytes, int, int, int]:
-    """As `Batch.append_records`, for a batch with `index` records, base timestamp `base` and
+    """Like `Batch.append_records`, for a batch with `index` records, base timestamp `base` and
     maximum timestamp `newest`. Returns (bytes of the records, record count, base, newest)."""
     pos = 0
     size = len(body)
-    before = index
+    initial_count = index
     parts: list[bytes] = []
     try:
         for _ in range(count):
@@ -49,14 +49,14 @@ def copied_records(
             delta = timestamp - base
             fields = (
                 b"\x00",
-                SMALL_VARINTS[delta] if 0 <= delta < SMALL else encode_varint(delta),
-                SMALL_VARINTS[index] if index < SMALL else encode_varint(index),
+                SMALL_VARINTS[delta] if 0 <= delta < SMALL_VARINT_LIMIT else encode_varint(delta),
+                SMALL_VARINTS[index] if index < SMALL_VARINT_LIMIT else encode_varint(index),
                 body[at:stop],
             )
             length = sum(map(len, fields))
-            parts.append(SMALL_VARINTS[length] if length < SMALL else encode_varint(length))
+            parts.append(SMALL_VARINTS[length] if length < SMALL_VARINT_LIMIT else encode_varint(length))
             parts += fields
             index += 1
     except IndexError:
         raise ValueError("the batch ends before its last record") from None
-    return b"".join(parts), index - before, base, newest
+    return b"".join(parts), index - initial_count, base, newest

@@ -1,7 +1,8 @@
 """The core that the blocking producer (`producer.py`) and the asyncio producer (`aio.py`) share.
 
-`steps` is the slow path of `send`: everything that the fast path in `_append.py` does not handle.
-It is a generator that yields the conditions to wait for, and each producer waits in its own way.
+`steps` is the slow path of `send`, for everything that the fast path in `_append.py` does not
+handle. It is a generator that yields conditions; the blocking and the asyncio producer wait for
+them in different ways.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ from kavka.records.compression import CODEC_IDS, CODEC_NAMES, DEFAULT_LEVELS, GZ
 
 logger = logging.getLogger(__name__)
 
-_auto = AutoSerializer()
+_auto_serializer = AutoSerializer()
 
 
 @dataclass(slots=True)
 class WaitForTopic:
-    """`steps` waits for the metadata of this topic; with `newer`, for an update of it."""
+    """`steps` needs the metadata of this topic; with `newer`, metadata newer than the current."""
 
     topic: str
     timeout: float
@@ -76,18 +77,16 @@ class WaitForTopic:
 
 @dataclass(slots=True)
 class WaitForRoom:
-    """`steps` waits until the buffer may have room.
-
-    `releases` is the accumulator's count before the append that found no room.
-    """
+    """`steps` needs room in the buffer. `releases` is `Accumulator.releases` before the append that
+    found no room."""
 
     accumulator: Accumulator
     timeout: float
     releases: int
 
     def register(self, waiter: Callable[[], object]) -> bool:
-        """Have the waiter called when there may be room. False if the state changed since the
-        append, so that the caller has to try again at once."""
+        """Call the waiter when there may be room. Returns False if the state changed since the
+        append, so that the caller must try again immediately."""
         with self.accumulator.lock:
             if self.accumulator.closed or self.accumulator.releases != self.releases:
                 return False
@@ -101,8 +100,8 @@ Steps = Generator["WaitForTopic | WaitForRoom", Any, RecordFuture]
 class ProducerCore:
     """Owns the accumulator, the sender, the cluster client and the transactions of one producer.
 
-    User threads call `steps` and `batch_steps`; the loop calls everything else, unless a method
-    says otherwise.
+    User threads call `steps` and `batch_steps`. The loop calls everything else, except methods
+    that any thread may call according to their docstring.
     """
 
     def __init__(self, config: ClientConfig, cluster: Cluster | None = None) -> None:
@@ -132,7 +131,7 @@ class ProducerCore:
             next_sticky,
         )
         self.completion = Completion(self.accumulator)
-        self.failures = FailureLog(self.accumulator.unseen, config["transactional.id"] is not None)
+        self.failures = FailureLog(self.accumulator.unreported_failures, config["transactional.id"] is not None)
         self.cluster = cluster or Cluster(config, allow_auto_create=True)
         transactional = config["transactional.id"] is not None
         self.sequences = Sequences(transactional) if config["enable.idempotence"] else None
@@ -159,8 +158,8 @@ class ProducerCore:
             self.sender.request_producer_id = self._request_producer_id
         self.queues: dict[str, TopicQueues] = {}
         self._text = key_object is None and value_object is None
-        # The fast path takes bytes, and strings as UTF-8. User code, and serializers that refuse
-        # one of the two, need the slow path.
+        # The fast path accepts bytes, and strings as UTF-8. Interceptors, custom partitioners and
+        # other serializers require the slow path.
         self._allows_fast_path = (
             not self.interceptors
             and self._partitioner is None
@@ -173,9 +172,9 @@ class ProducerCore:
 
     def configure_path(self, path: SendPath) -> None:
         """Set up the fast path. The core keeps no reference to it: the blocking producer is a
-        SendPath, and a dropped producer must be collectable while its loop still runs."""
+        SendPath, and must be garbage collected after it was dropped, while its loop still runs."""
         path._ignore_keys = self._ignore_keys
-        path._text_keys = path._text_values = self._text
+        path._accepts_text_keys = path._accepts_text_values = self._text
 
     # --- start and stop, on the loop
 
@@ -191,8 +190,8 @@ class ProducerCore:
         return self._loop is not None and not self.closed
 
     def abandon(self) -> None:
-        """Close a producer that the program dropped, on its loop and without waiting. From any
-        thread."""
+        """Close a producer that the program dropped, on its loop and without waiting. Any thread
+        may call it."""
         loop = self._loop
         assert loop is not None
         if loop.is_closed():
@@ -206,8 +205,8 @@ class ProducerCore:
             self._closing = asyncio.ensure_future(self.close(None))
 
     async def close(self, timeout: float | None) -> None:
-        """Abort an open transaction, send the remaining records within `timeout`, and fail the
-        rest."""
+        """Abort an open transaction and send the remaining records. Records that are not sent
+        within `timeout` fail."""
         self.closed = True
         self.accumulator.topics = {}
         deadline = None if timeout is None else monotonic() + timeout
@@ -221,7 +220,7 @@ class ProducerCore:
                 "The producer was closed before all records were sent: %d records fail", self.accumulator.records
             )
         finally:
-            # Also if the closing task is cancelled: every record gets an outcome.
+            # Even if the closing task is cancelled, every record gets an outcome.
             await self._end()
 
     async def _end(self) -> None:
@@ -234,10 +233,10 @@ class ProducerCore:
         self.fail_all(ClientClosed("the producer was closed before the record was sent"))
         self.failures.report(final=True)
         self.interceptors.close()
-        closing = getattr(self._partitioner, "close", None)
-        if callable(closing):
+        close_partitioner = getattr(self._partitioner, "close", None)
+        if callable(close_partitioner):
             try:
-                closing()
+                close_partitioner()
             except Exception:
                 logger.exception("The partitioner's close failed")
 
@@ -280,8 +279,8 @@ class ProducerCore:
 
     def _compression(self, topic: str) -> tuple[int, int | None]:
         codec = CODEC_IDS[self.config["compression.type"]]
-        only = self.config["compressed.topics"]
-        if not codec or (only and topic not in only):
+        compressed_topics = self.config["compressed.topics"]
+        if not codec or (compressed_topics and topic not in compressed_topics):
             return 0, None
         if codec not in DEFAULT_LEVELS:
             return codec, None
@@ -290,11 +289,11 @@ class ProducerCore:
 
     def _update_fast_path(self) -> None:
         """Set the topics that `send` may use without further checks."""
-        usable = self._allows_fast_path and not self.closed and self.fatal is None
+        is_usable = self._allows_fast_path and not self.closed and self.fatal is None
         if self.transactions is not None:
-            usable = usable and self.transactions.state is State.IN_TRANSACTION
+            is_usable = is_usable and self.transactions.state is State.IN_TRANSACTION
         topics = self.cluster.topics
-        self.accumulator.topics = {name: q for name, q in self.queues.items() if name in topics} if usable else {}
+        self.accumulator.topics = {name: q for name, q in self.queues.items() if name in topics} if is_usable else {}
 
     def _transaction_state(self) -> None:
         assert self.transactions is not None
@@ -305,12 +304,12 @@ class ProducerCore:
             self.accumulator.transaction = self.transactions.number if is_open else -1
         self._update_fast_path()
         if not is_open:
-            # A `send` that waits for room must fail: its transaction takes no more records.
+            # A `send` that waits for room must fail, since its transaction is no longer open.
             self._wake_room_waiters()
 
-    def need_transactions(self) -> Transactions:
+    def require_transactions(self) -> Transactions:
         if self.transactions is None:
-            raise IllegalState("transactions need a transactional.id")
+            raise IllegalState("transactions require a transactional.id")
         return self.transactions
 
     # --- send
@@ -326,9 +325,10 @@ class ProducerCore:
         headers: Any,
         callback: Callback | None,
     ) -> Steps:
-        """`transaction` is `Accumulator.transaction` at the time of the call of `send`.
+        """Send a record. `transaction` is `Accumulator.transaction` at the time of the call of
+        `send`.
 
-        Raises errors of the call itself: a wrong argument, a value that cannot be serialised, a
+        Raises errors of the call itself: an invalid argument, a value that cannot be serialized, a
         closed producer, a transaction that ended meanwhile. Errors of the cluster and a full buffer
         are the future's outcome.
         """
@@ -370,7 +370,7 @@ class ProducerCore:
     def batch_steps(
         self, transaction: int, topic: str, partition: int, data: Buffer, first: int, end: int
     ) -> Generator[WaitForTopic | WaitForRoom, Any, BatchFuture]:
-        """As `steps`, for the records of a fetched batch (`send_batch.py`). Raises every error."""
+        """Like `steps`, for the records of a fetched batch (`send_batch.py`). Raises all errors."""
         if self.closed:
             raise ClientClosed("the producer is closed")
         if self.fatal is not None:
@@ -392,8 +392,8 @@ class ProducerCore:
             self.transactions.check_open(transaction)
 
     def _add_to_transaction(self, queue: PartitionQueue, transaction: int) -> None:
-        """Raises if the transaction is not open any more. It may end right after this check, so
-        appending checks again."""
+        """Add the partition to the transaction. Raises an error if the transaction is not open. It
+        may end after this check, so the append checks again."""
         if self.transactions is None:
             return
         self.transactions.check_open(transaction)
@@ -444,25 +444,26 @@ class ProducerCore:
         return queues
 
     def _room(self, deadline: float, transaction: int, releases: int) -> Generator[WaitForRoom, Any, None]:
-        """After a refused append: waits for room, and raises if the buffer was not the reason."""
+        """Wait for room after an append that returned None. Raises an error if the buffer was not
+        the reason."""
         self._check_not_closed()
         self._check_open(transaction)
-        left = deadline - monotonic()
-        if self._policy == "fail" or left <= 0:
+        remaining = deadline - monotonic()
+        if self._policy == "fail" or remaining <= 0:
             accumulator = self.accumulator
             waited = "" if self._policy == "fail" else f" for {self._max_block:g} s"
             raise BufferExhausted(
                 f"no room{waited}: {accumulator.used} of {accumulator.buffer_limit} bytes and {accumulator.records} "
-                "records wait to be sent (buffer.memory, buffer.full.policy)"
+                "records are pending (buffer.memory, buffer.full.policy)"
             )
         if self._policy == "clear":
             self._call_on_loop(partial(self._clear_for, transaction))
-        yield WaitForRoom(self.accumulator, max(0.0, left), releases)
+        yield WaitForRoom(self.accumulator, max(0.0, remaining), releases)
         self._check_not_closed()
 
     def _check_not_closed(self) -> None:
         if self.closed:
-            raise ClientClosed("the producer was closed before the record was taken")
+            raise ClientClosed("the producer was closed before the record was buffered")
 
     def _clear_for(self, transaction: int) -> None:
         if transaction == self.accumulator.transaction:
@@ -475,18 +476,18 @@ class ProducerCore:
         except RuntimeError:
             raise ClientClosed("the producer is closed") from None
 
-    def _serialize(self, part: str, convert: Convert | None, topic: str, value: Any, headers: Any) -> Any:
+    def _serialize(self, field: str, convert: Convert | None, topic: str, value: Any, headers: Any) -> Any:
         try:
-            data = _auto.serialize(topic, value) if convert is None else convert(topic, value, headers)
+            data = _auto_serializer.serialize(topic, value) if convert is None else convert(topic, value, headers)
         except SerializationError:
             raise
         except Exception as error:
-            raise SerializationError(f"the {part} for topic {topic} cannot be serialised: {error}") from error
+            raise SerializationError(f"the {field} for topic {topic} cannot be serialized: {error}") from error
         if data is None or isinstance(data, bytes):
             return data
         if isinstance(data, (bytearray, memoryview)):
             return bytes(data)
-        raise SerializationError(f"the {part}'s serializer returned a {type(data).__name__}, not bytes")
+        raise SerializationError(f"the {field}'s serializer returned a {type(data).__name__}, not bytes")
 
     def _partition(
         self, queues: TopicQueues, record: ProducerRecord, key: bytes | None, value: bytes | None, size: int
@@ -504,19 +505,19 @@ class ProducerCore:
         if key is not None and not self._ignore_keys:
             return partition_of_key(key, queues.count)
         with self.accumulator.lock:
-            chosen = queues.sticky
+            partition = queues.sticky
             queues.sticky_bytes += size
             if queues.sticky_bytes >= self.accumulator.batch_size and queues.count > 1:
                 queues.sticky_bytes = 0
                 queues.sticky = next_sticky(queues)
-        return chosen
+        return partition
 
     def _failed(self, error: KafkaError, record: ProducerRecord) -> RecordFuture:
-        """A future that has failed already. Its record is in no batch of the accumulator."""
+        """Return a failed future whose record is in no batch of the accumulator."""
         partition = -1 if record.partition is None else record.partition
         batch = Batch(PartitionQueue(self.accumulator, record.topic, partition), -1, None)
         batch.count = 1
-        # The frames of the traceback refer to the future and would keep it alive.
+        # Without a traceback, whose frames refer to the future and would keep it alive.
         batch.error = error.with_traceback(None)
         batch.done = True
         return RecordFuture(batch, 0, -1, -1, -1)
@@ -536,7 +537,7 @@ class ProducerCore:
             end = accumulator.next_number
         try:
             self.sender.run()
-            # Hold no reference to a batch while waiting: see `Batch.__del__`.
+            # Keep no reference to a batch while waiting: see `Batch.__del__`.
             while (waiter := self._waiter_before(end)) is not None:
                 await waiter
         finally:
@@ -544,8 +545,8 @@ class ProducerCore:
                 accumulator.flushing -= 1
 
     def _waiter_before(self, end: int) -> asyncio.Future[None] | None:
-        """A future for the newest batch with a lower number. The parts of a batch have its
-        number."""
+        """A future that is done with the newest batch whose number is below `end`; None if there is
+        no such batch. The parts of a split batch have its number."""
         with self.accumulator.lock:
             for batch in reversed(self.accumulator.incomplete):
                 if batch.number < end:
@@ -555,9 +556,9 @@ class ProducerCore:
         return None
 
     def purge(self, in_queue: bool = True, in_flight: bool = False) -> int:
-        """Drop records that were never sent (`in_queue`), and records that were sent and not
+        """Drop records that were never sent (`in_queue`), and records that were sent but not
         acknowledged (`in_flight`), which the broker may still store. Their outcome is Purged, and
-        their transaction fails. Returns the number of records."""
+        their transaction fails. Returns the number of dropped records."""
         count = 0
         for batch in self.snapshot():
             if batch.done or batch.parts is not None:
@@ -571,7 +572,7 @@ class ProducerCore:
         return count
 
     def drop_unsent(self, error: KafkaError) -> None:
-        """Fail the batches without a sequence, when their transaction is aborted."""
+        """Fail the batches without a sequence. Called when their transaction is aborted."""
         for batch in self.snapshot():
             if not batch.done and batch.parts is None and batch.base_sequence < 0:
                 self.sender.drop(batch, error)
@@ -608,14 +609,14 @@ class ProducerCore:
                 self.sequences.set(response.producer_id, response.producer_epoch)
             except KafkaError as error:
                 if not error.retriable:
-                    self._fail_for_good(error)
+                    self._fail_permanently(error)
                     return
                 failures += 1
                 await asyncio.sleep(backoff.delay(failures))
         self.sender.run()
 
-    def _fail_for_good(self, error: KafkaError) -> None:
-        self.fatal = KafkaError(error.code, f"no producer id, which enable.idempotence needs: {error}")
+    def _fail_permanently(self, error: KafkaError) -> None:
+        self.fatal = KafkaError(error.code, f"no producer id, which enable.idempotence requires: {error}")
         self._update_fast_path()
         self.fail_all(self.fatal)
 

@@ -1,4 +1,4 @@
-"""Encodes a closed batch for a Produce request, and decodes it when it has to be split."""
+"""Encodes a closed batch for a Produce request, and decodes it for a split."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ NO_HEADERS = b"\x00"
 
 
 def encode_batch(batch: Batch, codec: int, level: int | None, transactional: bool) -> memoryview:
-    """The bytes of the batch with its current producer id, epoch and sequence. Sets `batch.data`.
-    Later calls encode the header again only if one of these has changed."""
-    signature = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
-    if batch.data is not None and batch.signed == signature:
+    """Return the bytes of the batch with its current producer id, epoch and sequence, and set
+    `batch.data`. Later calls encode the header again only if one of the three has changed."""
+    identity = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+    if batch.data is not None and batch.encoded_identity == identity:
         encoded: memoryview = batch.data
         return encoded
     if batch.data is None:
         if codec:
-            packed = compress(codec, memoryview(batch.body)[HEADER_SIZE : batch.size], level)
-            out = bytearray(HEADER_SIZE + len(packed))
-            out[HEADER_SIZE:] = packed
+            compressed = compress(codec, memoryview(batch.body)[HEADER_SIZE : batch.size], level)
+            out = bytearray(HEADER_SIZE + len(compressed))
+            out[HEADER_SIZE:] = compressed
             batch.data = memoryview(out)
         else:
             batch.data = memoryview(batch.body)[: batch.size]
@@ -50,7 +50,7 @@ def encode_batch(batch: Batch, codec: int, level: int | None, transactional: boo
         batch.max_timestamp, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count,
     )  # fmt: skip
     U32.pack_into(data, CRC_POSITION, crc32c(data[ATTRIBUTES_POSITION:]))
-    batch.signed = signature
+    batch.encoded_identity = identity
     return data
 
 
@@ -60,8 +60,7 @@ def records_of(batch: Batch) -> list[Record]:
 
 
 def encoded_headers(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | None) -> bytes:
-    """The headers of a record in its binary format. Raises SerializationError if they are
-    invalid."""
+    """Encode the headers of a record. Raises SerializationError if they are invalid."""
     if not headers:
         return NO_HEADERS
     pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)

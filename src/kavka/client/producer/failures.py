@@ -1,4 +1,4 @@
-"""Log lines for failed records that had no callback and whose futures the program never read."""
+"""Logs failed records that had no callback and whose futures the program never read."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ INTERVAL = 10.0
 
 
 class FailureLog:
-    """Counts unseen failures per partition. Only the loop may call it.
+    """Counts unreported failures per partition. Only the loop may call it.
 
-    `unseen` has (topic, partition, error, record count) of batches. Their finalizer appends to it.
-    The finalizer may run in any thread and under any lock, so it must not log.
+    `unreported` has (topic, partition, error, record count) of batches. The finalizer of a batch
+    appends to it. It must not log, since it may run in any thread and under any lock.
 
-    It skips records that `purge()` removed, because the program asked for that, and records of
-    transactions, because the commit raises their error.
+    Records that `purge()` removed are skipped, since the program requested their removal, and
+    records of transactions, since the commit raises their error.
     """
 
-    def __init__(self, unseen: deque[tuple[str, int, BaseException, int]], transactional: bool) -> None:
-        self._unseen = unseen
+    def __init__(self, unreported: deque[tuple[str, int, BaseException, int]], transactional: bool) -> None:
+        self._unreported = unreported
         self._transactional = transactional
         self._counts: dict[tuple[str, int], int] = {}
         self._errors: dict[tuple[str, int], BaseException] = {}
         self._next_line = 0.0
 
     def report(self, final: bool = False) -> None:
-        """Write a line if there are failures and the last line is `INTERVAL` old, or `final`."""
+        """Log failures, unless the last line is younger than `INTERVAL` and `final` is not set."""
         self._collect()
         if not self._counts or (not final and monotonic() < self._next_line):
             return
@@ -52,8 +52,8 @@ class FailureLog:
         self._errors.clear()
 
     def _collect(self) -> None:
-        while self._unseen:
-            topic, partition, error, count = self._unseen.popleft()
+        while self._unreported:
+            topic, partition, error, count = self._unreported.popleft()
             if not self._transactional and not isinstance(error, Purged):
                 key = topic, partition
                 self._counts[key] = self._counts.get(key, 0) + count

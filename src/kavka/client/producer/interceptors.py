@@ -1,4 +1,5 @@
-"""Interceptors: user objects that see every record before it is serialised, and its outcome.
+"""Interceptors of a producer. They process every record before it is serialized, and are notified
+of its outcome.
 
     class Interceptor:
         def on_send(self, record: ProducerRecord) -> ProducerRecord: ...
@@ -12,6 +13,7 @@ Every method is optional. An exception is logged, and the next interceptor gets 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kavka.client.interceptors import InterceptorChain, call_each, pass_through
@@ -20,6 +22,9 @@ from kavka.common.errors import KafkaError
 
 
 class Interceptors(InterceptorChain):
+    """Owns the producer's interceptors. `on_send` runs in the thread that calls `send`,
+    `on_acknowledgement` usually in the I/O thread."""
+
     def __init__(self, values: Iterable[Any], configs: Mapping[str, Any]) -> None:
         super().__init__(values, configs, "producer", ("on_send", "on_acknowledgement"))
         self._sending = self.methods("on_send")
@@ -28,24 +33,20 @@ class Interceptors(InterceptorChain):
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         return pass_through(self._sending, "on_send", ProducerRecord, record, "a record")
 
-    def callback(self, then: Callback | None) -> Callback | None:
-        """A callback that calls the interceptors before `then`."""
-        if not self._acknowledged:
-            return then
-        return _Acknowledge(self, then)
+    def callback(self, callback: Callback | None) -> Callback | None:
+        """Return a callback that calls the interceptors before `callback`."""
+        return _Acknowledge(self, callback) if self._acknowledged else callback
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: KafkaError | None) -> None:
         call_each(self._acknowledged, "on_acknowledgement", metadata, error)
 
 
+@dataclass(slots=True, eq=False)
 class _Acknowledge:
-    __slots__ = ("interceptors", "then")
-
-    def __init__(self, interceptors: Interceptors, then: Callback | None) -> None:
-        self.interceptors = interceptors
-        self.then = then
+    interceptors: Interceptors
+    callback: Callback | None
 
     def __call__(self, metadata: RecordMetadata | None, error: KafkaError | None) -> None:
         self.interceptors.on_acknowledgement(metadata, error)
-        if self.then is not None:
-            self.then(metadata, error)
+        if self.callback is not None:
+            self.callback(metadata, error)

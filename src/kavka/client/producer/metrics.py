@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 
 
+@dataclass(slots=True)
 class ProducerMetrics:
-    """Counters since the start. Only the loop writes them."""
+    """Counters since the start. Only the loop writes them. Times are sums in seconds, `throttle` in
+    milliseconds."""
 
-    __slots__ = (
-        "batch_bytes",
-        "batch_splits",
-        "batches",
-        "compressed_bytes",
-        "latency",
-        "latency_max",
-        "queue_time",
-        "record_errors",
-        "record_retries",
-        "records",
-        "requests",
-        "responses",
-        "since",
-        "throttle",
-    )
-
-    def __init__(self) -> None:
-        self.since = time.monotonic()
-        self.records = self.record_errors = self.record_retries = 0
-        self.requests = self.responses = self.batches = self.batch_splits = 0
-        self.batch_bytes = self.compressed_bytes = 0
-        self.latency = self.latency_max = self.queue_time = self.throttle = 0.0
+    since: float = field(default_factory=time.monotonic)
+    records: int = 0
+    record_errors: int = 0
+    record_retries: int = 0
+    requests: int = 0
+    responses: int = 0
+    batches: int = 0
+    batch_splits: int = 0
+    batch_bytes: int = 0
+    compressed_bytes: int = 0
+    latency: float = 0.0
+    latency_max: float = 0.0
+    queue_time: float = 0.0
+    throttle: float = 0.0
 
     def snapshot(self) -> dict[str, float]:
-        """By Kafka's names. Averages and rates cover the lifetime of the producer."""
+        """The metrics by Kafka's names. Averages and rates cover the lifetime of the producer."""
         seconds = max(time.monotonic() - self.since, 1e-9)
         return {
             "record-send-total": self.records,

@@ -1,66 +1,57 @@
-"""Partitioners choose the partition of a record that names none.
+"""Partitioners choose the partition of a record if `send` does not set it.
 
-The default needs no class: `_append.py` uses the hash of the key, and for records without a key a
-sticky partition that changes after `batch.size` bytes. A custom partitioner is an object with
+The default partitioner is in `_append.py`: it uses the hash of the key, and for records without a
+key a sticky partition that changes after `batch.size` bytes. A custom partitioner is a function
+`(key_bytes, all, available) -> int` of the serialized key and two lists of partition ids, or an
+object with the method
 
     partition(topic, key, key_bytes, value, value_bytes, metadata) -> int
 
-where `metadata` is the topic's TopicMetadata (`.partitions`, `.available`), or a function
-`(key_bytes, all, available) -> int` of the serialised key and two lists of partition ids. The
-producer calls `configure(configs)` and `close()` if they exist.
+where `metadata` is the topic's TopicMetadata (`.partitions`, `.available`). The producer calls
+`configure(configs)` and `close()` if they exist.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from kavka.client import classes
 from kavka.client.metadata import TopicMetadata
 from kavka.client.producer._append import TopicQueues, murmur2
 from kavka.common.config import ConfigError
 
-HERE = "kavka.client.producer.partitioners"
+Bytes: TypeAlias = bytes | None
+
+_HERE = "kavka.client.producer.partitioners"
 
 
 class DefaultPartitioner:
-    """Selects the built-in partitioner, which has no class."""
+    """Selects the default partitioner, which has no class."""
 
 
 class UniformStickyPartitioner:
-    """Selects the built-in partitioner without keys."""
+    """Selects the default partitioner, but ignores keys."""
 
 
 class KeyPartitioner:
-    """By the hash of the key. A record without a key goes to the partition of an empty key."""
+    """Uses the hash of the key. A record without a key has the partition of an empty key."""
 
     def partition(
-        self,
-        topic: str,
-        key: Any,
-        key_bytes: bytes | None,
-        value: Any,
-        value_bytes: bytes | None,
-        metadata: TopicMetadata,
+        self, topic: str, key: Any, key_bytes: Bytes, value: Any, value_bytes: Bytes, metadata: TopicMetadata
     ) -> int:
         return partition_of_key(bytes(key_bytes or b""), len(metadata.partitions))
 
 
 class RoundRobinPartitioner:
-    """The partitions in turn, regardless of the key."""
+    """Uses all partitions in turn, regardless of the key."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def partition(
-        self,
-        topic: str,
-        key: Any,
-        key_bytes: bytes | None,
-        value: Any,
-        value_bytes: bytes | None,
-        metadata: TopicMetadata,
+        self, topic: str, key: Any, key_bytes: Bytes, value: Any, value_bytes: Bytes, metadata: TopicMetadata
     ) -> int:
         turn = self._next.get(topic, 0)
         self._next[topic] = turn + 1
@@ -70,16 +61,10 @@ class RoundRobinPartitioner:
 
 
 class RandomPartitioner:
-    """A random partition that has a leader, regardless of the key."""
+    """Chooses a random partition with a leader, regardless of the key."""
 
     def partition(
-        self,
-        topic: str,
-        key: Any,
-        key_bytes: bytes | None,
-        value: Any,
-        value_bytes: bytes | None,
-        metadata: TopicMetadata,
+        self, topic: str, key: Any, key_bytes: Bytes, value: Any, value_bytes: Bytes, metadata: TopicMetadata
     ) -> int:
         if metadata.available:
             return random.choice(metadata.available)
@@ -91,19 +76,13 @@ class _Function:
         self._function = function
 
     def partition(
-        self,
-        topic: str,
-        key: Any,
-        key_bytes: bytes | None,
-        value: Any,
-        value_bytes: bytes | None,
-        metadata: TopicMetadata,
+        self, topic: str, key: Any, key_bytes: Bytes, value: Any, value_bytes: Bytes, metadata: TopicMetadata
     ) -> int:
         return self._function(key_bytes, [p.partition for p in metadata.partitions], list(metadata.available))
 
 
-KNOWN = {
-    name: f"{HERE}:{name}"
+PARTITIONERS = {
+    name: f"{_HERE}:{name}"
     for name in (
         "DefaultPartitioner",
         "UniformStickyPartitioner",
@@ -112,22 +91,22 @@ KNOWN = {
         "KeyPartitioner",
     )
 } | {
-    "StickyPartitioner": f"{HERE}:UniformStickyPartitioner",
-    "ByteArrayPartitioner": f"{HERE}:KeyPartitioner",
-    "default": f"{HERE}:DefaultPartitioner",
-    "sticky": f"{HERE}:UniformStickyPartitioner",
-    "roundrobin": f"{HERE}:RoundRobinPartitioner",
-    "random": f"{HERE}:RandomPartitioner",
-    "key": f"{HERE}:KeyPartitioner",
+    "StickyPartitioner": f"{_HERE}:UniformStickyPartitioner",
+    "ByteArrayPartitioner": f"{_HERE}:KeyPartitioner",
+    "default": f"{_HERE}:DefaultPartitioner",
+    "sticky": f"{_HERE}:UniformStickyPartitioner",
+    "roundrobin": f"{_HERE}:RoundRobinPartitioner",
+    "random": f"{_HERE}:RandomPartitioner",
+    "key": f"{_HERE}:KeyPartitioner",
 }
 
 
 def make_partitioner(value: Any, configs: Mapping[str, Any]) -> Any:
-    """The object that `partitioner.class` names. None is the built-in partitioner, and
-    `UniformStickyPartitioner` the built-in one without keys."""
+    """Create the partitioner that `partitioner.class` names. Returns None for the default
+    partitioner, and a `UniformStickyPartitioner` for the default partitioner without keys."""
     if value is None:
         return None
-    partitioner = classes.make("partitioner.class", value, KNOWN, "a partitioner", configs)
+    partitioner = classes.make("partitioner.class", value, PARTITIONERS, "a partitioner", configs)
     if isinstance(partitioner, DefaultPartitioner):
         return None
     if hasattr(partitioner, "partition") or isinstance(partitioner, UniformStickyPartitioner):
@@ -145,8 +124,8 @@ def partition_of_key(key: bytes, partitions: int) -> int:
 
 
 def next_sticky(topic: TopicQueues) -> int:
-    """The next partition for records without a key: a random one with a leader, and not the current
-    one if there is another."""
+    """The next partition for records without a key: a random partition with a leader, if possible
+    other than the current one."""
     choices = topic.available or range(topic.count)
     if len(choices) > 1:
         partition = random.choice(choices)

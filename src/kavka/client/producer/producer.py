@@ -29,18 +29,19 @@ T = TypeVar("T")
 
 
 class Producer(SendPath, Generic[K, V]):
-    """Sends records to a cluster. Safe to use from many threads; a program needs only one.
+    """Sends records to a cluster. Thread-safe: a program needs only one producer.
 
         with Producer(bootstrap_servers="localhost:9092") as producer:
             future = producer.send("orders", key="k1", value="v1")
             print(future.get(timeout=10).offset)
 
-    `send` returns at once; an I/O thread of the producer sends the records in batches. `close()`,
-    or the end of the `with` block, sends the remaining records. A producer that is dropped without
-    `close` gives a ResourceWarning and closes in the background. At the end of the interpreter it
-    has `io_thread.EXIT_TIMEOUT` seconds to send the remaining records.
+    `send` returns immediately; an I/O thread of the producer sends the records in batches.
+    `close()`, or the end of the `with` block, sends the remaining records. A producer that is
+    dropped without `close` issues a ResourceWarning and closes in the background. At interpreter
+    exit it has `io_thread.EXIT_TIMEOUT` seconds to send the remaining records.
 
-    `K` and `V` are the types that the serializers take. Settings: `producer_config.py`.
+    `K` and `V` are the types that the serializers accept. See `producer_config.py` for the
+    settings.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerSettings[K, V]]) -> None:
@@ -73,7 +74,7 @@ class Producer(SendPath, Generic[K, V]):
         ) -> RecordFuture:
             """See `SendPath.send`."""
 
-    def _send_slowly(
+    def _send_slow_path(
         self,
         transaction: int,
         topic: Any,
@@ -95,10 +96,9 @@ class Producer(SendPath, Generic[K, V]):
     def send_batch(
         self, topic: str, partition: int, data: Buffer, first: int = 0, end: int = 0x7FFFFFFFFFFFFFFF
     ) -> BatchFuture:
-        """Send records of a batch that was fetched from another partition: those with offsets from
-        `first` up to, not including, `end`. The records are not decoded, and a compressed batch is
-        not recompressed if possible. Waits for metadata and for room as `send` does, but raises
-        every error of this step."""
+        """Send the records of a fetched batch with offsets from `first` up to, but not including,
+        `end`. The records are not decoded, and if possible a compressed batch is not recompressed.
+        Blocks like `send`, but raises all errors that occur before the records are buffered."""
         transaction = self._accumulator.transaction
         return self._drive(self._core.batch_steps(transaction, topic, partition, data, first, end))
 
@@ -118,7 +118,7 @@ class Producer(SendPath, Generic[K, V]):
 
     def _wait(self, wait: WaitForTopic | WaitForRoom) -> None:
         if self._io.is_current:
-            raise KafkaTimeout("send would have to wait, and a callback must not block the I/O thread")
+            raise KafkaTimeout("send would block, and a callback must not block the I/O thread")
         if isinstance(wait, WaitForTopic):
             cluster = self._core.cluster
             if wait.newer:
@@ -135,8 +135,8 @@ class Producer(SendPath, Generic[K, V]):
     # --- pending records
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record sent before has an outcome. Batches do not wait for `linger.ms`
-        meanwhile. Raises KafkaTimeout after `timeout` seconds."""
+        """Wait until all records of earlier `send` calls have an outcome. Meanwhile, batches are
+        sent without waiting for `linger.ms`. Raises KafkaTimeout after `timeout` seconds."""
         core = self._core
         if core.closed:
             return
@@ -165,8 +165,8 @@ class Producer(SendPath, Generic[K, V]):
         return self._io.run(work())
 
     def close(self, timeout: float | None = None) -> None:
-        """Send the remaining records and close. After `timeout` seconds the rest fails; None waits
-        without limit."""
+        """Send the remaining records and close. Records that are not sent within `timeout` seconds
+        fail; None waits without limit."""
         if self._core.closed:
             return
         if self._io.forked:
@@ -175,7 +175,6 @@ class Producer(SendPath, Generic[K, V]):
             return
         if self._io.is_current:
             # A callback cannot wait for the remaining records.
-            timeout = 0.0
             self._core.closed = True
             self._io.loop.create_task(self._close_from_inside())
             return
@@ -241,19 +240,19 @@ class Producer(SendPath, Generic[K, V]):
         self._io.run(self._transactions.send_offsets(offsets, group_metadata, self._limit(timeout)))
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction | None:
-        """Wait until every record is stored. The holder of the result can then commit or abort the
-        transaction with `Admin.end_transactions`, in any process. None if nothing was sent. This
-        producer can still end the transaction itself. Closing the producer leaves it open, until
-        `transaction.timeout.ms` expires."""
+        """Wait until every record is stored. Any process can then commit or abort the transaction
+        by passing the result to `Admin.end_transactions`. Returns None if nothing was sent. This
+        producer can still end the transaction. Closing the producer leaves the transaction open
+        until `transaction.timeout.ms` expires."""
         return self._io.run(self._transactions.prepare(self._limit(timeout)))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        """Send the remaining records and commit. If a record failed, raises its error; then only
-        `abort_transaction` is allowed.
+        """Send the remaining records and commit. If a record failed, its error is raised, and only
+        `abort_transaction` is allowed afterwards.
 
         After KafkaTimeout the transaction may have been committed: call `commit_transaction` again
-        until it returns or raises another error. `abort_transaction` raises IllegalState until
-        then."""
+        until it returns or raises another error. Until then `abort_transaction` raises
+        IllegalState."""
         self._io.run(self._transactions.end(True, self._limit(timeout)))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
@@ -266,7 +265,7 @@ class Producer(SendPath, Generic[K, V]):
     def _transactions(self) -> Transactions:
         if self._core.closed:
             raise ClientClosed("the producer is closed")
-        return self._core.need_transactions()
+        return self._core.require_transactions()
 
     def _limit(self, timeout: float | None) -> float:
         return self._max_block if timeout is None else timeout
@@ -276,8 +275,8 @@ _producers: WeakSet[Producer[Any, Any]] = WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child, which has no I/O thread. Without topics `send` takes the slow path, which
-    raises an error."""
+    """Runs in a forked child, which has no I/O thread. Without topics, `send` uses the slow path,
+    which raises an error."""
     for producer in list(_producers):
         producer._accumulator.topics = {}
 
@@ -294,7 +293,7 @@ def _wait_for_batch(batch: Batch, accumulator: Accumulator, deadline: float | No
             return
         event = Event()
         with accumulator.lock:
-            waiting = batch.add_waiter(event.set)
-        left = None if deadline is None else max(0.0, deadline - monotonic())
-        if waiting and not event.wait(left):
+            is_registered = batch.add_waiter(event.set)
+        remaining = None if deadline is None else max(0.0, deadline - monotonic())
+        if is_registered and not event.wait(remaining):
             raise KafkaTimeout("flush took longer than its timeout")

@@ -1,4 +1,4 @@
-"""The records that a producer takes, and the metadata that it returns."""
+"""The records that a producer sends, and the metadata that it returns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Headers: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | N
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is stored. `offset` is -1 with acks=0, and for a duplicate whose offset the
-    broker no longer knows. Sizes are in bytes after serialisation, -1 for null."""
+    """The metadata of a stored record. `offset` is -1 with acks=0, and for a duplicate whose offset
+    the broker no longer has. Sizes are those of the serialized bytes, -1 for null."""
 
     topic: str
     partition: int
@@ -29,8 +29,8 @@ Callback: TypeAlias = Callable[[RecordMetadata | None, KafkaError | None], objec
 
 @dataclass(slots=True)
 class ProducerRecord(Generic[K, V]):
-    """A record to send. Interceptors get it and may replace it. `timestamp` is in milliseconds;
-    None means the current time."""
+    """A record to send. Interceptors may replace it. `timestamp` is in milliseconds; None means the
+    current time."""
 
     topic: str
     value: V | None = None

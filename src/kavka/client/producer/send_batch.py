@@ -1,9 +1,9 @@
 """`send_batch`: copies the records of a fetched batch to another partition without decoding them.
 
-If brokers accept it, a compressed batch keeps its body. Its header gets a new offset, producer and
-sequence, and keeps the record count, the timestamps and the compression (`encoding.py`). The
-records of every other batch are appended to the partition's open batch, each with new deltas of
-offset and timestamp and the rest copied, so that small batches are combined.
+If brokers accept it unchanged, the body of a compressed batch is copied. Its header gets a new
+offset, producer and sequence, and keeps the record count, the timestamps and the compression
+(`encoding.py`). The records of every other batch are appended to the partition's open batch, so
+that small batches are combined. Only the offset and timestamp deltas of these records change.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ from kavka.records.reader import read_records
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The part of a batch to send: all of it unchanged if `whole`, otherwise the records with
-    offsets from `first` up to, not including, `end`; `body` is decompressed then."""
+    """The records of a batch to send. With `is_unchanged`, `body` is the complete batch. Otherwise
+    `body` has the decompressed records, and only those with offsets from `first` up to, but not
+    including, `end` are sent."""
 
     header: BatchHeader
     body: Any
     first: int
     end: int
-    whole: bool
+    is_unchanged: bool
 
     def append(self, accumulator: Accumulator, queue: PartitionQueue, transaction: int = 0) -> BatchFuture | None:
-        """None if the buffer is full or `transaction` is not the open one."""
+        """Append the records. Returns None if the buffer is full or `transaction` is not the open
+        one."""
         header = self.header
-        if self.whole:
+        if self.is_unchanged:
             batch = accumulator.append_batch(
                 queue, transaction, self.body, header.count, header.codec, header.base_timestamp, header.max_timestamp
             )
@@ -64,31 +66,32 @@ class Content:
 
 
 def content_of(data: Buffer, first: int, end: int) -> Content:
-    """Raises CORRUPT_MESSAGE for an invalid batch. The fetch has verified the checksum already."""
+    """Parse a fetched batch. Raises CORRUPT_MESSAGE if it is invalid. Its checksum is not verified,
+    since the consumer has verified it."""
     if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < 2:
         builder = BatchBuilder(base_offset=first)
         for record in read_records(data, verify_crc=False):
             if first <= record.offset < end:
                 builder.append(record._replace(offset=first + builder.count))
         if not builder.count:
-            raise KafkaError(ErrorCode.INVALID_RECORD, f"the messages have no record from offset {first} to {end}")
+            raise KafkaError(ErrorCode.INVALID_RECORD, f"the batch has no record from offset {first} to {end}")
         data = builder.build()
     header = parse_header(data)
     if header.magic != 2 or header.is_control:
-        raise corrupt(f"the batch at offset {header.base_offset} is not a batch of records")
-    if header.codec and _copyable(header) and first <= header.base_offset and header.last_offset < end:
-        return Content(header, bytearray(data), first, end, whole=True)
+        raise corrupt(f"the batch at offset {header.base_offset} has no records of the current format")
+    if header.codec and _is_copyable(header) and first <= header.base_offset and header.last_offset < end:
+        return Content(header, bytearray(data), first, end, is_unchanged=True)
     body: Any = memoryview(data)[HEADER_SIZE:]
     if header.codec:
         body = decompress(header.codec, body)
     if header.count < 1 or header.count * MIN_RECORD_SIZE > len(body):
         raise corrupt(f"a batch of {len(body)} bytes claims to have {header.count} records")
-    return Content(header, body, first, end, whole=False)
+    return Content(header, body, first, end, is_unchanged=False)
 
 
-def _copyable(header: BatchHeader) -> bool:
-    """Whether brokers accept the batch unchanged: every offset has a record, and the timestamps are
-    the producer's. A timestamp set by a broker is in the header only, so the records have to be
+def _is_copyable(header: BatchHeader) -> bool:
+    """Whether brokers accept the batch unchanged: every offset has a record, and the producer set
+    the timestamps. A timestamp set by a broker is only in the header, so the records must be
     rewritten with it."""
     return (
         header.count == header.last_offset_delta + 1
@@ -99,8 +102,8 @@ def _copyable(header: BatchHeader) -> bool:
 
 
 class BatchFuture:
-    """The outcome of the records of one `send_batch`, which may be none. They are in several
-    batches if the broker refused the batch as too large and the producer split it."""
+    """The outcome of one `send_batch`. It may have no records. The records are in several batches
+    if the broker rejected the batch as too large and the producer split it."""
 
     __slots__ = ("_batch", "_index", "count")
 
@@ -111,27 +114,27 @@ class BatchFuture:
 
     def _parts(self) -> Iterator[tuple[int, int, Batch]]:
         """(index of the first record in the batch, record count, batch) of the current batches."""
-        waiting = [(self._index, self.count, self._batch)]
-        while waiting:
-            index, count, batch = waiting.pop()
+        pending = [(self._index, self.count, self._batch)]
+        while pending:
+            index, count, batch = pending.pop()
             if count <= 0:
                 continue
             if batch.parts is None:
                 yield index, count, batch
                 continue
             ends = [first for first, _ in batch.parts[1:]] + [index + count]
-            inside = [
+            parts = [
                 (max(index, first) - first, min(index + count, end) - max(index, first), part)
                 for (first, part), end in zip(batch.parts, ends, strict=True)
             ]
-            waiting += reversed(inside)
+            pending += reversed(parts)
 
     def done(self) -> bool:
         return all(batch.done for _, _, batch in self._parts())
 
     def get(self, timeout: float | None = None) -> RecordMetadata | None:
-        """The metadata of the first record, or None without records. Raises the first error of any
-        record, or KafkaTimeout after `timeout` seconds."""
+        """Wait, and return the metadata of the first record, or None if there are no records.
+        Raises the first error of a record, or KafkaTimeout after `timeout` seconds."""
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             try:
@@ -144,11 +147,15 @@ class BatchFuture:
             except KafkaError:
                 for _, count, batch in self._parts():
                     if batch.done:
-                        batch.seen += count
+                        batch.reported_failures += count
                 raise
             if self.done():
                 return results[0] if results else None
 
     def offsets(self) -> list[tuple[int, int]]:
-        """(first offset, record count) of each run of records, in order. Only once it is done."""
-        return [(batch.base_offset + index if batch.base_offset >= 0 else -1, n) for index, n, batch in self._parts()]
+        """(first offset, record count) of each run of records, in order. Valid only if all records
+        are done."""
+        return [
+            (batch.base_offset + index if batch.base_offset >= 0 else -1, count)
+            for index, count, batch in self._parts()
+        ]

@@ -1,11 +1,11 @@
-"""The sender takes batches out of the accumulator, sends them to the leaders, and handles responses
+"""The sender drains batches from the accumulator, sends them to the leaders, and handles responses
 and retries until each batch has an outcome.
 
-`run` is called on the loop whenever something may have changed: a batch is full, a response
-arrived, a connection opened, metadata changed, a timer fired. A run sends all that may be sent; a
-request has at most one batch of each partition. A partition's batches are sent in order. Retries
-keep the order by sequences with idempotence (`sequences.py`), and without it only if at most one
-request is in flight.
+`run` is called on the loop after every event that may allow a request: a batch is full, a response
+arrived, a connection opened, metadata changed, a timer fired. A run sends all batches that may be
+sent. A request has at most one batch of each partition. A partition's batches are sent in order.
+With idempotence, sequences preserve this order across retries (`sequences.py`). Without it, only a
+limit of one request in flight does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -39,10 +40,10 @@ PRODUCE = int(ApiKey.PRODUCE)
 OLDEST_PRODUCE = 3
 """Older versions carry older record formats, which the producer does not write."""
 NEWEST_WITHOUT_IDS = 12
-NEWEST_OF_FIRST_TRANSACTIONS = 11
+NEWEST_OF_FIRST_PROTOCOL = 11
 """From version 12 on, the broker adds a partition to the transaction with its first batch."""
 
-# The leader may have changed: the producer needs new metadata.
+# After these errors the leader may have changed, so the producer needs new metadata.
 _STALE = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -59,20 +60,16 @@ _STALE = frozenset(
 _NEVER = float("inf")
 
 
-class _Call:
+@dataclass(slots=True, eq=False)
+class _PendingRequest:
     """A request in flight. `Connection` completes it like a future."""
 
-    __slots__ = ("batches", "is_done", "sender", "sent_at", "topic_names", "version")
-
-    def __init__(
-        self, sender: Sender, batches: list[Batch], topic_names: dict[UUID, str], version: int, sent_at: float
-    ) -> None:
-        self.sender = sender
-        self.batches = batches
-        self.topic_names = topic_names
-        self.version = version
-        self.sent_at = sent_at
-        self.is_done = False
+    sender: Sender
+    batches: list[Batch]
+    topic_names: dict[UUID, str]
+    version: int
+    sent_at: float
+    is_done: bool = False
 
     def done(self) -> bool:
         return self.is_done
@@ -87,8 +84,8 @@ class _Call:
 
 
 class Sender:
-    """Owns the batches between their removal from the accumulator and their outcome. Only the loop
-    may call it."""
+    """Owns the batches from their removal from the accumulator's queues until their outcome. Only
+    the loop may call it."""
 
     def __init__(
         self,
@@ -133,7 +130,7 @@ class Sender:
         self._expire_batches()
 
     def stop(self) -> None:
-        """Send nothing more. Batches without an outcome stay as they are."""
+        """Send no more requests. Batches without an outcome stay as they are."""
         self._stopped = True
         for timer in (self._timer, self._expiry):
             if timer is not None:
@@ -142,25 +139,27 @@ class Sender:
     # --- choosing batches
 
     def run(self) -> None:
-        """Send all that may be sent now."""
+        """Send all batches that may be sent now."""
         accumulator = self._accumulator
         accumulator.awake = False
         if self._running or self._stopped or not accumulator.pending:
             return
         self._running = True
         try:
-            if not self._ready_to_number():
+            if not self._prepare_sequences():
                 return
             next_time = self._send_all()
             if next_time < _NEVER:
                 self._set_timer(next_time)
         except Exception:
-            logger.exception("The sender failed; it tries again")
+            logger.exception("The sender failed; retrying")
             self._set_timer(monotonic() + 0.1)
         finally:
             self._running = False
 
-    def _ready_to_number(self) -> bool:
+    def _prepare_sequences(self) -> bool:
+        """Resolve abandoned batches and raise the epoch if necessary. Returns whether batches can
+        be sent, which idempotence allows only with a producer id."""
         sequences = self._sequences
         if sequences is None:
             return True
@@ -173,32 +172,34 @@ class Sender:
         return True
 
     def _send_all(self) -> float:
-        """Send requests until no broker takes more. Returns the time of the next run that batches
-        wait for (linger or backoff)."""
+        """Send requests until no broker accepts more. Returns the time at which the next batch may
+        be sent because its linger time or backoff ends."""
         while True:
-            # The connection of each broker that takes requests, else None.
+            # By broker id: its connection, or None if it does not accept a request now.
             brokers: dict[int, Connection | None] = {}
-            chosen, next_time = self._choose(brokers)
-            if not chosen:
+            batches_by_node, next_time = self._choose(brokers)
+            if not batches_by_node:
                 return next_time
-            for node_id, batches in chosen.items():
+            for node_id, batches in batches_by_node.items():
                 connection = brokers[node_id]
                 assert connection is not None
                 self._send(connection, batches)
 
     def _choose(self, brokers: dict[int, Connection | None]) -> tuple[dict[int, list[Batch]], float]:
+        """Drain at most one batch of each partition. Returns them by broker id, and the time at
+        which the next batch may be sent. Adds the connections to `brokers`."""
         accumulator, sequences, linger = self._accumulator, self._sequences, self._linger
-        chosen: dict[int, list[Batch]] = {}
+        batches_by_node: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
         next_time = _NEVER
         now = monotonic()
         with accumulator.lock:
-            hurry = accumulator.flushing or accumulator.closed or accumulator.room_waiters or self.flush_all
+            ignores_linger = accumulator.flushing or accumulator.closed or accumulator.room_waiters or self.flush_all
             for queue in list(accumulator.pending):
                 head = queue.batches[0]
                 if head.attempts:
                     ready_at = queue.retry_at
-                elif hurry or head is not queue.tail or head.size >= queue.target:
+                elif ignores_linger or head is not queue.tail or head.size >= queue.target:
                     ready_at = 0.0
                 else:
                     ready_at = head.created + linger
@@ -225,12 +226,12 @@ class Sender:
                 if size and size + head.size > self._max_request:
                     continue
                 sizes[leader] = size + head.size
-                self._take(queue, head)
-                chosen.setdefault(leader, []).append(head)
-        return chosen, next_time
+                self._drain(queue, head)
+                batches_by_node.setdefault(leader, []).append(head)
+        return batches_by_node, next_time
 
     def _connection(self, node_id: int) -> Connection | None:
-        """The connection, if it takes a request now. Otherwise `run` is called when it does."""
+        """The connection if it accepts a request now, else None; `run` is then called later."""
         if node_id < 0 or node_id not in self._cluster.nodes:
             self._cluster.request_update()
             return None
@@ -246,12 +247,13 @@ class Sender:
             return None
         return connection
 
-    def _take(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Remove the batch from its queue, close it and assign its sequence. Under the lock."""
+    def _drain(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Remove the batch from its queue, close it and assign its sequence. The caller holds the
+        lock."""
         queue.batches.popleft()
         if batch is queue.tail:
             queue.tail = None
-        # Other partitions come first in the next run.
+        # Move the queue to the end, so that other partitions are first in the next run.
         del self._accumulator.pending[queue]
         if queue.batches:
             self._accumulator.pending[queue] = None
@@ -269,10 +271,10 @@ class Sender:
         topics: dict[str, TopicProduceData] = {}
         names: dict[UUID, str] = {}
         try:
-            highest = None
+            max_version = None
             if self._transactional_id is not None and not self.second_protocol:
-                highest = NEWEST_OF_FIRST_TRANSACTIONS
-            version = connection.version_of(PRODUCE, highest)
+                max_version = NEWEST_OF_FIRST_PROTOCOL
+            version = connection.version_of(PRODUCE, max_version)
             if version < OLDEST_PRODUCE:
                 raise error_of(
                     ErrorCode.UNSUPPORTED_VERSION, f"{connection.name} does not support the current record format"
@@ -285,16 +287,16 @@ class Sender:
                     topic_id = ZERO_UUID if metadata is None else metadata.topic_id
                     topic = topics[queue.topic] = TopicProduceData(name=queue.topic, topic_id=topic_id)
                     names[topic_id] = queue.topic
-                    # Keep the topic in the metadata: it is in use.
+                    # The topic is in use: keep it in the metadata.
                     self._cluster.add_topic(queue.topic)
-                packed = batch.data is not None
+                was_encoded = batch.data is not None
                 data = encode_batch(batch, queue.codec, queue.level, self._transactional_id is not None)
-                if not packed or (batch.codec >= 0 and not batch.attempts):
+                if not was_encoded or (batch.codec >= 0 and not batch.attempts):
                     metrics.batches += 1
                     metrics.batch_bytes += batch.size
                     metrics.queue_time += now - batch.created
                     metrics.compressed_bytes += len(data)
-                if not packed and queue.codec:
+                if not was_encoded and queue.codec:
                     self._completion.shrink(batch, len(data))
                 topic.partition_data.append(PartitionProduceData(index=queue.partition, records=data))
             if ZERO_UUID in names:
@@ -305,48 +307,48 @@ class Sender:
                 timeout_ms=self._request_timeout_ms,
                 topic_data=list(topics.values()),
             )
-            call = _Call(self, batches, names, version, now)
+            pending_request = _PendingRequest(self, batches, names, version, now)
             for batch in batches:
                 batch.attempts += 1
             metrics.requests += 1
             if self._acks == 0:
                 connection.send_one_way(request, version)
                 for batch in batches:
-                    self._stored(batch, -1, -1)
+                    self._complete(batch, -1, -1)
             else:
-                connection.send_to(request, version, call, self._request_timeout_ms / 1000)
+                connection.send_to(request, version, pending_request, self._request_timeout_ms / 1000)
         except KafkaError as error:
             for batch in batches:
-                self._refused(batch, error.code, str(error), certain=not batch.attempts)
+                self._handle_error(batch, error.code, str(error), is_not_stored=not batch.attempts)
         except Exception as error:
             logger.exception("A produce request could not be built")
             for batch in batches:
-                self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be sent: {error!r}")
+                self._handle_error(batch, ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be sent: {error!r}")
 
     # --- responses
 
-    def on_response(self, call: _Call, response: ProduceResponse) -> None:
+    def on_response(self, request: _PendingRequest, response: ProduceResponse) -> None:
         metrics = self._metrics
-        latency = monotonic() - call.sent_at
+        latency = monotonic() - request.sent_at
         metrics.responses += 1
         metrics.latency += latency
         metrics.latency_max = max(metrics.latency_max, latency)
         metrics.throttle += response.throttle_time_ms
-        pending = {(batch.queue.topic, batch.queue.partition): batch for batch in call.batches}
+        pending = {(batch.queue.topic, batch.queue.partition): batch for batch in request.batches}
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
         for topic in response.responses:
-            name = topic.name if call.version <= NEWEST_WITHOUT_IDS else call.topic_names.get(topic.topic_id, "")
+            name = topic.name if request.version <= NEWEST_WITHOUT_IDS else request.topic_names.get(topic.topic_id, "")
             for partition in topic.partition_responses:
                 batch = pending.pop((name, partition.index), None)
                 if batch is None or batch.done or batch.parts is not None:
                     continue
                 if partition.error_code == 0:
-                    self._stored(batch, partition.base_offset, partition.log_append_time_ms)
+                    self._complete(batch, partition.base_offset, partition.log_append_time_ms)
                     continue
                 leader = partition.current_leader
                 if leader.leader_id >= 0:
                     self._cluster.update_leader(name, partition.index, leader.leader_id, leader.leader_epoch, nodes)
-                self._refused(
+                self._handle_error(
                     batch,
                     error_code(partition.error_code),
                     partition.error_message,
@@ -355,20 +357,22 @@ class Sender:
                 )
         for batch in pending.values():
             if not batch.done and batch.parts is None:
-                self._refused(batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response does not contain the batch")
+                self._handle_error(
+                    batch, ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response does not contain the batch"
+                )
         self.run()
 
-    def on_connection_lost(self, call: _Call, error: BaseException) -> None:
-        """The connection broke: the broker may or may not have the batches."""
-        closed = isinstance(error, ClientClosed)
-        for batch in call.batches:
+    def on_connection_lost(self, request: _PendingRequest, error: BaseException) -> None:
+        """Handle a lost connection: the broker may or may not have stored the batches."""
+        is_closed = isinstance(error, ClientClosed)
+        for batch in request.batches:
             if not batch.done and batch.parts is None:
-                code = ErrorCode.UNKNOWN_SERVER_ERROR if closed else ErrorCode.NETWORK_EXCEPTION
-                self._refused(batch, code, str(error), certain=False)
-        if not closed:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR if is_closed else ErrorCode.NETWORK_EXCEPTION
+                self._handle_error(batch, code, str(error), is_not_stored=False)
+        if not is_closed:
             self._loop.call_soon(self.run)
 
-    def _stored(self, batch: Batch, base_offset: int, log_append_time: int) -> None:
+    def _complete(self, batch: Batch, base_offset: int, log_append_time: int) -> None:
         if self._sequences is not None:
             self._sequences.stored(batch, base_offset)
         elif batch in batch.queue.in_flight:
@@ -376,23 +380,24 @@ class Sender:
         self._metrics.records += batch.count
         self._completion.finish(batch, base_offset, log_append_time, None, reuse=self._acks != 0)
 
-    def _refused(
+    def _handle_error(
         self,
         batch: Batch,
         code: ErrorCode,
         message: str | None,
         log_start_offset: int = -1,
         record_errors: dict[int, str | None] | None = None,
-        certain: bool = True,
+        is_not_stored: bool = True,
     ) -> None:
-        """Retry, split, or fail the batch. `certain`: the broker does not have it."""
+        """Retry, split, or fail the batch. With `is_not_stored`, the broker cannot have stored
+        it."""
         queue, sequences = batch.queue, self._sequences
         batch.in_flight = False
         if code in _STALE:
             self._cluster.request_update()
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # The broker stored the batch earlier and no longer knows its offset.
-            self._stored(batch, -1, -1)
+            # The broker has stored the batch, but its offset is unknown.
+            self._complete(batch, -1, -1)
             return
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             self._split(batch)
@@ -409,30 +414,30 @@ class Sender:
         error = error_of(code, message)
         self.on_failure(error)
         if sequences is not None:
-            if certain and may_retry:
-                sequences.failed(batch, code, certain=True)
+            if is_not_stored and may_retry:
+                sequences.failed(batch, code)
             else:
-                # Out of retries: the broker may have stored one of the attempts.
+                # The broker may have stored one of the attempts.
                 sequences.abandon(batch)
-        self.fail(batch, error, record_errors, reuse=certain)
+        self.fail(batch, error, record_errors, reuse=is_not_stored)
 
     def _is_retriable(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
         if self._sequences is not None and batch.base_sequence >= 0:
-            return self._sequences.retriable(batch, code, log_start_offset)
+            return self._sequences.should_retry(batch, code, log_start_offset)
         return KafkaError(code).retriable
 
     def fail(
         self, batch: Batch, error: KafkaError, record_errors: dict[int, str | None] | None = None, reuse: bool = False
     ) -> None:
-        """Set an error as the outcome. If the broker names the invalid records, the error of the
-        others says that they were refused with them."""
+        """Set an error as the outcome. If the response names invalid records, the other records
+        fail with an error that says so."""
         queue = batch.queue
         errors: dict[int, KafkaError] | None = None
         if record_errors:
             errors = {i: KafkaError(error.code, text or error.message) for i, text in record_errors.items()}
             error = KafkaError(
                 ErrorCode.INVALID_RECORD,
-                f"{queue.topic}-{queue.partition}: other records of the batch were refused: {error.message}",
+                f"{queue.topic}-{queue.partition}: other records of the batch are invalid: {error.message}",
             )
         self._metrics.record_errors += batch.count
         self._completion.finish(batch, -1, -1, error, errors, reuse=reuse)
@@ -445,16 +450,17 @@ class Sender:
                 batch.in_flight = False
                 if self._sequences is None and batch in queue.in_flight:
                     queue.in_flight.remove(batch)
-                place = 0
+                index = 0
                 for other in queue.batches:
                     if not other.attempts or (other.number, other.first) > (batch.number, batch.first):
                         break
-                    place += 1
-                queue.batches.insert(place, batch)
+                    index += 1
+                queue.batches.insert(index, batch)
             accumulator.pending[queue] = None
 
     def _split(self, batch: Batch) -> None:
-        """Replace a batch that is too large by smaller ones with the same records and sequences."""
+        """Replace a batch that is too large by smaller batches with the same records and
+        sequences."""
         self._metrics.batch_splits += 1
         parts = self._completion.split(batch)
         queue = batch.queue
@@ -483,21 +489,21 @@ class Sender:
         self.run()
 
     def _expire_batches(self) -> None:
-        """Fail batches older than `delivery.timeout.ms`, sent or not."""
+        """Fail sent and unsent batches older than `delivery.timeout.ms`."""
         if self._stopped:
             return
         self._expiry = self._loop.call_later(min(1.0, max(0.02, self._delivery_timeout / 20)), self._expire_batches)
-        before = monotonic() - self._delivery_timeout
-        late: list[Batch] = []
+        created_before = monotonic() - self._delivery_timeout
+        expired: list[Batch] = []
         with self._accumulator.lock:
             for batch in self._accumulator.incomplete:
-                if batch.created > before:
+                if batch.created > created_before:
                     break
                 if batch.parts is None:
-                    late.append(batch)
-        for batch in late:
+                    expired.append(batch)
+        for batch in expired:
             self._expire(batch)
-        if late:
+        if expired:
             self.run()
         self.on_tick()
 
@@ -515,7 +521,8 @@ class Sender:
         self.on_failure(error)
 
     def drop(self, batch: Batch, error: KafkaError) -> None:
-        """Fail a batch that is expired or purged. If it was sent, its sequence is unresolved."""
+        """Fail a batch that is expired or purged. If it has a sequence, the partition is unresolved
+        afterwards."""
         queue = batch.queue
         with self._accumulator.lock:
             if batch in queue.batches:

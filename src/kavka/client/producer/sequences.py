@@ -1,14 +1,14 @@
 """[pure] Idempotence: the producer's id and epoch, and the sequence numbers of its batches.
 
-A broker accepts a batch only if its first sequence follows the last one of that producer id and
-epoch in the partition. It remembers the last five batches, and acknowledges a duplicate of them
-with the original offset. So a retry keeps the batch's sequence. When the producer cannot know
-whether the broker has a batch, it continues with a higher epoch from sequence 0. For a
-transactional producer the coordinator raises the epoch, after an abort.
+A broker accepts a batch only if its first sequence follows the last sequence of the producer id and
+epoch in the partition. It stores the sequences of the last five batches, and acknowledges their
+duplicates with the original offsets. A retry therefore keeps the batch's sequence. If it is unknown
+whether the broker has stored a batch, the producer continues with a higher epoch from sequence 0.
+For a transactional producer, the coordinator raises the epoch after an abort.
 
 Fields of a queue: `in_flight` has the batches with a sequence and without an outcome, in the order
-of their sequences, whether sent or waiting for a retry. `unresolved` is set after one of them was
-abandoned, and the broker may or may not have it.
+of their sequences, including batches that wait for a retry. `unresolved` is set after one of them
+was abandoned although the broker may have stored it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sequences:
         self.transactional = transactional
         self.producer_id = -1
         self.producer_epoch = -1
-        self._bump: set[PartitionQueue] = set()
+        self._to_bump: set[PartitionQueue] = set()
         self._unresolved: set[PartitionQueue] = set()
 
     @property
@@ -37,10 +37,10 @@ class Sequences:
         return self.producer_id >= 0
 
     def set(self, producer_id: int, producer_epoch: int) -> None:
-        """Use a new id or epoch from the broker. A partition switches to it when it has nothing in
+        """Set a new id or epoch from the broker. A partition switches to it when it has no batch in
         flight."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        queues, self._bump = self._bump, set()
+        queues, self._to_bump = self._to_bump, set()
         if self.transactional:
             # The transaction of the unresolved batch has ended, and the broker fences its epoch.
             queues |= {queue for queue in self._unresolved if not queue.in_flight}
@@ -58,19 +58,19 @@ class Sequences:
             return False
         in_flight = queue.in_flight
         if batch.base_sequence >= 0:
-            # A retry waits for the batches before it, which may have to get new sequences.
+            # A retry waits for the batches before it, since their sequences may change.
             return not in_flight or in_flight[0] is batch
         if queue.unresolved:
             return False
-        # A broker that does not know the producer accepts any first sequence, so only one batch may
-        # be in flight until the first acknowledgement. No batch follows a retry: if the retry fails
-        # again, later batches could push it out of the five that the broker remembers.
+        # A broker without state of the producer accepts any first sequence, so only one batch may
+        # be in flight until the first acknowledgement. No batch is sent after a retry: if the retry
+        # failed again, later batches could displace it from the five that the broker stores.
         return not in_flight or (
             queue.last_acked_sequence >= 0 and in_flight[0].attempts <= 1 and not self._is_stale(queue)
         )
 
     def assign(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Give the batch its sequence, when it is sent for the first time."""
+        """Assign the sequence of a batch that is sent for the first time."""
         if batch.base_sequence >= 0:
             return
         if self._is_stale(queue) and not queue.in_flight:
@@ -84,7 +84,7 @@ class Sequences:
         return queue.producer_id != self.producer_id or queue.producer_epoch != self.producer_epoch
 
     def _restart(self, queue: PartitionQueue) -> None:
-        """Start again at sequence 0 with the current id and epoch, including batches in flight."""
+        """Restart at sequence 0 with the current id and epoch. Renumbers the batches in flight."""
         sequence = 0
         for batch in queue.in_flight:
             batch.producer_id, batch.producer_epoch, batch.base_sequence = (
@@ -111,11 +111,11 @@ class Sequences:
         if base_offset >= 0:
             queue.last_acked_offset = max(queue.last_acked_offset, base_offset + batch.count - 1)
 
-    def retriable(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
+    def should_retry(self, batch: Batch, code: ErrorCode, log_start_offset: int) -> bool:
         """Whether to retry the batch after this error. May request a new epoch first."""
         queue = batch.queue
-        # The response is for an older sequence of the batch; the current one has not been tried.
-        outdated = batch.signed != (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        # Whether the response is for an earlier sequence of the batch, not for the current one.
+        outdated = batch.encoded_identity != (batch.producer_id, batch.producer_epoch, batch.base_sequence)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             if log_start_offset == -1 or outdated:
                 return True
@@ -124,10 +124,10 @@ class Sequences:
                 if self.transactional:
                     self._restart(queue)
                 else:
-                    self._bump.add(queue)
+                    self._to_bump.add(queue)
                 return True
             if not self.transactional:
-                self._bump.add(queue)
+                self._to_bump.add(queue)
                 return True
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -137,35 +137,34 @@ class Sequences:
                 return True
             if not self.transactional:
                 if not queue.unresolved or batch is queue.in_flight[0]:
-                    self._bump.add(queue)
+                    self._to_bump.add(queue)
                 return True
             return False
         if code == ErrorCode.INVALID_PRODUCER_EPOCH and not self.transactional:
             return bool(outdated)
         return KafkaError(code).retriable
 
-    def failed(self, batch: Batch, code: ErrorCode, certain: bool) -> None:
-        """The batch failed for good. `certain`: the broker does not have it, so that the sequences
+    def failed(self, batch: Batch, code: ErrorCode) -> None:
+        """Handle a batch that is not retried and that the broker has not stored. The sequences
         after it would leave a gap."""
         queue = batch.queue
         self._remove(queue, batch)
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
             self._restart(queue)
-        elif certain:
-            if not self.transactional:
-                self._bump.add(queue)
-            else:
-                self._close_gap(queue, batch)
+        elif self.transactional:
+            self._close_gap(queue, batch)
+        else:
+            self._to_bump.add(queue)
 
     def abandon(self, batch: Batch) -> None:
-        """The batch timed out after it was sent: the broker may or may not have it."""
+        """Give up a batch that was sent. The broker may or may not have stored it."""
         queue = batch.queue
         self._remove(queue, batch)
         queue.unresolved = True
         self._unresolved.add(queue)
 
     def replace(self, batch: Batch, parts: Iterable[Batch]) -> None:
-        """Give the sequences of a split batch to its parts."""
+        """Assign the sequences of a split batch to its parts."""
         queue = batch.queue
         index = queue.in_flight.index(batch) if batch in queue.in_flight else len(queue.in_flight)
         parts = list(parts)
@@ -184,8 +183,8 @@ class Sequences:
             queue.in_flight.remove(batch)
 
     def _close_gap(self, queue: PartitionQueue, batch: Batch) -> None:
-        """Lower the sequences of the batches after a failed one. Only if no request with the old
-        sequences can succeed: in a transaction, which the failure aborts."""
+        """Lower the sequences of the batches after a failed batch. Allowed only in a transaction:
+        the failure aborts it, so no request with the previous sequences matters."""
         queue.next_sequence = max(0, queue.next_sequence - batch.count)
         for later in queue.in_flight:
             if later.base_sequence > batch.base_sequence:
@@ -194,8 +193,8 @@ class Sequences:
     # --- new epochs
 
     def resolve(self) -> bool:
-        """Check partitions with an abandoned batch once they have nothing in flight. True if a
-        transactional producer cannot know whether the broker has the batch."""
+        """Check the partitions with an abandoned batch that have no batch in flight. Returns True
+        if a transactional producer cannot determine whether the broker has stored the batch."""
         in_doubt = False
         for queue in list(self._unresolved):
             if queue.in_flight:
@@ -207,19 +206,18 @@ class Sequences:
             if self.transactional:
                 in_doubt = True
             else:
-                self._bump.add(queue)
+                self._to_bump.add(queue)
         return in_doubt
 
-    def bump(self) -> bool:
-        """Raise the epoch if a partition needs it. True if the epochs are exhausted and the
-        producer needs a new id."""
-        if not self._bump or self.transactional or not self.has_producer_id:
-            return False
+    def bump(self) -> None:
+        """Raise the epoch if a partition needs it. If the epochs are exhausted, forget the producer
+        id: the producer needs a new one."""
+        if not self._to_bump or self.transactional or not self.has_producer_id:
+            return
         if self.producer_epoch >= MAX_EPOCH:
             self.forget()
-            return True
+            return
         self.producer_epoch += 1
-        queues, self._bump = self._bump, set()
+        queues, self._to_bump = self._to_bump, set()
         for queue in queues:
             self._restart(queue)
-        return False

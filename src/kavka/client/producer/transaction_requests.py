@@ -1,9 +1,9 @@
 """The requests of a transactional producer to its transaction and group coordinators.
 
-There are two protocols. In the first (`transaction.version` below 2) the producer adds each
+There are two protocols. In the first (`transaction.version` below 2), the producer adds each
 partition and group to the transaction before it writes there, and its epoch changes only after an
-error. In the second the brokers add them, and the epoch rises with every transaction: the EndTxn
-response carries the new epoch.
+error. In the second, the brokers add partitions and groups, and every transaction has a new epoch,
+which the EndTxn response carries.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _COORDINATOR_MOVED = frozenset(
 
 
 class TransactionRequests:
-    """Sends requests for one transactional id and repeats them after retriable errors.
+    """Sends requests for one transactional id, and retries them after retriable errors.
 
-    Owns the cache of coordinators. Every response with a producer id and epoch updates `sequences`.
-    Only the loop may call it.
+    Owns the cache of coordinators. Responses with a producer id and epoch update `sequences`. Only
+    the loop may call it.
     """
 
     def __init__(self, cluster: Cluster, config: ClientConfig, sequences: Sequences) -> None:
@@ -61,8 +61,8 @@ class TransactionRequests:
         self._coordinators: dict[tuple[str, int], int] = {}
 
     def second_protocol(self, current: bool) -> bool:
-        """Whether the coordinator supports the second protocol; `current` while it is not
-        connected."""
+        """Whether the coordinator supports the second protocol. Returns `current` while there is no
+        connection to it."""
         node_id = self._coordinators.get((self.transactional_id, TRANSACTION))
         # While all brokers are unreachable and the client bootstraps again, no node id is valid.
         if node_id is None or node_id not in self._cluster.nodes:
@@ -133,8 +133,8 @@ class TransactionRequests:
             group_instance_id=member.group_instance_id,
             topics=list(topics.values()),
         )
-        highest = None if second_protocol else FIRST_OFFSET_COMMIT
-        await self._send(request, member.group_id, GROUP, _worst_of_offsets, highest)
+        max_version = None if second_protocol else FIRST_OFFSET_COMMIT
+        await self._send(request, member.group_id, GROUP, _worst_of_offsets, max_version)
 
     async def end_transaction(self, commit: bool, second_protocol: bool) -> None:
         request = EndTxnRequest(
@@ -143,8 +143,8 @@ class TransactionRequests:
             producer_epoch=self._sequences.producer_epoch,
             committed=commit,
         )
-        highest = None if second_protocol else FIRST_END_TXN
-        response = await self._send(request, self.transactional_id, TRANSACTION, _error_code, highest)
+        max_version = None if second_protocol else FIRST_END_TXN
+        response = await self._send(request, self.transactional_id, TRANSACTION, _error_code, max_version)
         if response.producer_id >= 0 and response.producer_epoch >= 0:
             self._sequences.set(response.producer_id, response.producer_epoch)
 
@@ -156,7 +156,7 @@ class TransactionRequests:
         code_of: Callable[[Any], int],
         max_version: int | None = None,
     ) -> Any:
-        """The coordinator's response. Repeats the request after every retriable error."""
+        """Return the coordinator's response. Retries after every retriable error."""
         failures = 0
         while True:
             try:
@@ -180,8 +180,8 @@ class TransactionRequests:
                 self.last_error = error
                 failures += 1
                 # The coordinator completes the previous transaction within milliseconds.
-                brief = error.code == ErrorCode.CONCURRENT_TRANSACTIONS and failures <= 10
-                await asyncio.sleep(0.01 if brief else self._backoff.delay(failures))
+                is_brief = error.code == ErrorCode.CONCURRENT_TRANSACTIONS and failures <= 10
+                await asyncio.sleep(0.01 if is_brief else self._backoff.delay(failures))
 
 
 def _error_code(response: Any) -> int:
@@ -199,7 +199,7 @@ def _worst_of_offsets(response: Any) -> int:
 
 
 def _worst(codes: list[int]) -> int:
-    """The error that decides: a non-retriable one, if there is any. OPERATION_NOT_ATTEMPTED only
+    """The error to report, preferably one that is not retriable. OPERATION_NOT_ATTEMPTED only
     accompanies other errors."""
     errors = [code for code in codes if code]
     fatal = [code for code in errors if not error_of(code).retriable]

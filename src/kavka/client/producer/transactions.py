@@ -1,8 +1,5 @@
-"""Transactions: consumers see all records and offsets between `begin` and `commit`, or none of
-them.
-
-`TRANSITIONS` is the state machine; `Transactions` runs it. The requests are in
-`transaction_requests.py`.
+"""The state machine of a transactional producer. `TRANSITIONS` is its transition table,
+`Transactions` runs it, and `transaction_requests.py` has the requests.
 """
 
 from __future__ import annotations
@@ -95,10 +92,10 @@ _NEEDS_NEW_EPOCH = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_P
 
 
 class Transactions:
-    """The state of a producer's transaction, and the partitions and offsets in it.
+    """Owns the state of a producer's transaction, and the partitions in it.
 
-    `state` changes only in `_transition`. The loop calls everything except `check_open` and `add`,
-    which user threads call as well; `add` needs the accumulator's lock.
+    `state` changes only in `_transition`. Only the loop may call this object, except `check_open`
+    and `add`, which any thread may call. `add` requires the accumulator's lock.
     """
 
     def __init__(
@@ -116,9 +113,11 @@ class Transactions:
         self.id: str = config["transactional.id"]
         self.state = State.UNINITIALIZED
         self.error: KafkaError | None = None
-        """The error behind ABORTABLE_ERROR and FATAL_ERROR, or one that occurred while ending."""
+        """The cause of ABORTABLE_ERROR and FATAL_ERROR, or an error during COMMITTING or
+        ABORTING."""
         self.number = 0
-        """The number of the open transaction, or of the last one. Queues are marked with it."""
+        """The number of the open transaction, or of the last one. See
+        `PartitionQueue.in_transaction`."""
         self.second_protocol = False
         self._sequences = sequences
         self._requests = TransactionRequests(cluster, config, sequences)
@@ -128,7 +127,7 @@ class Transactions:
         self._drop_unsent = drop_unsent
         self._wake = wake
         self._is_at_coordinator = False
-        """Whether a broker may know of the open transaction, so that EndTxn has to end it."""
+        """Whether a broker may have state of the open transaction, so that EndTxn must end it."""
         self._new_epoch_needed = False
         self._to_add: set[PartitionQueue] = set()
         self._added: set[PartitionQueue] = set()
@@ -137,8 +136,8 @@ class Transactions:
         self._offsets_task: asyncio.Task[None] | None = None
         self._end_task: asyncio.Task[None] | None = None
         self._unreported_call: str | None = None
-        """The init, commit or abort call that still waits for its outcome, or timed out before
-        it."""
+        """The init, commit or abort call whose outcome the program has not received, because the
+        call is still waiting or has timed out."""
 
     def _transition(self, target: State) -> None:
         if target not in TRANSITIONS[self.state]:
@@ -167,7 +166,9 @@ class Transactions:
     def begin(self) -> None:
         self._check_not_fatal()
         if self.state is not State.READY:
-            raise IllegalState(f"begin_transaction needs a producer outside of a transaction; it is {self.state.value}")
+            raise IllegalState(
+                f"begin_transaction requires a producer outside of a transaction; it is {self.state.value}"
+            )
         self._is_at_coordinator = False
         self._new_epoch_needed = False
         self._to_add.clear()
@@ -179,9 +180,9 @@ class Transactions:
         self._transition(State.IN_TRANSACTION)
 
     async def end(self, commit: bool, timeout: float) -> None:
-        """Commit or abort. After KafkaTimeout the caller has to repeat the same call, which waits
-        for the same end. The coordinator may have committed after a commit that timed out, so an
-        abort after it is refused."""
+        """Commit or abort. After KafkaTimeout the caller must repeat the same call, which waits for
+        the same task. The coordinator may have committed after a commit that timed out, so a
+        subsequent abort raises IllegalState."""
         self._check_not_fatal()
         call = "commit_transaction" if commit else "abort_transaction"
         if self._completed_after_timeout(call):
@@ -192,7 +193,7 @@ class Transactions:
             if self.state is not State.ABORTABLE_ERROR:
                 self.error = None
             self._end_task = asyncio.ensure_future(self._end(commit))
-            # From here on the transaction takes no record, so `_end` drops or flushes all of it.
+            # From here on no record can be added, so `_end` drops or flushes all records.
             self._transition(target)
         assert self._end_task is not None
         await self._report(self._end_task, timeout, call)
@@ -215,7 +216,7 @@ class Transactions:
         await self._requests_done()
         self._check_not_fatal()
         if commit and self.error is not None:
-            # A record failed during the flush: nothing was committed, and the user has to abort.
+            # A record failed during the flush: nothing was committed, and the program must abort.
             self._transition(State.ABORTABLE_ERROR)
             raise self._must_be_aborted()
         try:
@@ -233,16 +234,17 @@ class Transactions:
             self._transition(State.READY)
 
     async def finish(self, timeout: float) -> None:
-        """For `close`: wait for the end that is in progress, or abort an open transaction."""
+        """Called by `close`: wait for a commit or abort in progress, or abort an open
+        transaction."""
         if self._end_task is not None and not self._end_task.done():
             await self._wait(self._end_task, timeout, "the end of a transaction")
         elif self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             await self.end(False, timeout)
 
     async def prepare(self, timeout: float) -> PreparedTransaction | None:
-        """Store everything, and let the holder of the result end the transaction. None if nothing
-        was written. The producer sends nothing more until the end; `close` leaves the transaction
-        open."""
+        """Flush all records, after which the result can be used to end the transaction. Returns
+        None if nothing was written. The producer then sends no records until the transaction ends;
+        `close` leaves the transaction open."""
         number = self.number
         self.check_open(number)
         try:
@@ -251,7 +253,7 @@ class Transactions:
                     await self._flush()
                     await self._requests_done()
                     self.check_open(number)
-                    # From here on the transaction takes no record.
+                    # From here on no record can be added.
                     self._transition(State.PREPARED)
                     if not self._has_unsent() and not self._pending_requests():
                         break
@@ -287,8 +289,8 @@ class Transactions:
         member: ConsumerGroupMetadata,
         previous: asyncio.Task[None] | None,
     ) -> None:
-        """Runs after `previous`, and to its end even if the caller timed out: a request that was
-        sent cannot be cancelled, and the end of the transaction waits for it."""
+        """Send the offsets after `previous` is done. Continues if the caller times out: a request
+        that was sent cannot be cancelled, and the end of the transaction waits for it."""
         try:
             if previous is not None:
                 await asyncio.wait({previous})
@@ -301,8 +303,8 @@ class Transactions:
             raise
 
     async def _requests_done(self) -> None:
-        """Wait for the requests of this transaction: a coordinator that gets one after EndTxn would
-        count it to the next transaction."""
+        """Wait for the requests of this transaction. A coordinator that receives one after EndTxn
+        would add it to the next transaction."""
         tasks = self._pending_requests()
         if tasks:
             await asyncio.wait(tasks)
@@ -313,7 +315,8 @@ class Transactions:
     # --- the calls of the send path and the sender
 
     def check_open(self, number: int) -> None:
-        """Raises unless transaction `number` takes records and offsets now. From any thread."""
+        """Raise an error unless records and offsets can be added to transaction `number` now. Any
+        thread may call it."""
         self._check_not_fatal()
         if 0 < number < self.number:
             raise IllegalState(
@@ -330,13 +333,15 @@ class Transactions:
             raise IllegalState("the call was made before begin_transaction; nothing was sent")
 
     def add(self, queue: PartitionQueue) -> None:
-        """Before the first append to a partition. Under the accumulator's lock, from any thread."""
+        """Add a partition before the first append to it. Any thread may call it under the
+        accumulator's lock."""
         queue.in_transaction = self.number
         if queue not in self._added:
             self._to_add.add(queue)
 
     def may_send(self, queue: PartitionQueue) -> bool:
-        """Whether the partition is in the transaction. If not, adds it and calls `wake` later."""
+        """Whether the partition is in the transaction. If not, adds it in a task that calls `wake`
+        when it is done."""
         if self.second_protocol or queue in self._added:
             self._is_at_coordinator = True
             return True
@@ -359,7 +364,7 @@ class Transactions:
         self._wake()
 
     def fail(self, error: KafkaError, number: int | None = None) -> None:
-        """Fail the open transaction. Ignored if `number` is another transaction's."""
+        """Fail the open transaction. Has no effect if `number` is that of another transaction."""
         if self.state is State.FATAL_ERROR or number not in (None, self.number):
             return
         if error.code in _FATAL and error.code != ErrorCode.INVALID_PRODUCER_EPOCH:
@@ -374,18 +379,18 @@ class Transactions:
             self.error = error
 
     def fail_in_doubt(self) -> None:
-        """After a batch was given up and may or may not be in the log."""
+        """Fail the open transaction because an abandoned batch may or may not be in the log."""
         self.fail(KafkaError(ErrorCode.TRANSACTION_ABORTABLE, "records timed out; the transaction is in doubt"))
 
     # --- waiting and errors
 
     async def _report(self, task: asyncio.Task[None], timeout: float, call: str) -> None:
-        """Wait for the task, and remember the call until the user learns its outcome."""
+        """Wait for the task, and remember the call until its outcome is returned."""
         self._unreported_call = call
         await self._wait(task, timeout, call)
 
     async def _wait(self, task: asyncio.Task[None], timeout: float, call: str) -> None:
-        # After a timeout no caller may retrieve the exception; asyncio would log it.
+        # Retrieve the exception: after a timeout no caller may do so, and asyncio would log it.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({task}, timeout=timeout)
         if not done:

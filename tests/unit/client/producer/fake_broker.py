@@ -1,4 +1,4 @@
-"""A broker in memory, as a producer sees it: leaders, sequences, errors, lost connections.
+"""An in-memory broker for producer tests, with leaders, sequences, errors and lost connections.
 
 `FakeCluster` replaces `Cluster`. Requests stay in `broker.requests` until the test calls `respond`.
 """
@@ -42,7 +42,7 @@ class Log:
         self.start_offset = 0
 
     def append(self, data: memoryview) -> tuple[int, int]:
-        """(error code, base offset)."""
+        """Returns (error code, base offset)."""
         header = parse_header(data)
         assert header.batch_length + 12 == len(data)
         assert crc32c(data[21:]) == HEADER.unpack_from(data)[4]
@@ -92,14 +92,14 @@ class FakeBroker:
             )
         return ProduceResponse(responses=topics)
 
-    def refuse(self, request: ProduceRequest, code: int, **more: Any) -> ProduceResponse:
+    def reject(self, request: ProduceRequest, code: int, **fields: Any) -> ProduceResponse:
         return ProduceResponse(
             responses=[
                 TopicProduceResponse(
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partition_responses=[
-                        PartitionProduceResponse(index=d.index, error_code=code, base_offset=-1, **more)
+                        PartitionProduceResponse(index=d.index, error_code=code, base_offset=-1, **fields)
                         for d in topic.partition_data
                     ],
                 )
@@ -122,7 +122,7 @@ class FakeBroker:
             return
         self.requests.pop(0)
         connection.in_flight -= 1
-        call.set_result(self.store(request) if fate == "store" else self.refuse(request, ErrorCode[fate]))
+        call.set_result(self.store(request) if fate == "store" else self.reject(request, ErrorCode[fate]))
 
 
 class FakeConnection:
@@ -143,7 +143,7 @@ class FakeConnection:
 
     def send_to(self, request: ProduceRequest, version: int, call: Any, timeout: float) -> int:
         assert not self.closed
-        # As on a wire: the current bytes, independent of later changes to the batch.
+        # Decode a copy, which later changes to the batch do not affect.
         copied = ProduceRequest.decode(memoryview(bytearray(request.to_bytes(version))), 0, version)[0]
         for topic in copied.topic_data:
             topic.name = topic.name or "t"
@@ -217,7 +217,7 @@ class FakeCluster:
         self.updates_requested += 1
         return 0
 
-    def update_leader(self, *about: Any) -> bool:
+    def update_leader(self, *args: Any) -> bool:
         return False
 
     def add_topic(self, name: str) -> None:
@@ -248,12 +248,12 @@ class Bench:
         await self.core.start()
         return self
 
-    async def __aexit__(self, *about: object) -> None:
+    async def __aexit__(self, *args: object) -> None:
         await self.core.close(0)
 
-    def send(self, value: bytes, **more: Any) -> Any:
+    def send(self, value: bytes, **keywords: Any) -> Any:
         names = ("key", "partition", "timestamp", "headers", "callback")
-        arguments = [more.get(name) for name in names]
+        arguments = [keywords.get(name) for name in names]
         transaction = self.core.accumulator.transaction
         future = self.path.try_send("t", value, *arguments)
         if future is None:
@@ -288,11 +288,11 @@ class Bench:
         await self.settle()
 
     async def respond_all(self) -> None:
-        """Handle requests until no batch is left."""
+        """Respond to requests until all batches have an outcome."""
         for _ in range(2000):
             if self.broker.requests:
                 self.broker.respond()
             elif not self.core.accumulator.incomplete:
                 return
             await asyncio.sleep(0 if self.broker.requests else 0.001)
-        raise AssertionError("batches are left without an outcome")
+        raise AssertionError("some batches have no outcome")

@@ -1,5 +1,5 @@
-"""A broker in memory that responds on its own: leader, coordinator and metadata, for producers with
-their own loop.
+"""An in-memory broker that responds without calls of the test, for producers that run a loop: it is
+leader and coordinator, and has the metadata.
 
 A test replaces `producer_core.Cluster` with this `Cluster`.
 """
@@ -46,8 +46,8 @@ class Connection(FakeConnection):
 
 
 class Cluster(FakeCluster):
-    """The coordinator and the leader. Has the values by the outcome of their transaction. Requests
-    wait while `stalled`."""
+    """The coordinator and the leader. `committed` and `aborted` are the values by the outcome of
+    their transaction. Requests wait while `stalled`."""
 
     def __init__(self) -> None:
         super().__init__(FakeBroker())

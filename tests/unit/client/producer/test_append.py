@@ -99,8 +99,8 @@ def test_sent_records_can_be_read_back(hot: Any, codec: int) -> None:
     for i in range(5):
         assert setup.send(b"value %d" % i, key=b"key") is not None
     batch = setup.queue.batches[0]
-    got = list(read_records(encode_batch(batch, codec, None, False)))
-    assert [(r.offset, r.key, r.value, r.timestamp) for r in got] == [
+    decoded = list(read_records(encode_batch(batch, codec, None, False)))
+    assert [(r.offset, r.key, r.value, r.timestamp) for r in decoded] == [
         (i, b"key", b"value %d" % i, TIME) for i in range(5)
     ]
 
@@ -109,8 +109,8 @@ def test_bytes_like_keys_and_values_are_accepted(hot: Any) -> None:
     setup = Setup(hot)
     future = setup.accumulator.append(setup.queue, 0, TIME, bytearray(b"k"), memoryview(b"value"), b"\x00", None)
     assert future is not None
-    got = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
-    assert (got[0].key, got[0].value) == (b"k", b"value")
+    decoded = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
+    assert (decoded[0].key, decoded[0].value) == (b"k", b"value")
 
 
 def test_full_batch_is_followed_by_another_and_wakes_the_sender_once(hot: Any) -> None:
@@ -200,16 +200,16 @@ def test_fast_path_rejects_unusual_arguments(hot: Any, arguments: dict[str, Any]
 def test_strings_are_encoded_as_utf8_unless_a_serializer_is_set(hot: Any) -> None:
     setup = Setup(hot)
     assert setup.send("größe", key="schlüssel") is not None
-    got = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
-    assert (got[0].key, got[0].value) == ("schlüssel".encode(), "größe".encode())
-    setup.path._text_values = False
+    decoded = list(read_records(encode_batch(setup.queue.batches[0], 0, None, False)))
+    assert (decoded[0].key, decoded[0].value) == ("schlüssel".encode(), "größe".encode())
+    setup.path._accepts_text_values = False
     assert setup.send("text") is None
 
 
 def test_sticky_partition_changes_after_a_batch(hot: Any) -> None:
     setup = Setup(hot, partitions=3)
-    chosen = [setup.send(b"x" * 300).batch.queue.partition for _ in range(12)]
-    assert chosen == [0] * 3 + [1] * 3 + [2] * 3 + [0] * 3
+    partitions = [setup.send(b"x" * 300).batch.queue.partition for _ in range(12)]
+    assert partitions == [0] * 3 + [1] * 3 + [2] * 3 + [0] * 3
 
 
 def test_key_hash_chooses_the_partition_unless_keys_are_ignored(hot: Any) -> None:
@@ -338,13 +338,13 @@ def test_buffers_are_reused_up_to_the_pool_limit(hot: Any) -> None:
     pool = hot.BufferPool(40_000)
     buffer = pool.take(pool.capacity(10_000))
     assert len(buffer) == 16384
-    pool.give(buffer)
+    pool.put(buffer)
     assert pool.take(16_384) is buffer
     for _ in range(5):
-        pool.give(bytearray(16384))
+        pool.put(bytearray(16384))
     assert pool.cached == 32768
     assert len(pool.take(pool.capacity(100_000_000))) == 100_000_000
-    pool.give(bytearray(5000))
+    pool.put(bytearray(5000))
     assert pool.cached == 32768
     pool.trim(1)
     assert pool.cached == 16384
@@ -379,21 +379,21 @@ def test_memory_of_batches_and_pool_stays_below_the_limit(form: str, steps: list
     setup = Setup(loaded(form), partitions=10, buffer_limit=limit)
     accumulator: Any = setup.accumulator
     completion = Completion(accumulator)
-    for what, partition, detail in steps:
+    for action, partition, detail in steps:
         queue = setup.topic.queues[partition]
-        if what == "send":
-            before = accumulator.used
+        if action == "send":
+            used_before = accumulator.used
             future = setup.send(b"x" * detail, partition=partition)
-            # An empty buffer accepts every record up to its whole size.
-            assert future is not None or before or detail + 36 > limit
+            # An empty buffer accepts every record up to its size.
+            assert future is not None or used_before or detail + 36 > limit
         elif queue.batches:
             batch = queue.batches.popleft()
             if queue.tail is batch:
                 queue.tail = None
             completion.finish(batch, 0, -1, None, reuse=detail)
         assert accumulator.used == allocated(setup)
-        alone = len(accumulator.incomplete) == 1
-        assert accumulator.used + accumulator.pool.cached <= limit or (alone and not accumulator.pool.cached)
+        is_only_batch = len(accumulator.incomplete) == 1
+        assert accumulator.used + accumulator.pool.cached <= limit or (is_only_batch and not accumulator.pool.cached)
     for queue in setup.topic.queues:
         for batch in list(queue.batches):
             completion.finish(batch, 0, -1, None, reuse=True)
@@ -404,6 +404,6 @@ def test_nearly_full_buffer_is_filled_completely(hot: Any) -> None:
     setup = Setup(hot, batch_size=100_000, grow_to=100_000, buffer_limit=9_000)
     while setup.send(b"x" * 64) is not None:
         pass
-    # A pooled buffer has 8,192 of the 9,000 bytes; the same batch uses the rest as well.
+    # A pooled buffer has 8,192 of the 9,000 bytes; the batch also uses the remaining bytes.
     assert 8_800 < setup.queue.batches[0].size <= 9_000
     assert setup.accumulator.used == allocated(setup) == 9_000

@@ -21,18 +21,18 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == failures.__name__]
 
 
-async def refuse(bench: Bench, *values: bytes, **more: Any) -> list[Any]:
-    futures = [bench.send(value, **more) for value in values]
+async def reject(bench: Bench, *values: bytes, **keywords: Any) -> list[Any]:
+    futures = [bench.send(value, **keywords) for value in values]
     await bench.requests()
     bench.broker.respond("INVALID_RECORD")
     await bench.settle()
     return futures
 
 
-def test_unseen_failures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreported_failures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Bench(linger_ms=5) as bench:
-            await refuse(bench, b"a", b"b", b"c")
+            await reject(bench, b"a", b"b", b"c")
             gc.collect()
             bench.core.failures.report()
             assert len(lines(caplog)) == 1
@@ -42,10 +42,10 @@ def test_unseen_failures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     asyncio.run(work())
 
 
-def test_sender_logs_unseen_failures_periodically(caplog: pytest.LogCaptureFixture) -> None:
+def test_sender_logs_unreported_failures_periodically(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Bench() as bench:
-            await refuse(bench, b"a")
+            await reject(bench, b"a")
             async with asyncio.timeout(60):
                 while not lines(caplog):
                     await asyncio.sleep(0.01)
@@ -53,23 +53,23 @@ def test_sender_logs_unseen_failures_periodically(caplog: pytest.LogCaptureFixtu
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("way", ["callback", "get", "exception", "failed", "await", "errback"])
-def test_seen_failure_is_not_logged(caplog: pytest.LogCaptureFixture, way: str) -> None:
+@pytest.mark.parametrize("access", ["callback", "get", "exception", "failed", "await", "errback"])
+def test_reported_failure_is_not_logged(caplog: pytest.LogCaptureFixture, access: str) -> None:
     async def work() -> None:
         async with Bench() as bench:
-            seen: list[Any] = []
-            callback = seen.append if way == "callback" else None
-            (future,) = await refuse(bench, b"a", callback=callback and (lambda *about: callback(about)))
-            if way == "errback":
-                future.add_errback(seen.append)
-            elif way == "failed":
+            reported: list[Any] = []
+            callback = reported.append if access == "callback" else None
+            (future,) = await reject(bench, b"a", callback=callback and (lambda *args: callback(args)))
+            if access == "errback":
+                future.add_errback(reported.append)
+            elif access == "failed":
                 assert future.failed() and not future.succeeded()
-            elif way == "exception":
+            elif access == "exception":
                 assert isinstance(future.exception(), KafkaError)
-            elif way in ("get", "await"):
+            elif access in ("get", "await"):
                 with pytest.raises(KafkaError):
-                    await future if way == "await" else future.get()
-            assert bool(seen) == (way in ("callback", "errback"))
+                    await future if access == "await" else future.get()
+            assert bool(reported) == (access in ("callback", "errback"))
             del future
             gc.collect()
         assert lines(caplog) == []
@@ -80,7 +80,7 @@ def test_seen_failure_is_not_logged(caplog: pytest.LogCaptureFixture, way: str) 
 def test_records_of_one_batch_are_counted_separately(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with Bench(linger_ms=5) as bench:
-            future = (await refuse(bench, b"a", b"b", b"c"))[1]
+            future = (await reject(bench, b"a", b"b", b"c"))[1]
             assert future.exception() is not None
             del future
             gc.collect()
@@ -94,7 +94,7 @@ def test_record_that_was_in_no_batch_is_logged(caplog: pytest.LogCaptureFixture)
         async with Bench(max_request_size=1000) as bench:
             bench.send(b"x" * 2000)
             bench.send(b"x" * 2000, partition=0)
-            bench.send(b"x" * 2000, callback=lambda *about: None)
+            bench.send(b"x" * 2000, callback=lambda *args: None)
         (line,) = lines(caplog)
         assert "records of t were not stored; 1 of 1 other partitions: " in line
         assert "max.request.size" in line
@@ -108,8 +108,8 @@ def test_records_lost_by_close_are_logged_but_not_purged_or_transactional_ones(
     async def work(act: str, **settings: Any) -> None:
         async with Bench(linger_ms=60_000, **settings) as bench:
             if settings:
-                await bench.core.need_transactions().init(10)
-                bench.core.need_transactions().begin()
+                await bench.core.require_transactions().init(10)
+                bench.core.require_transactions().begin()
             bench.cluster.publish(leader=-1)
             bench.send(b"a")
             if act == "purge":
@@ -127,22 +127,22 @@ def test_log_lines_are_limited_to_one_per_interval(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(failures, "monotonic", lambda: now)
-    unseen: Any = failures.deque()
-    log = FailureLog(unseen, transactional=False)
+    unreported: Any = failures.deque()
+    log = FailureLog(unreported, transactional=False)
     error = KafkaTimeout("too late")
     for _ in range(50):
-        unseen.append(("t", 1, error, 2))
+        unreported.append(("t", 1, error, 2))
         log.report()
         now += 0.1
     assert lines(caplog) == [
         "2 records of t-1 were not stored: too late (they had no callback, and the program did not read their futures)"
     ]
-    unseen.append(("u", 3, error, 5))
-    unseen.append(("u", 4, Purged("purged"), 5))
+    unreported.append(("u", 3, error, 5))
+    unreported.append(("u", 4, Purged("purged"), 5))
     now += failures.INTERVAL
     log.report()
     assert lines(caplog)[1].startswith("98 records of t-1 were not stored; 5 of 1 other partitions: too late")
-    unseen.append(("t", 1, error, 1))
+    unreported.append(("t", 1, error, 1))
     log.report(final=True)
     assert len(lines(caplog)) == 3
 
@@ -157,6 +157,8 @@ def test_freed_batch_is_counted_in_both_forms(form: str) -> None:
     batch.error, batch.done = KafkaTimeout("too late"), True
     del batch
     assert futures.pop().failed()
-    assert not setup.accumulator.unseen
+    assert not setup.accumulator.unreported_failures
     futures.clear()
-    assert [(topic, partition, count) for topic, partition, _, count in setup.accumulator.unseen] == [("t", 0, 2)]
+    assert [(topic, partition, count) for topic, partition, _, count in setup.accumulator.unreported_failures] == [
+        ("t", 0, 2)
+    ]

@@ -34,7 +34,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "kavka-dropped"]
 
 
-def test_dropped_producer_warns_sends_the_rest_and_leaves_no_thread(cluster: Cluster) -> None:
+def test_dropped_producer_warns_sends_remaining_records_and_leaves_no_thread(cluster: Cluster) -> None:
     producer = Producer(**SETTINGS)
     future = producer.send("t", b"last")
     (thread,) = threads()
@@ -47,7 +47,7 @@ def test_dropped_producer_warns_sends_the_rest_and_leaves_no_thread(cluster: Clu
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_dropped_producer_sends_the_rest_when_warnings_are_errors(cluster: Cluster) -> None:
+def test_dropped_producer_sends_remaining_records_when_warnings_are_errors(cluster: Cluster) -> None:
     producer = Producer(**SETTINGS)
     future = producer.send("t", b"last")
     (thread,) = threads()
@@ -66,7 +66,7 @@ def test_closed_producer_does_not_warn(cluster: Cluster, recwarn: pytest.Warning
     assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
 
-def test_dropped_asyncio_producer_warns_and_sends_the_rest(cluster: Cluster) -> None:
+def test_dropped_asyncio_producer_warns_and_sends_remaining_records(cluster: Cluster) -> None:
     async def work() -> None:
         producer = await AioProducer(**SETTINGS).start()
         future = await producer.send("t", b"last")
@@ -131,7 +131,7 @@ def run(warnings: str = "always", **values: Any) -> str:
 
 
 @pytest.mark.parametrize("warnings", ["always", "error"])
-def test_open_producer_sends_the_rest_at_exit(warnings: str) -> None:
+def test_open_producer_sends_remaining_records_at_exit(warnings: str) -> None:
     assert run(warnings).splitlines() == ["stored [b'0', b'1', b'2'] [] True", "atexit of the program"]
 
 
@@ -141,8 +141,8 @@ def test_transaction_of_an_open_producer_is_aborted_at_exit() -> None:
 
 
 def test_exit_waits_at_most_its_limit_and_logs_lost_records() -> None:
-    begun = time.monotonic()
+    started_at = time.monotonic()
     lines = run(timeout=2, stalled=True).splitlines()
-    assert time.monotonic() - begun < 60
+    assert time.monotonic() - started_at < 60
     assert "The producer was closed before all records were sent: 3 records fail" in lines
     assert lines[-2:] == ["stored [] [] True", "atexit of the program"]

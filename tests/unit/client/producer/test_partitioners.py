@@ -67,9 +67,11 @@ def test_default_partitioner_by_name_is_the_built_in_one() -> None:
 
 
 def test_function_of_key_and_partitions_is_a_partitioner() -> None:
-    made = make_partitioner(lambda key, all_of_them, available: available[-1] if key else len(all_of_them) - 3, {})
-    assert choose(made, topic(5, (1, 2)), b"k") == 2
-    assert choose(made, topic(5, (1, 2))) == 2
+    partitioner = make_partitioner(
+        lambda key, all_partitions, available: available[-1] if key else len(all_partitions) - 3, {}
+    )
+    assert choose(partitioner, topic(5, (1, 2)), b"k") == 2
+    assert choose(partitioner, topic(5, (1, 2))) == 2
 
 
 def test_invalid_partitioner_is_a_config_error() -> None:
@@ -82,13 +84,13 @@ def test_invalid_partitioner_is_a_config_error() -> None:
 def test_next_sticky_partition_differs_and_all_are_used() -> None:
     queues = TopicQueues("t")
     queues.count, queues.available = 4, (0, 1, 2, 3)
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for _ in range(4000):
-        chosen = next_sticky(queues)
-        assert chosen != queues.sticky
-        queues.sticky = chosen
-        seen[chosen] += 1
-    assert min(seen.values()) > 800
+        partition = next_sticky(queues)
+        assert partition != queues.sticky
+        queues.sticky = partition
+        counts[partition] += 1
+    assert min(counts.values()) > 800
     queues.available = (2,)
     assert next_sticky(queues) == 2
     queues.available = ()

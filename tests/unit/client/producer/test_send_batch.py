@@ -25,10 +25,10 @@ LATER = 0x7FFFFFFFFFFFFFFF
 a_record = st.tuples(times, fields, fields, headers)
 
 
-def batch_of(records: list[Any], base: int = 100, step: int = 1, **more: Any) -> bytes:
-    builder = BatchBuilder(base_offset=base, **more)
-    for index, (timestamp, key, value, some) in enumerate(records):
-        builder.append(Record(base + index * step, timestamp, key, value, tuple(some)))
+def batch_of(records: list[Any], base: int = 100, step: int = 1, **options: Any) -> bytes:
+    builder = BatchBuilder(base_offset=base, **options)
+    for index, (timestamp, key, value, record_headers) in enumerate(records):
+        builder.append(Record(base + index * step, timestamp, key, value, tuple(record_headers)))
     return bytes(builder.build())
 
 
@@ -102,7 +102,7 @@ def test_compressed_batch_is_sent_unchanged(form: str) -> None:
     assert encoded[61:] == data[61:]
     header = parse_header(encoded)
     assert (header.base_offset, header.codec, header.is_transactional, header.producer_id) == (0, GZIP, True, -1)
-    # The next record goes into another batch.
+    # The next record is appended to another batch.
     setup.send(b"x", timestamp=5)
     assert [batch.count for batch in setup.queue.batches] == [20, 1]
 
@@ -121,9 +121,9 @@ def test_invalid_batch_appends_nothing(form: str) -> None:
     setup = Setup(loaded(form))
     good = batch_of([(1, None, b"v" * 40, ())] * 3)
     # A negative length, a length beyond the end, too large a record count, unterminated deltas.
-    for at, wrong in ((61, b"\x7f"), (61, b"\xfe\x7e"), (60, b"\x09"), (63, b"\xff" * 12)):
+    for position, invalid_bytes in ((61, b"\x7f"), (61, b"\xfe\x7e"), (60, b"\x09"), (63, b"\xff" * 12)):
         bad = bytearray(good)
-        bad[at : at + len(wrong)] = wrong
+        bad[position : position + len(invalid_bytes)] = invalid_bytes
         with pytest.raises(KafkaError) as error:
             content_of(bad, 0, LATER).append(setup.accumulator, setup.queue)
         assert error.value.code == ErrorCode.CORRUPT_MESSAGE
@@ -131,24 +131,24 @@ def test_invalid_batch_appends_nothing(form: str) -> None:
     assert setup.accumulator.used == 0
 
 
-def test_data_without_a_batch_is_refused() -> None:
+def test_data_without_a_batch_is_rejected() -> None:
     for data in (b"", b"\x00" * 30, batch_of([(1, None, b"v", ())])[:60]):
         with pytest.raises(KafkaError):
             content_of(data, 0, LATER)
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
-def test_full_buffer_accepts_nothing_and_an_empty_one_anything(form: str) -> None:
+def test_full_buffer_rejects_batches_and_an_empty_one_accepts_any_size(form: str) -> None:
     setup = Setup(loaded(form), buffer_limit=2000)
     large = content_of(batch_of([(1, None, b"v" * 5000, ())]), 0, LATER)
-    packed = content_of(batch_of([(1, None, bytes(range(256)) * 20, ())], codec=GZIP), 0, LATER)
+    compressed = content_of(batch_of([(1, None, bytes(range(256)) * 20, ())], codec=GZIP), 0, LATER)
     assert large.append(setup.accumulator, setup.queue) is not None
     assert large.append(setup.accumulator, setup.queue) is None
-    assert packed.append(setup.accumulator, setup.queue) is None
+    assert compressed.append(setup.accumulator, setup.queue) is None
 
 
 def test_future_follows_its_records_into_the_parts_of_a_split_batch() -> None:
-    # In the installed form only: futures do not work with batches of the other form.
+    # Only in the installed form: futures do not work with batches of the other form.
     setup = Setup(_append, batch_size=100_000)
     futures = [
         content_of(batch_of([(1, None, b"v" * 300, ())] * 5), 0, LATER).append(setup.accumulator, setup.queue)

@@ -1,4 +1,4 @@
-"""The sender and its sequences, with a broker in memory."""
+"""The sender and its sequences, with an in-memory broker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_one_batch_is_in_flight_until_the_first_acknowledgement() -> None:
             await bench.requests(1)
             await asyncio.sleep(0.01)
             assert len(bench.broker.requests) == 1
-            # A broker that refused the first batch would accept the second one as the first.
+            # A broker that rejected the first batch would accept the second batch as the first.
             await bench.respond("UNKNOWN_TOPIC_OR_PARTITION")
             await bench.respond_all()
             assert bench.broker.logs[0].values == [b"%060d" % i for i in range(5)]
@@ -228,7 +228,7 @@ def test_unknown_producer_id_leads_to_a_new_epoch() -> None:
             await bench.requests(1)
             connection, request, call = bench.broker.requests.pop(0)
             connection.in_flight -= 1
-            call.set_result(bench.broker.refuse(request, ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset=0))
+            call.set_result(bench.broker.reject(request, ErrorCode.UNKNOWN_PRODUCER_ID, log_start_offset=0))
             requests = await bench.requests(1)
             assert sequences(requests[0]) == [(1, 0, 1)]
             await bench.respond_all()
@@ -244,7 +244,7 @@ def test_exhausted_epoch_leads_to_a_new_producer_id() -> None:
             await bench.respond_all()
             state = bench.core.sequences
             assert state is not None
-            before = state.producer_id
+            previous_id = state.producer_id
             state.producer_epoch = bench.core.queues["t"].queues[0].producer_epoch = 0x7FFF
             bench.broker.logs[0].producers.clear()
             bench.broker.logs[0].strict = True
@@ -252,7 +252,7 @@ def test_exhausted_epoch_leads_to_a_new_producer_id() -> None:
             bench.send(b"c")
             await bench.respond_all()
             assert bench.broker.logs[0].values == [b"a", b"b", b"c"]
-            assert (state.producer_id, state.producer_epoch) == (before + 1, 0)
+            assert (state.producer_id, state.producer_epoch) == (previous_id + 1, 0)
 
     run(work())
 
@@ -309,10 +309,10 @@ def test_delivery_timeout_fails_a_batch_and_later_ones_are_stored() -> None:
     async def work() -> None:
         settings = {"delivery_timeout_ms": 100, "request_timeout_ms": 50}
         async with Bench(**settings) as bench:
-            late = bench.send(b"late")
+            expired = bench.send(b"late")
             await bench.requests(1)
             await asyncio.sleep(0.2)
-            assert isinstance(late.exception(0), KafkaTimeout)
+            assert isinstance(expired.exception(0), KafkaTimeout)
             bench.send(b"next")
             await bench.settle()
             bench.broker.respond("lose")
@@ -445,7 +445,7 @@ def test_errors_of_single_records_differ_from_those_of_the_batch() -> None:
             await bench.requests(1)
             connection, request, call = bench.broker.requests.pop(0)
             connection.in_flight -= 1
-            response = bench.broker.refuse(request, ErrorCode.INVALID_RECORD, error_message="bad records")
+            response = bench.broker.reject(request, ErrorCode.INVALID_RECORD, error_message="bad records")
             from kavka.protocol.messages.produce import BatchIndexAndErrorMessage
 
             response.responses[0].partition_responses[0].record_errors = [
@@ -471,7 +471,7 @@ def test_fatal_error_of_init_producer_id_fails_all_records() -> None:
     run(work())
 
 
-def test_close_with_zero_timeout_fails_the_rest() -> None:
+def test_close_with_zero_timeout_fails_the_remaining_records() -> None:
     async def work() -> None:
         async with Bench() as bench:
             future = bench.send(b"a")
@@ -483,7 +483,7 @@ def test_close_with_zero_timeout_fails_the_rest() -> None:
     run(work())
 
 
-def test_waiting_for_an_outcome_in_the_io_thread_is_refused() -> None:
+def test_waiting_for_an_outcome_in_the_io_thread_is_an_error() -> None:
     async def work() -> None:
         async with Bench() as bench:
             future = bench.send(b"a")
@@ -551,8 +551,8 @@ def test_closed_loop_of_a_waiter_does_not_block_other_waiters() -> None:
         async with Bench(partitions=2) as bench:
             first = bench.send(b"a", partition=0)
             second = bench.send(b"b", partition=1)
-            heard: list[Any] = []
-            first.add_callback(lambda metadata: heard.append(metadata.offset))
+            calls: list[Any] = []
+            first.add_callback(lambda metadata: calls.append(metadata.offset))
 
             def wait_elsewhere() -> None:
                 async def wait() -> None:
@@ -564,7 +564,7 @@ def test_closed_loop_of_a_waiter_does_not_block_other_waiters() -> None:
 
             await asyncio.to_thread(wait_elsewhere)
             await bench.respond_all()
-            assert heard == [0]
+            assert calls == [0]
             assert first.done()
             assert second.done()
 
@@ -572,19 +572,19 @@ def test_closed_loop_of_a_waiter_does_not_block_other_waiters() -> None:
 
 
 def test_system_exit_in_a_callback_does_not_end_the_io_thread() -> None:
-    heard: list[Any] = []
+    calls: list[Any] = []
 
     async def work() -> None:
         async with Bench() as bench:
             bench.send(b"a", callback=lambda metadata, error: sys.exit(1))
-            future = bench.send(b"b", callback=lambda metadata, error: heard.append(metadata.offset))
+            future = bench.send(b"b", callback=lambda metadata, error: calls.append(metadata.offset))
             await bench.respond_all()
-            heard.append(future.done())
+            calls.append(future.done())
 
     thread = threading.Thread(target=lambda: asyncio.run(work()))
     thread.start()
     thread.join(60)
-    assert heard == [1, True]
+    assert calls == [1, True]
 
 
 def test_topic_of_pending_records_stays_in_the_metadata() -> None:

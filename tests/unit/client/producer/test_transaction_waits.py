@@ -1,6 +1,6 @@
-"""A `send` that is still waiting when its transaction ends: its record is in no later transaction.
+"""A `send` that is still blocked when its transaction ends adds no record to a later transaction.
 
-Each test stops a `send` of the first transaction at one of the places where it may wait, ends that
+Each test stops a `send` of the first transaction at a place where it may block, ends the
 transaction, begins the next, and lets the `send` continue.
 """
 
@@ -80,7 +80,8 @@ def next_transaction(producer: Producer, commit: bool) -> None:
 
 
 def check_next(producer: Producer, cluster: Cluster, outcome: Any) -> None:
-    """The late record has failed, and the open transaction has only the new record."""
+    """Check that the late record has failed, and that the open transaction has only the new
+    record."""
     assert isinstance(outcome, IllegalState), outcome
     assert "committed or aborted meanwhile" in str(outcome)
     producer.send("t", b"new").get(WAIT)
@@ -93,8 +94,8 @@ def check_next(producer: Producer, cluster: Cluster, outcome: Any) -> None:
 both_ends = pytest.mark.parametrize("commit", [False, True], ids=["abort", "commit"])
 
 
-class Slow:
-    """As serializer, partitioner and interceptor: stops at a gate for the late record."""
+class SlowUserCode:
+    """A serializer, partitioner and interceptor that stops at a gate for the late record."""
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -115,16 +116,18 @@ class Slow:
 
 @both_ends
 @pytest.mark.parametrize("place", ["value_serializer", "partitioner_class", "interceptor_classes"])
-def test_slow_user_code(cluster: Cluster, place: str, commit: bool) -> None:
-    slow = Slow()
+def test_send_that_waits_for_user_code_adds_nothing_to_the_next_transaction(
+    cluster: Cluster, place: str, commit: bool
+) -> None:
+    user_code = SlowUserCode()
     cluster.metadata.opened.set()
-    with in_transaction(**{place: [slow] if place == "interceptor_classes" else slow}) as producer:
+    with in_transaction(**{place: [user_code] if place == "interceptor_classes" else user_code}) as producer:
         producer.send("t", b"old").get(WAIT)
-        slow.gate.shut = True
+        user_code.gate.shut = True
         late = Call(lambda: producer.send("t", b"late"))
-        assert slow.gate.reached.wait(WAIT)
+        assert user_code.gate.reached.wait(WAIT)
         next_transaction(producer, commit)
-        slow.gate.opened.set()
+        user_code.gate.opened.set()
         check_next(producer, cluster, late.join())
 
 
@@ -134,16 +137,18 @@ def a_batch() -> bytes:
     return bytes(builder.build())
 
 
-def send(producer: Producer, topic: str, whole: bool) -> Any:
-    return producer.send_batch(topic, 0, a_batch()) if whole else producer.send(topic, b"late")
+def send(producer: Producer, topic: str, as_batch: bool) -> Any:
+    return producer.send_batch(topic, 0, a_batch()) if as_batch else producer.send(topic, b"late")
 
 
 @both_ends
-@pytest.mark.parametrize("whole", [False, True], ids=["record", "batch"])
-def test_wait_for_metadata(cluster: Cluster, whole: bool, commit: bool) -> None:
+@pytest.mark.parametrize("as_batch", [False, True], ids=["record", "batch"])
+def test_send_that_waits_for_metadata_adds_nothing_to_the_next_transaction(
+    cluster: Cluster, as_batch: bool, commit: bool
+) -> None:
     with in_transaction() as producer:
         producer.send("t", b"old").get(WAIT)
-        late = Call(lambda: send(producer, "later", whole))
+        late = Call(lambda: send(producer, "later", as_batch))
         assert cluster.metadata.reached.wait(WAIT)
         next_transaction(producer, commit)
         cluster.metadata.opened.set()
@@ -164,14 +169,16 @@ def test_failed_wait_for_metadata_does_not_fail_the_next_transaction(cluster: Cl
 
 
 @both_ends
-@pytest.mark.parametrize("whole", [False, True], ids=["record", "batch"])
-def test_wait_for_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, whole: bool, commit: bool) -> None:
+@pytest.mark.parametrize("as_batch", [False, True], ids=["record", "batch"])
+def test_send_that_waits_for_room_adds_nothing_to_the_next_transaction(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, as_batch: bool, commit: bool
+) -> None:
     gate = Gate()
     gate.shut = True
     wait = Producer._wait
 
-    def wait_and_stop(self: Producer, what: Any) -> None:
-        wait(self, what)
+    def wait_and_stop(self: Producer, condition: Any) -> None:
+        wait(self, condition)
         if threading.current_thread() is late._thread:
             gate.pass_through()
 
@@ -179,7 +186,7 @@ def test_wait_for_room(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, whole:
         cluster.stalled = True
         old = fill(producer)
         monkeypatch.setattr(Producer, "_wait", wait_and_stop)
-        late = Call(lambda: send(producer, "t", whole))
+        late = Call(lambda: send(producer, "t", as_batch))
         wait_for_waiter(producer)
         # The broker responds only now: the earlier records belong to the transaction that ends.
         threading.Timer(0.05, cluster.resume).start()
@@ -222,24 +229,26 @@ def test_send_that_waits_for_room_fails_when_its_transaction_ends(cluster: Clust
         assert b"late" not in cluster.committed
 
 
-def test_room_before_the_waiter_is_registered_is_noticed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_that_was_freed_before_the_waiter_registered_is_used(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wait = Producer._wait
 
-    def wait_when_all_is_done(self: Producer, what: Any) -> None:
+    def wait_when_all_is_done(self: Producer, condition: Any) -> None:
         cluster.resume()
         for future in futures:
             future.get(WAIT)
-        wait(self, what)
+        wait(self, condition)
 
     settings = SETTINGS | {"transactional_id": None, "buffer_memory": 4096, "batch_size": 1000}
     with Producer(**settings) as producer:
         cluster.stalled = True
         futures = fill(producer)
         monkeypatch.setattr(Producer, "_wait", wait_when_all_is_done)
-        begun = time.monotonic()
+        started_at = time.monotonic()
         producer.send("t", b"next").get(WAIT)
-        # No other record would wake the waiter: it would wait for all of max.block.ms.
-        assert time.monotonic() - begun < SETTINGS["max_block_ms"] / 1000
+        # No other record would wake the waiter, so it would wait for max.block.ms.
+        assert time.monotonic() - started_at < SETTINGS["max_block_ms"] / 1000
 
 
 class StoppingLock:
@@ -261,12 +270,12 @@ class StoppingLock:
     def __enter__(self) -> None:
         self.acquire()
 
-    def __exit__(self, *about: object) -> None:
+    def __exit__(self, *args: object) -> None:
         self.release()
 
 
 @both_ends
-def test_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
+def test_send_that_waits_for_the_lock_adds_nothing_to_the_next_transaction(cluster: Cluster, commit: bool) -> None:
     with in_transaction() as producer:
         producer.send("t", b"old").get(WAIT)
         lock = StoppingLock(producer._core.accumulator.lock)
@@ -281,7 +290,7 @@ def test_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
         assert lock.gate.reached.wait(WAIT)
         lock.gate.shut = False
         next_transaction(producer, commit)
-        # The partition is in the next transaction already: only the lock is between `send` and the
+        # The partition is already in the next transaction: only the lock separates `send` from the
         # batch.
         producer.send("t", b"other").get(WAIT)
         lock.gate.opened.set()
@@ -290,7 +299,7 @@ def test_wait_for_the_lock(cluster: Cluster, commit: bool) -> None:
 
 @both_ends
 @pytest.mark.parametrize("place", ["metadata", "room"])
-def test_asyncio_producer_waits(cluster: Cluster, place: str, commit: bool) -> None:
+def test_blocked_asyncio_send_adds_nothing_to_the_next_transaction(cluster: Cluster, place: str, commit: bool) -> None:
     async def work() -> None:
         async with AioProducer(**(SETTINGS | {"buffer_memory": 4096, "batch_size": 1000})) as producer:
             await producer.init_transactions()
@@ -303,8 +312,8 @@ def test_asyncio_producer_waits(cluster: Cluster, place: str, commit: bool) -> N
                     pass
                 wait = producer._wait
 
-                async def wait_and_stop(what: Any) -> None:
-                    await wait(what)
+                async def wait_and_stop(condition: Any) -> None:
+                    await wait(condition)
                     await opened.wait()
 
                 producer._wait = wait_and_stop  # type: ignore[method-assign]

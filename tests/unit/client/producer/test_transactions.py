@@ -1,4 +1,4 @@
-"""Transactions of the producer, with a broker in memory."""
+"""Transactions of the producer, with an in-memory broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.client.producer.fake_broker import Bench
 def test_transaction_begins_while_the_coordinator_is_not_in_the_metadata() -> None:
     async def work() -> None:
         async with Bench(transactional_id="t") as bench:
-            transactions = bench.core.need_transactions()
+            transactions = bench.core.require_transactions()
             await transactions.init(10)
             bench.cluster.nodes = {}
             transactions.begin()
@@ -64,9 +64,9 @@ class Coordinator:
         assert isinstance(request, AddPartitionsToTxnRequest)
         return AddPartitionsToTxnResponse()
 
-    async def until(self, what: str) -> None:
+    async def until(self, event: str) -> None:
         async with asyncio.timeout(60):
-            while what not in self.events:
+            while event not in self.events:
                 await asyncio.sleep(0.001)
 
 
@@ -75,7 +75,7 @@ async def begun() -> AsyncIterator[tuple[Bench, Coordinator, Transactions]]:
     """A producer in a transaction."""
     async with Bench(transactional_id="t") as bench:
         coordinator = Coordinator(bench)
-        transactions = bench.core.need_transactions()
+        transactions = bench.core.require_transactions()
         await transactions.init(60)
         transactions.begin()
         yield bench, coordinator, transactions
@@ -85,11 +85,11 @@ def test_commit_that_timed_out_and_completed_may_be_repeated() -> None:
     async def work() -> None:
         async with Bench(transactional_id="t") as bench:
             coordinator = Coordinator(bench)
-            transactions = bench.core.need_transactions()
-            slow = coordinator.hold("InitProducerId")
+            transactions = bench.core.require_transactions()
+            response = coordinator.hold("InitProducerId")
             with pytest.raises(KafkaTimeout, match="may be called again"):
                 await transactions.init(0.01)
-            slow.set()
+            response.set()
             await coordinator.until("InitProducerId done")
             await bench.settle()
             await transactions.init(60)
@@ -98,10 +98,10 @@ def test_commit_that_timed_out_and_completed_may_be_repeated() -> None:
             transactions.begin()
             bench.send(b"a")
             await bench.respond_all()
-            slow = coordinator.hold("EndTxn")
+            response = coordinator.hold("EndTxn")
             with pytest.raises(KafkaTimeout, match="may be called again"):
                 await transactions.end(True, 0.01)
-            slow.set()
+            response.set()
             await coordinator.until("EndTxn done")
             await bench.settle()
             assert transactions.state is State.READY
@@ -120,7 +120,7 @@ def test_only_the_commit_is_allowed_after_it_timed_out() -> None:
         async with begun() as (bench, coordinator, transactions):
             bench.send(b"a")
             await bench.respond_all()
-            slow = coordinator.hold("EndTxn")
+            response = coordinator.hold("EndTxn")
             with pytest.raises(KafkaTimeout, match="may be called again"):
                 await transactions.end(True, 0.01)
             again = "is being committed, and may have been: call commit_transaction again until it returns"
@@ -128,7 +128,7 @@ def test_only_the_commit_is_allowed_after_it_timed_out() -> None:
                 await transactions.end(False, 60)
             with pytest.raises(IllegalState, match=again):
                 bench.send(b"b")
-            slow.set()
+            response.set()
             await coordinator.until("EndTxn done")
             await bench.settle()
             with pytest.raises(IllegalState, match="commit_transaction timed out and has completed since"):
@@ -142,12 +142,12 @@ def test_only_the_commit_is_allowed_after_it_timed_out() -> None:
 def test_abort_waits_for_add_partitions() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
-            slow = coordinator.hold("AddPartitionsToTxn")
+            response = coordinator.hold("AddPartitionsToTxn")
             bench.send(b"a")
             await coordinator.until("AddPartitionsToTxn")
             abort = asyncio.create_task(transactions.end(False, 60))
             await bench.settle()
-            slow.set()
+            response.set()
             await abort
             # The coordinator has an open transaction. Without EndTxn it would time out and fence
             # the producer.
@@ -157,16 +157,16 @@ def test_abort_waits_for_add_partitions() -> None:
     asyncio.run(work())
 
 
-def test_prepared_transaction_has_records_sent_during_prepare() -> None:
+def test_prepared_transaction_includes_records_sent_during_prepare() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
-            slow = coordinator.hold("TxnOffsetCommit")
+            response = coordinator.hold("TxnOffsetCommit")
             offsets = asyncio.create_task(transactions.send_offsets({TopicPartition("t", 0): 5}, "g", 60))
             await coordinator.until("TxnOffsetCommit")
             prepared = asyncio.create_task(transactions.prepare(60))
             await bench.settle()
             late = bench.send(b"late")
-            slow.set()
+            response.set()
             await offsets
             await bench.settle()
             assert not prepared.done()
@@ -182,12 +182,12 @@ def test_prepared_transaction_has_records_sent_during_prepare() -> None:
 def test_abort_waits_for_offset_commits_that_timed_out() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
-            slow = coordinator.hold("TxnOffsetCommit")
+            response = coordinator.hold("TxnOffsetCommit")
             with pytest.raises(KafkaTimeout, match="send_offsets_to_transaction took longer"):
                 await transactions.send_offsets({TopicPartition("t", 0): 5}, "g", 0.05)
             abort = asyncio.create_task(transactions.end(False, 60))
             await bench.settle()
-            slow.set()
+            response.set()
             await abort
             # Offsets after EndTxn would belong to the next transaction.
             assert coordinator.events[-3:] == ["TxnOffsetCommit done", "EndTxn", "EndTxn done"]
@@ -198,12 +198,12 @@ def test_abort_waits_for_offset_commits_that_timed_out() -> None:
 def test_abort_that_timed_out_during_offset_commits_may_be_repeated() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
-            slow = coordinator.hold("TxnOffsetCommit")
+            response = coordinator.hold("TxnOffsetCommit")
             offsets = asyncio.create_task(transactions.send_offsets({TopicPartition("t", 0): 5}, "g", 60))
             await coordinator.until("TxnOffsetCommit")
             with pytest.raises(KafkaTimeout, match="may be called again"):
                 await transactions.end(False, 0.01)
-            slow.set()
+            response.set()
             await offsets
             await coordinator.until("EndTxn done")
             await bench.settle()
@@ -216,20 +216,20 @@ def test_abort_that_timed_out_during_offset_commits_may_be_repeated() -> None:
 def test_offsets_that_fail_after_a_timeout_fail_the_commit() -> None:
     async def work() -> None:
         async with begun() as (bench, coordinator, transactions):
-            slow = asyncio.Event()
+            response = asyncio.Event()
 
-            async def refuse(node_id: int | None, request: Any, **options: Any) -> Any:
+            async def reject_offsets(node_id: int | None, request: Any, **options: Any) -> Any:
                 if not isinstance(request, TxnOffsetCommitRequest):
                     return await coordinator.request(node_id, request)
-                await slow.wait()
+                await response.wait()
                 raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
-            bench.cluster.request = refuse  # type: ignore[method-assign]
+            bench.cluster.request = reject_offsets  # type: ignore[method-assign]
             with pytest.raises(KafkaTimeout):
                 await transactions.send_offsets({TopicPartition("t", 0): 5}, "g", 0.05)
             commit = asyncio.create_task(transactions.end(True, 60))
             await bench.settle()
-            slow.set()
+            response.set()
             with pytest.raises(KafkaError, match="must be aborted"):
                 await commit
             assert "EndTxn" not in coordinator.events
@@ -258,13 +258,13 @@ def test_close_waits_for_a_commit_in_progress() -> None:
         async with begun() as (bench, coordinator, transactions):
             bench.send(b"a")
             await bench.respond_all()
-            slow = coordinator.hold("EndTxn")
+            response = coordinator.hold("EndTxn")
             with pytest.raises(KafkaTimeout):
                 await transactions.end(True, 0.01)
             closing = asyncio.create_task(bench.core.close(60))
             await bench.settle()
             assert not bench.cluster.closed
-            slow.set()
+            response.set()
             await closing
             assert transactions.state is State.READY
             assert coordinator.events[-1] == "EndTxn done"
@@ -280,7 +280,7 @@ def test_every_state_is_reachable_and_only_the_table_allows_transitions() -> Non
 
     async def work() -> None:
         async with Bench(transactional_id="t") as bench:
-            transactions = bench.core.need_transactions()
+            transactions = bench.core.require_transactions()
             for source in State:
                 for target in State:
                     transactions.state = source
