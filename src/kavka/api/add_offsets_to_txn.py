@@ -4,7 +4,8 @@ v2  PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
 v3  flexible
 v4  TRANSACTION_ABORTABLE
 
-Adds the group's partition of `__consumer_offsets`; its marker makes the offsets take effect.
+The coordinator adds the group's partition of `__consumer_offsets` to the transaction. The offsets
+take effect when the end marker is written to that partition.
 """
 
 from __future__ import annotations

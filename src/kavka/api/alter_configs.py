@@ -2,7 +2,8 @@
 
 v2     flexible
 
-Overrides that are not in the request are removed. IncrementalAlterConfigs changes single settings.
+Overrides that are not in the request are removed. IncrementalAlterConfigs changes individual
+settings.
 """
 
 from __future__ import annotations
@@ -21,30 +22,27 @@ from kavka.protocol.messages.alter_configs import (
 
 
 def _on_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
-    return AlterConfigsResponse(responses=[_result(resource, error) for resource in request.resources])
+    return AlterConfigsResponse(
+        responses=[
+            config_resources.result(AlterConfigsResourceResponse, resource, error) for resource in request.resources
+        ]
+    )
 
 
 @handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), on_error=_on_error)
 async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    async def change(resource: AlterConfigsResource) -> None:
+    async def replace_overrides(resource: AlterConfigsResource) -> None:
         values: dict[str, str] = {}
         for config in resource.configs:
             if config.value is None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"There is no value for {config.name}.")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request has no value for {config.name}.")
             values[config.name] = config.value
         if len(values) < len(resource.configs):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A setting can be in a request only once.")
         key = resource.resource_type, resource.resource_name
         await config_resources.change(ctx, *key, lambda _: values, validate_only=request.validate_only)
 
-    changed = await config_resources.each_once(request.resources, change)
-    return AlterConfigsResponse(responses=[_result(*outcome) for outcome in changed])
-
-
-def _result(resource: AlterConfigsResource, error: KafkaError | None) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_code=0 if error is None else int(error.code),
-        error_message=None if error is None else error.message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
+    outcomes = await config_resources.change_each(request.resources, replace_overrides)
+    return AlterConfigsResponse(
+        responses=[config_resources.result(AlterConfigsResourceResponse, *outcome) for outcome in outcomes]
     )

@@ -1,9 +1,10 @@
-"""AlterPartitionReassignments (key 45): moves partitions to other brokers, or cancels a move
-(null).
+"""AlterPartitionReassignments (key 45): reassigns partitions to other brokers. A null replica list
+cancels a reassignment.
 
-v1     allow_replication_factor_change; before, it is allowed
+v1     allow_replication_factor_change (before: always allowed)
 
-The response reports that the moves have started. ListPartitionReassignments shows their progress.
+The response reports that the reassignments have started. ListPartitionReassignments shows their
+progress.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ async def handle(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     targets = {TopicPartition(t.name, p.partition_index): p.replicas for t in request.topics for p in t.partitions}
-    may_change = request.allow_replication_factor_change if ctx.version >= 1 else True
-    results = await ctx.broker.controller.alter_reassignments(targets, same_factor=not may_change)
+    may_change_factor = request.allow_replication_factor_change if ctx.version >= 1 else True
+    results = await ctx.broker.controller.alter_reassignments(targets, same_factor=not may_change_factor)
     topics: dict[str, ReassignableTopicResponse] = {}
     for tp, error in results.items():
         partition = ReassignablePartitionResponse(partition_index=tp.partition, error_message=None)
@@ -34,5 +35,5 @@ async def handle(
             partition.error_code, partition.error_message = int(error.code), error.message
         topics.setdefault(tp.topic, ReassignableTopicResponse(name=tp.topic)).partitions.append(partition)
     return AlterPartitionReassignmentsResponse(
-        error_message=None, allow_replication_factor_change=may_change, responses=list(topics.values())
+        error_message=None, allow_replication_factor_change=may_change_factor, responses=list(topics.values())
     )

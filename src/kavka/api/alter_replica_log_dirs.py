@@ -2,12 +2,14 @@
 
 v2     flexible
 
-The response reports that the move has started; DescribeLogDirs shows a future replica until it is
-done. For a partition that this broker does not have yet, the directory is remembered and the error
-is REPLICA_NOT_AVAILABLE, as in Kafka.
+The response reports that the move has started. DescribeLogDirs lists a future replica until the
+move completes. If this broker has no replica of the partition yet, the directory is stored for a
+later replica and the error is REPLICA_NOT_AVAILABLE, as in Kafka.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
@@ -23,25 +25,23 @@ from kavka.protocol.messages.alter_replica_log_dirs import (
 
 
 def _on_error(request: AlterReplicaLogDirsRequest, version: int, error: KafkaError) -> AlterReplicaLogDirsResponse:
-    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
-    for directory in request.dirs:
-        for topic in directory.topics:
-            result = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
-            result.partitions += [
-                AlterReplicaLogDirPartitionResult(partition_index=index, error_code=int(error.code))
-                for index in topic.partitions
-            ]
-    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+    return _respond(request, lambda partition, path: error.code)
 
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), on_error=_on_error)
 def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    return _respond(request, lambda partition, path: _move(ctx, partition, path))
+
+
+def _respond(
+    request: AlterReplicaLogDirsRequest, move: Callable[[TopicPartition, str], ErrorCode]
+) -> AlterReplicaLogDirsResponse:
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             result = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
             for index in topic.partitions:
-                code = _move(ctx, TopicPartition(topic.name, index), directory.path)
+                code = move(TopicPartition(topic.name, index), directory.path)
                 result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=int(code)))
     return AlterReplicaLogDirsResponse(results=list(topics.values()))
 

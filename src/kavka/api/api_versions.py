@@ -4,8 +4,9 @@ v0-v2  keys with their versions; v1 adds throttle_time_ms
 v3     flexible; software name and version of the client; features in the response
 v4     features with minimum version 0 are included
 
-The response to a version that is too new is UNSUPPORTED_VERSION in v0 with the list, so that the
-client can retry. `network/connection.py` sends it, because the request cannot be decoded.
+The response to an unsupported version is a v0 response with UNSUPPORTED_VERSION and the list of
+APIs, so that the client can retry. `network/connection.py` sends it, because the request cannot be
+decoded.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The loggers of this broker as a config resource: logger names, and levels with Kafka's names.
+"""The loggers of this broker as a config resource. Levels have Kafka's names.
 
-Changed levels apply until the broker stops.
+A changed level applies until the broker stops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kavka.common.errors import ErrorCode, KafkaError
 ROOT = "root"
 SET, DELETE = 0, 1
 
-# Python has no TRACE: it logs everything.
+# Python has no TRACE level. 5 is below DEBUG, so that everything is logged.
 _LEVELS = {
     "TRACE": 5,
     "DEBUG": logging.DEBUG,
@@ -25,13 +25,14 @@ _LEVELS = {
 
 
 def levels() -> dict[str, str]:
-    """All our loggers with their effective levels."""
+    """The effective levels of the root logger and of all `kavka` loggers, by logger name."""
     names = [name for name in logging.root.manager.loggerDict if name == "kavka" or name.startswith("kavka.")]
-    return {ROOT: _name(logging.root), **{name: _name(logging.getLogger(name)) for name in sorted(names)}}
+    return {ROOT: _level_name(logging.root), **{name: _level_name(logging.getLogger(name)) for name in sorted(names)}}
 
 
 def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool) -> None:
-    """(logger, SET or DELETE, level). Changes nothing if one of them is invalid."""
+    """Apply changes of the form (logger, SET or DELETE, level). If one change is invalid, apply
+    none."""
     names = levels()
     for name, operation, level in changes:
         if operation not in (SET, DELETE):
@@ -39,9 +40,7 @@ def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool
         if name not in names:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger '{name}'.")
         if operation == SET and level not in _LEVELS:
-            raise KafkaError(
-                ErrorCode.INVALID_CONFIG, f"A logger's level is one of {', '.join(_LEVELS)}; '{level}' is not."
-            )
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"'{level}' is not one of the levels {', '.join(_LEVELS)}.")
         if operation == DELETE and name == ROOT:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be deleted.")
     if validate_only:
@@ -51,6 +50,6 @@ def alter(changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool
         logger.setLevel(_LEVELS[level] if operation == SET and level is not None else logging.NOTSET)
 
 
-def _name(logger: logging.Logger) -> str:
+def _level_name(logger: logging.Logger) -> str:
     effective = logger.getEffectiveLevel()
     return next((name for name, level in reversed(_LEVELS.items()) if level <= effective), "TRACE")

@@ -1,7 +1,7 @@
-"""The resources with settings: topics, brokers, groups, and the loggers of this broker.
+"""The resources that have settings: topics, brokers, groups, and the loggers of this broker.
 
-As in Kafka, invalid values of a topic or a group are INVALID_CONFIG, those of a broker
-INVALID_REQUEST.
+As in Kafka, the error for an invalid value is INVALID_CONFIG for a topic or a group, and
+INVALID_REQUEST for a broker.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kavka.api.context import RequestContext
 from kavka.common.broker_config import BROKER_CONFIGS
@@ -21,18 +21,21 @@ from kavka.common.topic_config import TOPIC_CONFIGS
 from kavka.metadata.store import StoreUnavailable
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-# A request may name tens of thousands of resources: yield to the loop after this many.
+# A request may have tens of thousands of resources: yield to the event loop after this many.
 RESOURCES_PER_TURN = 200
 
+# Returns the overrides of a resource after a change.
+Update = Callable[[dict[str, str]], Mapping[str, str]]
 
-class Named(Protocol):
+
+class Resource(Protocol):
     """A resource in a request."""
 
     resource_type: int
     resource_name: str
 
 
-R = TypeVar("R", bound=Named)
+R = TypeVar("R", bound=Resource)
 
 
 def table_of(resource_type: int) -> ConfigTable:
@@ -43,33 +46,33 @@ async def change(
     ctx: RequestContext,
     resource_type: int,
     name: str,
-    changed: Callable[[dict[str, str]], Mapping[str, str]],
+    update: Update,
     *,
     validate_only: bool,
 ) -> None:
-    """Replace the overrides of the resource with `changed(overrides)`, persistently.
+    """Replace the overrides of the resource with `update(overrides)`, persistently.
 
-    `changed` may be called more than once. Raises KafkaError, and changes nothing, if the resource
-    does not exist, cannot be altered here, or gets invalid values.
+    `update` may be called more than once. Raises KafkaError and changes nothing if the resource
+    does not exist, if this broker cannot alter it, or if a value is invalid.
     """
     configs = ctx.broker.configs
     try:
         if resource_type == TOPIC:
             if name not in ctx.broker.metadata_cache.topics:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-            await configs.change_topic(name, _checked(changed, configs.broker.check_topic, validate_only))
+            await configs.change_topic(name, _checked(update, configs.broker.check_topic, validate_only))
         elif resource_type == GROUP:
             check_group_name(name)
-            await configs.change_group(name, _checked(changed, configs.broker.check_group, validate_only))
+            await configs.change_group(name, _checked(update, configs.broker.check_group, validate_only))
         elif resource_type == BROKER:
             target = broker_id(ctx, name)
 
-            def change_broker(before: dict[str, str]) -> Mapping[str, str] | None:
-                values = changed(before)
-                _check_broker(ctx, target, before, values)
+            def update_broker(overrides: dict[str, str]) -> Mapping[str, str] | None:
+                values = update(overrides)
+                _check_broker(ctx, target, overrides, values)
                 return None if validate_only else values
 
-            await configs.change_broker(target, change_broker)
+            await configs.change_broker(target, update_broker)
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} cannot be altered.")
     except StoreUnavailable as error:
@@ -77,31 +80,36 @@ async def change(
 
 
 def _checked(
-    changed: Callable[[dict[str, str]], Mapping[str, str]],
-    check: Callable[[Mapping[str, str]], None],
-    validate_only: bool,
+    update: Update, check: Callable[[Mapping[str, str]], None], validate_only: bool
 ) -> Callable[[dict[str, str]], Mapping[str, str] | None]:
-    def change_checked(before: dict[str, str]) -> Mapping[str, str] | None:
-        values = changed(before)
+    def checked_update(overrides: dict[str, str]) -> Mapping[str, str] | None:
+        values = update(overrides)
         try:
             check(values)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
         return None if validate_only else values
 
-    return change_checked
+    return checked_update
 
 
 def check_group_name(name: str) -> None:
-    """The group need not exist."""
+    """Raise INVALID_REQUEST for the empty name. The group need not exist."""
     if not name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Group settings have no cluster-wide default: name a group.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Group settings have no cluster-wide default; a name is required.")
 
 
-async def each_once(
+def check_logger_broker(ctx: RequestContext, name: str) -> None:
+    """Raise INVALID_REQUEST unless `name` is the id of this broker."""
+    if broker_id(ctx, name) is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers have no cluster-wide default; a broker id is required.")
+
+
+async def change_each(
     resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[tuple[R, KafkaError | None]]:
-    """Change the resources one by one. A resource that is named twice is not changed."""
+    """Change the resources one by one. Returns each resource with its error. A resource that
+    appears twice in the request is not changed."""
     keys = [(resource.resource_type, resource.resource_name) for resource in resources]
     counts = Counter(keys)
     results: list[tuple[R, KafkaError | None]] = []
@@ -119,10 +127,20 @@ async def each_once(
     return results
 
 
+def result(response_class: type[Any], resource: Resource, error: KafkaError | None) -> Any:
+    """The result of altering one resource, as the AlterConfigsResourceResponse of either API."""
+    return response_class(
+        error_code=0 if error is None else int(error.code),
+        error_message=None if error is None else error.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
 def _check_broker(
-    ctx: RequestContext, target: int | None, before: Mapping[str, str], values: Mapping[str, str]
+    ctx: RequestContext, target: int | None, overrides: Mapping[str, str], values: Mapping[str, str]
 ) -> None:
-    changes = {name: text for name, text in values.items() if before.get(name) != text}
+    changes = {name: text for name, text in values.items() if overrides.get(name) != text}
     try:
         check_dynamic(changes, per_broker=target is not None)
         if target is None:
@@ -134,16 +152,15 @@ def _check_broker(
 
 
 def broker_id(ctx: RequestContext, name: str) -> int | None:
-    """The broker id of a resource name: this broker, or None for the cluster-wide default (empty
-    name)."""
+    """The broker id in a resource name, or None for the empty name, which is the cluster-wide
+    default. Raises INVALID_REQUEST for another broker."""
     if not name:
         return None
     try:
-        named = int(name)
+        requested_id = int(name)
     except ValueError:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id.")
-    if named != ctx.broker.broker_id:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"This is broker {ctx.broker.broker_id}; send the request to broker {named}."
-        )
-    return named
+    if requested_id != ctx.broker.broker_id:
+        message = f"This is broker {ctx.broker.broker_id}; send the request to broker {requested_id}."
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    return requested_id

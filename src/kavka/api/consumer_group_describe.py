@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe (key 69): epochs, members and assignments of consumer groups.
 
-v0  as of Kafka 4.0
+v0  the first stable version, of Kafka 4.0
 v1  member_type: whether a member uses the classic or the consumer protocol
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kavka.api.authorized_operations import GROUP_OPERATIONS
 from kavka.api.context import RequestContext
-from kavka.api.describe_groups import ALL_OPERATIONS
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.protocol.api_keys import ApiKey
@@ -35,7 +35,7 @@ async def handle(ctx: RequestContext, request: ConsumerGroupDescribeRequest) -> 
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
-                group.authorized_operations = ALL_OPERATIONS
+                group.authorized_operations = GROUP_OPERATIONS
     return ConsumerGroupDescribeResponse(groups=groups)
 
 

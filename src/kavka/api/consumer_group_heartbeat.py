@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (key 68): a member of a consumer group joins, reconciles or leaves.
 
-v0  as of Kafka 4.0; the coordinator creates the member id
+v0  the first stable version, of Kafka 4.0; the coordinator creates the member id
 v1  the member creates its id; subscribed_topic_regex
 """
 
@@ -32,5 +32,7 @@ def _on_error(
 @handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions=(0, 1), on_error=_on_error)
 def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
     if ctx.broker.features.level(GROUP_VERSION) < 1:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Not all brokers of the cluster support this group protocol.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, "Not all brokers of the cluster support the consumer group protocol."
+        )
     return ctx.broker.groups.consumer_heartbeat(request, ctx.version, ctx.client_id or "", f"/{ctx.client_host}")

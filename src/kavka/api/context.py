@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from kavka.controller.topics import Topics
     from kavka.coordinator.group.service import GroupCoordinator
     from kavka.coordinator.transaction.service import TransactionCoordinator
-    from kavka.metadata.cluster import ProducerIds
     from kavka.metadata.dynamic_config import DynamicConfig
     from kavka.metadata.features import Features
     from kavka.metadata.store import MetadataStore
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ControllerRequests(Protocol):
-    """Applies requests of the controller; `broker/controller_requests.py`."""
+    """Applies the controller's requests. `broker/controller_requests.py` implements it."""
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse: ...
 
@@ -38,7 +37,7 @@ class ControllerRequests(Protocol):
 
 
 class TopicCreation(Protocol):
-    """Creates topics on demand; `broker/topic_creation.py`."""
+    """Creates topics on demand. `broker/topic_creation.py` implements it."""
 
     async def auto_create(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]: ...
 
@@ -59,7 +58,6 @@ class BrokerServices(Protocol):
     topics: Topics
     store: MetadataStore
     configs: DynamicConfig
-    producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
     transactions: TransactionCoordinator
@@ -72,13 +70,13 @@ class BrokerServices(Protocol):
     def topic_creation(self) -> TopicCreation: ...
 
     async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run a blocking function in a worker thread, without blocking the loop."""
+        """Run a blocking function in a worker thread and return its result."""
         ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class RequestContext:
-    """One request as its handler sees it. Valid until the response is sent."""
+    """The context of one request. Valid until the response is sent."""
 
     broker: BrokerServices
     version: int

@@ -28,7 +28,7 @@ from kavka.protocol.messages.create_topics import (
 
 
 def _on_error(request: CreateTopicsRequest, version: int, error: KafkaError) -> CreateTopicsResponse:
-    return CreateTopicsResponse(topics=[_refusal(version, topic.name, error) for topic in request.topics])
+    return CreateTopicsResponse(topics=[_error_result(topic.name, error) for topic in request.topics])
 
 
 @handles(ApiKey.CREATE_TOPICS, versions=(0, 7), on_error=_on_error)
@@ -51,13 +51,14 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
 
 def _result(ctx: RequestContext, outcome: TopicOutcome) -> CreatableTopicResult:
     if outcome.error is not None:
-        result = _refusal(ctx.version, outcome.name, outcome.error)
+        result = _error_result(outcome.name, outcome.error)
     else:
-        result = CreatableTopicResult(name=outcome.name, error_message=None)
-        if ctx.version >= 5:
-            result.num_partitions = outcome.partitions
-            result.replication_factor = outcome.replication_factor
-            result.configs = [
+        result = CreatableTopicResult(
+            name=outcome.name,
+            error_message=None,
+            num_partitions=outcome.partitions,
+            replication_factor=outcome.replication_factor,
+            configs=[
                 CreatableTopicConfigs(
                     name=entry.name,
                     value=entry.value,
@@ -66,14 +67,12 @@ def _result(ctx: RequestContext, outcome: TopicOutcome) -> CreatableTopicResult:
                     is_sensitive=entry.is_sensitive,
                 )
                 for entry in describe_topic(ctx.broker.configs.broker, outcome.configs)
-            ]
-    if ctx.version >= 7 and outcome.topic_id is not None:
+            ],
+        )
+    if outcome.topic_id is not None:
         result.topic_id = outcome.topic_id
     return result
 
 
-def _refusal(version: int, name: str, error: KafkaError) -> CreatableTopicResult:
-    result = CreatableTopicResult(name=name, error_code=int(error.code), error_message=None)
-    if version >= 1:
-        result.error_message = error.message
-    return result
+def _error_result(name: str, error: KafkaError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=int(error.code), error_message=error.message)

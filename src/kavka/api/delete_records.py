@@ -2,8 +2,8 @@
 
 v2     flexible
 
-The next retention run deletes segments that are completely before the new start offset. The
-response waits until all live replicas have advanced theirs.
+The next retention check deletes segments that end before the new start offset. The response waits
+until all live replicas have advanced their log start offsets, or until the request times out.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
     delayed: DelayedDeleteRecords | None = None
     for topic in request.topics:
         results = []
-        for item in topic.partitions:
-            result = DeleteRecordsPartitionResult(partition_index=item.partition_index, low_watermark=NO_WATERMARK)
+        for requested in topic.partitions:
+            result = DeleteRecordsPartitionResult(partition_index=requested.partition_index, low_watermark=NO_WATERMARK)
             try:
-                partition, start = _delete(ctx, topic.name, item)
+                partition, start = _delete(ctx, topic.name, requested)
                 result.low_watermark = partition.low_watermark
                 if result.low_watermark < start:
                     delayed = delayed or DelayedDeleteRecords(response, _set_error, _set_low_watermark)
@@ -65,7 +65,7 @@ def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsR
             except KafkaError as error:
                 result.error_code = int(error.code)
             except OSError as error:
-                failure = ctx.broker.replica_manager.on_read_error(topic.name, item.partition_index, error)
+                failure = ctx.broker.replica_manager.on_read_error(topic.name, requested.partition_index, error)
                 result.error_code = int(failure.code)
             results.append(result)
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
@@ -84,13 +84,14 @@ def _set_low_watermark(result: DeleteRecordsPartitionResult, low_watermark: int)
 
 
 def _delete(ctx: RequestContext, topic: str, requested: DeleteRecordsPartition) -> tuple[Partition, int]:
+    """Advance the log start offset on this broker. Returns the partition and the new offset."""
     if is_internal(topic):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Records of the internal topic {topic} cannot be deleted.")
     partition = ctx.broker.replica_manager.leader(topic, requested.partition_index)
     log = partition.log
     assert log is not None
     if not log.config.delete:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"The cleanup.policy of {topic} has no 'delete'.")
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"The cleanup.policy of {topic} does not include 'delete'.")
     start = log.delete_records_before(requested.offset)
     partition.on_start_offset_moved()
     return partition, start

@@ -24,8 +24,7 @@ from kavka.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-
-NO_ID = UUID(int=0)
+from kavka.protocol.primitives import ZERO_UUID
 
 
 def _requested_topics(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
@@ -34,7 +33,7 @@ def _requested_topics(request: DeleteTopicsRequest, version: int) -> list[Delete
 
 def _on_error(request: DeleteTopicsRequest, version: int, error: KafkaError) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(
-        responses=[_result(version, topic.name, topic.topic_id, error) for topic in _requested_topics(request, version)]
+        responses=[_result(topic.name, topic.topic_id, error) for topic in _requested_topics(request, version)]
     )
 
 
@@ -43,13 +42,12 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
     if not ctx.broker.settings["delete.topic.enable"]:
         code = ErrorCode.INVALID_REQUEST if ctx.version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         raise KafkaError(code, "Topics cannot be deleted: delete.topic.enable is false.")
-    requested = _requested_topics(request, ctx.version)
     names: list[str | None] = []
     results: list[DeletableTopicResult] = []
-    for topic in requested:
+    for topic in _requested_topics(request, ctx.version):
         name, error = _resolve(ctx, topic)
         names.append(None if error is not None else name)
-        results.append(_result(ctx.version, name, topic.topic_id, error))
+        results.append(_result(name, topic.topic_id, error))
     outcomes = await ctx.broker.topics.delete_topics(
         list(dict.fromkeys(name for name in names if name is not None)), timeout_ms=request.timeout_ms
     )
@@ -57,29 +55,27 @@ async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTop
     for index, name in enumerate(names):
         if name is not None:
             outcome = by_name[name]
-            results[index] = _result(ctx.version, name, outcome.topic_id or NO_ID, outcome.error)
+            results[index] = _result(name, outcome.topic_id or ZERO_UUID, outcome.error)
     return DeleteTopicsResponse(responses=results)
 
 
 def _resolve(ctx: RequestContext, topic: DeleteTopicState) -> tuple[str | None, KafkaError | None]:
-    if topic.topic_id == NO_ID:
+    """The topic's name, and the error if the topic is not identified by exactly one of name and
+    id."""
+    if topic.topic_id == ZERO_UUID:
         if topic.name is None:
-            return None, KafkaError(ErrorCode.INVALID_REQUEST, "Name the topic, or give its id.")
+            return None, KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
         return topic.name, None
     if topic.name is not None:
-        return topic.name, KafkaError(ErrorCode.INVALID_REQUEST, "Give the topic's name or its id, not both.")
+        return topic.name, KafkaError(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     name = ctx.broker.metadata_cache.topic_name(topic.topic_id)
     if name is None:
         return None, KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     return name, None
 
 
-def _result(version: int, name: str | None, topic_id: UUID, error: KafkaError | None) -> DeletableTopicResult:
-    result = DeletableTopicResult(name=name)
-    if version >= 6:
-        result.topic_id = topic_id
+def _result(name: str | None, topic_id: UUID, error: KafkaError | None) -> DeletableTopicResult:
+    result = DeletableTopicResult(name=name, topic_id=topic_id)
     if error is not None:
-        result.error_code = int(error.code)
-        if version >= 5:
-            result.error_message = error.message
+        result.error_code, result.error_message = int(error.code), error.message
     return result

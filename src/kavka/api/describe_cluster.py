@@ -1,7 +1,7 @@
 """DescribeCluster (key 60): the cluster's id, its controller and its brokers.
 
-v1     endpoint_type: this is a broker, not a controller listener
-v2     fenced brokers on request: there are none here
+v1     endpoint_type; a broker accepts only the type of brokers
+v2     include_fenced_brokers; brokers are never fenced here
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
     if ctx.version >= 1 and request.endpoint_type != BROKERS:
         if request.endpoint_type == CONTROLLERS:
             raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "This is a broker, not a controller.")
-        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"There is no endpoint type {request.endpoint_type}.")
+        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unknown endpoint type {request.endpoint_type}.")
     cache = ctx.broker.metadata_cache
     response = DescribeClusterResponse(
         cluster_id=ctx.broker.cluster_id,

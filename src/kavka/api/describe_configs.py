@@ -5,13 +5,21 @@ v1     config_source instead; synonyms on request
 v3     config_type; documentation on request
 v4     flexible
 
-The broker with the empty name is the cluster-wide default of dynamic settings.
+The broker with the empty name is the resource of the cluster-wide dynamic defaults.
 """
 
 from __future__ import annotations
 
 from kavka.api import broker_loggers
-from kavka.api.config_resources import BROKER, BROKER_LOGGER, GROUP, TOPIC, broker_id, check_group_name
+from kavka.api.config_resources import (
+    BROKER,
+    BROKER_LOGGER,
+    GROUP,
+    TOPIC,
+    broker_id,
+    check_group_name,
+    check_logger_broker,
+)
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.config_view import (
@@ -38,7 +46,7 @@ DYNAMIC_BROKER_LOGGER = 6
 
 
 def _on_error(request: DescribeConfigsRequest, version: int, error: KafkaError) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(results=[_refusal(resource, error) for resource in request.resources])
+    return DescribeConfigsResponse(results=[_error_result(resource, error) for resource in request.resources])
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), on_error=_on_error)
@@ -53,7 +61,7 @@ def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConf
                 configs=_describe(ctx, request, resource),
             )
         except KafkaError as error:
-            result = _refusal(resource, error)
+            result = _error_result(resource, error)
         response.results.append(result)
     return response
 
@@ -62,61 +70,48 @@ def _describe(
     ctx: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> list[DescribeConfigsResourceResult]:
     name, keys = resource.resource_name, resource.configuration_keys
-    configs = ctx.broker.configs
-    match resource.resource_type:
-        case type_ if type_ == TOPIC:
-            topic_names.check(name)
-            if name not in ctx.broker.metadata_cache.topics:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-            entries = describe_topic(configs.broker, configs.topic_overrides(name), keys)
-        case type_ if type_ == BROKER:
-            all_brokers = broker_id(ctx, name) is None
-            entries = (
-                describe_broker_defaults(configs.broker, keys) if all_brokers else describe_broker(configs.broker, keys)
-            )
-        case type_ if type_ == GROUP:
-            check_group_name(name)
-            entries = describe_group(configs.broker, configs.group_overrides(name), keys)
-        case type_ if type_ == BROKER_LOGGER:
-            if broker_id(ctx, name) is None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Loggers belong to one broker: name the broker.")
-            return [
-                _logger(ctx, logger, level)
-                for logger, level in broker_loggers.levels().items()
-                if not keys or logger in keys
-            ]
-        case other:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {other} have no settings here.")
+    configs, resource_type = ctx.broker.configs, resource.resource_type
+    if resource_type == TOPIC:
+        topic_names.check(name)
+        if name not in ctx.broker.metadata_cache.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        entries = describe_topic(configs.broker, configs.topic_overrides(name), keys)
+    elif resource_type == BROKER:
+        describe = describe_broker_defaults if broker_id(ctx, name) is None else describe_broker
+        entries = describe(configs.broker, keys)
+    elif resource_type == GROUP:
+        check_group_name(name)
+        entries = describe_group(configs.broker, configs.group_overrides(name), keys)
+    elif resource_type == BROKER_LOGGER:
+        check_logger_broker(ctx, name)
+        return [
+            DescribeConfigsResourceResult(name=logger, value=level, config_source=DYNAMIC_BROKER_LOGGER)
+            for logger, level in broker_loggers.levels().items()
+            if not keys or logger in keys
+        ]
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Resources of type {resource_type} have no settings.")
     return [_entry(ctx, request, entry) for entry in entries]
 
 
 def _entry(ctx: RequestContext, request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigsResourceResult:
-    result = DescribeConfigsResourceResult(
-        name=entry.name, value=entry.value, read_only=entry.read_only, is_sensitive=entry.is_sensitive
-    )
-    if ctx.version == 0:
-        result.is_default = entry.source is ConfigSource.DEFAULT
-        return result
-    result.config_source = int(entry.source)
-    if request.include_synonyms:
-        result.synonyms = [
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        is_default=ctx.version == 0 and entry.source is ConfigSource.DEFAULT,
+        config_source=int(entry.source),
+        is_sensitive=entry.is_sensitive,
+        synonyms=[
             DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=int(synonym.source))
-            for synonym in entry.synonyms
-        ]
-    if ctx.version >= 3:
-        result.config_type = entry.type
-        result.documentation = entry.documentation if request.include_documentation else None
-    return result
+            for synonym in (entry.synonyms if request.include_synonyms else ())
+        ],
+        config_type=entry.type,
+        documentation=entry.documentation if request.include_documentation else None,
+    )
 
 
-def _logger(ctx: RequestContext, name: str, level: str) -> DescribeConfigsResourceResult:
-    result = DescribeConfigsResourceResult(name=name, value=level)
-    if ctx.version > 0:
-        result.config_source = DYNAMIC_BROKER_LOGGER
-    return result
-
-
-def _refusal(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
+def _error_result(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=int(error.code),
         error_message=error.message,

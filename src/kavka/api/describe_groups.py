@@ -9,15 +9,13 @@ v6  error_message; GROUP_ID_NOT_FOUND for an unknown group (before: described as
 
 from __future__ import annotations
 
+from kavka.api.authorized_operations import GROUP_OPERATIONS
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.group.state import DEAD
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-
-# Bits of Kafka's operations: read 3, delete 6, describe 8. All are allowed.
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
 def _on_error(request: DescribeGroupsRequest, version: int, error: KafkaError) -> DescribeGroupsResponse:
@@ -32,7 +30,7 @@ def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroup
     if request.include_authorized_operations:
         for group in response.groups:
             if not group.error_code:
-                group.authorized_operations = ALL_OPERATIONS
+                group.authorized_operations = GROUP_OPERATIONS
     return response
 
 

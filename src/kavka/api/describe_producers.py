@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
@@ -16,45 +18,48 @@ from kavka.protocol.messages.describe_producers import (
 
 
 def _on_error(request: DescribeProducersRequest, version: int, error: KafkaError) -> DescribeProducersResponse:
+    return _respond(request, lambda topic, index: _error_result(index, error))
+
+
+@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), on_error=_on_error)
+def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    return _respond(request, lambda topic, index: _describe(ctx, topic, index))
+
+
+def _respond(
+    request: DescribeProducersRequest, describe: Callable[[str, int], PartitionResponse]
+) -> DescribeProducersResponse:
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
-                name=topic.name,
-                partitions=[
-                    PartitionResponse(partition_index=index, error_code=int(error.code), error_message=error.message)
-                    for index in topic.partition_indexes
-                ],
+                name=topic.name, partitions=[describe(topic.name, index) for index in topic.partition_indexes]
             )
             for topic in request.topics
         ]
     )
 
 
-@handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), on_error=_on_error)
-def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    response = DescribeProducersResponse()
-    for topic in request.topics:
-        results = []
-        for index in topic.partition_indexes:
-            result = PartitionResponse(partition_index=index)
-            try:
-                # Followers serve it too, to find hanging transactions on one broker.
-                log = ctx.broker.replica_manager.replica(topic.name, index).log
-                assert log is not None
-                result.active_producers = [
-                    ProducerState(
-                        producer_id=entry.producer_id,
-                        producer_epoch=entry.epoch,
-                        last_sequence=entry.last_sequence,
-                        last_timestamp=entry.last_timestamp,
-                        coordinator_epoch=entry.coordinator_epoch,
-                        current_txn_start_offset=entry.txn_first_offset,
-                    )
-                    for entry in log.producers()
-                ]
-            except KafkaError as error:
-                result.error_code = int(error.code)
-                result.error_message = error.message
-            results.append(result)
-        response.topics.append(TopicResponse(name=topic.name, partitions=results))
-    return response
+def _describe(ctx: RequestContext, topic: str, index: int) -> PartitionResponse:
+    """Followers describe their producers as well, so that a tool can find hanging transactions on a
+    single broker."""
+    try:
+        log = ctx.broker.replica_manager.replica(topic, index).log
+    except KafkaError as error:
+        return _error_result(index, error)
+    assert log is not None
+    producers = [
+        ProducerState(
+            producer_id=entry.producer_id,
+            producer_epoch=entry.epoch,
+            last_sequence=entry.last_sequence,
+            last_timestamp=entry.last_timestamp,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_start_offset=entry.txn_first_offset,
+        )
+        for entry in log.producers()
+    ]
+    return PartitionResponse(partition_index=index, active_producers=producers)
+
+
+def _error_result(index: int, error: KafkaError) -> PartitionResponse:
+    return PartitionResponse(partition_index=index, error_code=int(error.code), error_message=error.message)

@@ -1,19 +1,19 @@
 """DescribeTopicPartitions (key 75, v0): the partitions of topics, by topic name, in pages.
 
 A page has at most `response_partition_limit` partitions, and at most this broker's
-`max.request.partition.size.limit`. `next_cursor` names the first partition of the next page.
-Eligible leader replicas (ELR) exist only with KRaft: both lists are empty (not null, which Java
-clients cannot parse).
+`max.request.partition.size.limit`. `next_cursor` is the first partition of the next page. Eligible
+leader replicas (ELR) exist only with KRaft. Both lists are empty, because Java clients cannot parse
+null.
 """
 
 from __future__ import annotations
 
 from kavka.api.authorized_operations import TOPIC_OPERATIONS
 from kavka.api.context import RequestContext
+from kavka.api.metadata import missing_topic_code
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.topics import is_internal
-from kavka.controller import topic_names
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_topic_partitions import (
     Cursor,
@@ -46,10 +46,10 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
             raise KafkaError(ErrorCode.INVALID_REQUEST, "A cursor cannot point at a negative partition.")
     names = {topic.name for topic in request.topics} or set(topics)
     limit = ctx.broker.settings["max.request.partition.size.limit"]
-    left = max(1, min(request.response_partition_limit, limit))
+    remaining = max(1, min(request.response_partition_limit, limit))
     response = DescribeTopicPartitionsResponse()
     for name in sorted(name for name in names if name >= first_topic):
-        if left == 0:
+        if remaining == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         topic = topics.get(name)
@@ -60,21 +60,18 @@ def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Desc
             continue
         start = first_partition if name == first_topic else 0
         states = [state for index, state in sorted(topic.partitions.items()) if index >= start]
-        response.topics.append(_topic(ctx, topic, states[:left]))
-        if len(states) > left:
-            response.next_cursor = Cursor(topic_name=name, partition_index=states[left].partition_index)
+        response.topics.append(_topic(ctx, topic, states[:remaining]))
+        if len(states) > remaining:
+            response.next_cursor = Cursor(topic_name=name, partition_index=states[remaining].partition_index)
             break
-        left -= len(states)
+        remaining -= len(states)
     return response
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    try:
-        topic_names.check(name)
-    except KafkaError as error:
-        code = error.code
-    return DescribeTopicPartitionsResponseTopic(error_code=int(code), name=name, is_internal=is_internal(name))
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=int(missing_topic_code(name)), name=name, is_internal=is_internal(name)
+    )
 
 
 def _topic(ctx: RequestContext, topic: TopicInfo, states: list[PartitionInfo]) -> DescribeTopicPartitionsResponseTopic:

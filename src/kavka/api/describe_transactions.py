@@ -8,6 +8,7 @@ from typing import Any
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
+from kavka.common.types import by_topic
 from kavka.coordinator.transaction.state import Transaction
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.describe_transactions import (
@@ -21,7 +22,8 @@ from kavka.protocol.messages.describe_transactions import (
 def _on_error(request: DescribeTransactionsRequest, version: int, error: KafkaError) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[
-            TransactionState(transactional_id=name, error_code=int(error.code)) for name in request.transactional_ids
+            TransactionState(transactional_id=transactional_id, error_code=int(error.code))
+            for transactional_id in request.transactional_ids
         ]
     )
 
@@ -29,7 +31,7 @@ def _on_error(request: DescribeTransactionsRequest, version: int, error: KafkaEr
 @handles(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), on_error=_on_error)
 async def handle(ctx: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
-        transaction_states=[await _describe(ctx, name) for name in request.transactional_ids]
+        transaction_states=[await _describe(ctx, transactional_id) for transactional_id in request.transactional_ids]
     )
 
 
@@ -39,9 +41,6 @@ async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionSt
         transaction: Transaction = await described if isinstance(described, asyncio.Future) else described
     except KafkaError as error:
         return TransactionState(transactional_id=transactional_id, error_code=int(error.code))
-    topics: dict[str, TopicData] = {}
-    for topic, partition in sorted(transaction.partitions):
-        topics.setdefault(topic, TopicData(topic=topic)).partitions.append(partition)
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=transaction.state.value,
@@ -49,5 +48,8 @@ async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionSt
         transaction_start_time_ms=transaction.start_ms,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
-        topics=list(topics.values()),
+        topics=[
+            TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(sorted(transaction.partitions)).items()
+        ],
     )

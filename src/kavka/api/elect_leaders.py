@@ -4,8 +4,9 @@ partitions.
 v1     election_type (before: preferred); a top-level error
 v2     flexible
 
-The response waits until this broker knows the new leaders, or until the request times out. For all
-partitions (null) it has only those that needed an election.
+The response waits until this broker's metadata contains the new leaders, or until the request times
+out. The response to a request for all partitions (null) contains only the partitions that needed an
+election.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _requested_partitions(request: ElectLeadersRequest) -> list[TopicPartition] 
 
 
 def _on_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> ElectLeadersResponse:
-    # Version 0 has only errors of partitions.
+    # Version 0 has no top-level error code.
     response = _response(dict.fromkeys(_requested_partitions(request) or [], error))
     if version >= 1:
         response.error_code = int(error.code)
@@ -44,22 +45,25 @@ async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLead
     requested = _requested_partitions(request)
     results = await controller.elect_leaders(request.election_type if ctx.version >= 1 else PREFERRED, requested)
 
-    def is_known(tp: TopicPartition, leader: int) -> bool:
+    def is_in_metadata(tp: TopicPartition, leader: int) -> bool:
         state = cache.partition_state(*tp)
         return state is not None and state.leader == leader
 
     elected = {tp: leader for tp, leader in results.items() if isinstance(leader, int)}
     if request.timeout_ms > 0:
         await controller.wait_until(
-            lambda: all(is_known(tp, leader) for tp, leader in elected.items()), request.timeout_ms / 1000
+            lambda: all(is_in_metadata(tp, leader) for tp, leader in elected.items()), request.timeout_ms / 1000
         )
     for tp, leader in elected.items():
-        if not is_known(tp, leader):
-            results[tp] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader} does not lead yet.")
+        if not is_in_metadata(tp, leader):
+            results[tp] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Broker {leader} is not the leader yet.")
     if requested is None:
-        needless = ErrorCode.ELECTION_NOT_NEEDED
-        results = {tp: r for tp, r in results.items() if not (isinstance(r, KafkaError) and r.code == needless)}
+        results = {tp: result for tp, result in results.items() if not _is_not_needed(result)}
     return _response(results)
+
+
+def _is_not_needed(result: int | KafkaError) -> bool:
+    return isinstance(result, KafkaError) and result.code is ErrorCode.ELECTION_NOT_NEEDED
 
 
 def _response(results: Elected) -> ElectLeadersResponse:

@@ -3,10 +3,10 @@
 v2  PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
 v3  flexible
 v4  TRANSACTION_ABORTABLE
-v5  every end bumps the epoch: the response has the producer id and epoch to use next
+v5  EndTxn bumps the producer epoch: the response has the producer id and epoch to use next
 
-The response is sent when the decision is committed to the coordinator's log. The markers follow,
-even if this broker fails.
+The response is sent when the decision is committed to the coordinator's log. The markers are
+written after that, even if this broker fails.
 """
 
 from __future__ import annotations

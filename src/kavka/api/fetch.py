@@ -1,4 +1,4 @@
-"""Fetch (key 1): read record batches.
+"""Fetch (key 1): reads record batches.
 
 v0-v1  magic 0 in the response; v1 adds throttle_time_ms
 v2-v3  magic 1; v3 adds max_bytes of the whole response
@@ -11,11 +11,12 @@ v12    flexible, last_fetched_epoch and the diverging epoch
 v13    topics by id
 v15    replica_state instead of replica_id; v16 node endpoints; v17-v18 for replicas
 
-`fetch_reads.py` reads the partitions, for consumers and for followers. A fetch that finds too few
-bytes waits in the purgatory.
+`fetch_reads.py` reads the partitions for consumers and for followers. A fetch with fewer bytes than
+`min_bytes` waits in the purgatory.
 
-The response holds FileSlices, not bytes: the connection sends them with sendfile. A slice that is
-not in the page cache is read by a worker thread first, so that a slow disk does not block the loop.
+The response contains FileSlices instead of bytes. The connection sends them with sendfile. A worker
+thread first reads a slice that is not in the page cache, so that a slow disk does not block the
+event loop.
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ from kavka.storage.log_read import ColdRead
 from kavka.storage.page_cache import warm
 
 NO_LIMIT = 0x7FFFFFFF
-# Data may be evicted from the page cache again before it is found there.
+# The limit of repeated reads. The page cache may evict data before the next read finds it there.
 WARMING_ROUNDS = 64
-_NAMES_LEADER = frozenset((int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)))
+# With these codes the response contains the current leader.
+_LEADER_CHANGED = frozenset((int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)))
 
 Result = tuple[FetchPartition, PartitionRead]
 
 
 def _on_error(request: FetchRequest, version: int, error: KafkaError) -> FetchResponse:
-    """Clients before v13 read the code of the partitions. From v7 on they also read the top-level
-    one, as incremental responses may have no partitions."""
+    """Up to v12, clients read the error code of each partition. From v7 on, clients also read the
+    top-level code, because an incremental response may have no partitions."""
     response = FetchResponse(error_code=int(error.code), session_id=request.session_id)
     if version < 13:
         response.responses = [
@@ -105,15 +107,15 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Any:
             is_follower,
         )
         if is_follower:
-            # The recorded position may have completed a produce, and its client may have appended
-            # again since the read.
+            # The recorded position may have completed a Produce request, whose client may have
+            # appended again since the read.
             delayed.check()
         return delayed.future
     return fetch.respond(results)
 
 
 class _Fetch:
-    """One fetch request while it is served: read, perhaps wait and read again, then respond."""
+    """One Fetch request. Reads the partitions, may wait and read again, and builds the response."""
 
     __slots__ = ("_by_id", "_context", "_ctx", "_has_cold_data", "_max_bytes", "_min_bytes", "_reader", "_version")
 
@@ -132,11 +134,12 @@ class _Fetch:
     # ---- reading
 
     def read(self) -> list[Result]:
-        """Read every partition of the request, up to the limit of bytes."""
+        """Read all partitions of the request, up to the maximum bytes of the response."""
         results: list[Result] = []
         reader = self._reader
         remaining = self._max_bytes
-        # From v3 on the first batch is sent whatever its size, so that a consumer cannot get stuck.
+        # From v3 on, the first batch is sent even if it exceeds the limit, so that a consumer makes
+        # progress.
         min_one_batch = self._version >= 3
         self._has_cold_data = False
         reader.begin()
@@ -167,23 +170,25 @@ class _Fetch:
     # ---- waiting
 
     def is_complete(self, results: list[Result]) -> bool:
-        """Whether to respond now: there are enough bytes, no partitions, or an outcome that the
-        client has to learn."""
+        """Whether to respond now: because there are enough bytes or no partitions, or because of
+        an outcome that the client must learn at once."""
         total = 0
         for _, read in results:
             if read.must_respond or read.is_incomplete:
                 return True
             total += read.size
         context = self._context
-        # A follower needs the id of a new session at once, to change its partitions.
+        # A follower needs the id of a new session at once: it can change its partitions only with
+        # that id.
         must_respond = not results if context.follower is None else not context.incremental
         if must_respond or total >= self._min_bytes:
             return True
-        # The read may be short only because a segment ended.
+        # A read ends at the end of a segment. The next segment may have the missing bytes.
         return total > 0 and self.is_ready()
 
     def partitions_to_watch(self) -> list[Partition]:
-        """Where to wait for data. A follower's session is notified itself."""
+        """The partitions whose appends complete this fetch. There are none for a follower with a
+        session, because its session is notified instead."""
         if self._context.follower is not None:
             return []
         partitions = self._ctx.broker.replica_manager.partitions
@@ -191,7 +196,7 @@ class _Fetch:
         return [partition for partition in watched if partition is not None]
 
     def is_ready(self) -> bool:
-        """Whether another read would return enough bytes, or an error."""
+        """Whether another read would return enough bytes or an error."""
         partitions = self._ctx.broker.replica_manager.partitions
         remaining = self._min_bytes
         session = self._context.follower
@@ -212,7 +217,8 @@ class _Fetch:
     # ---- the response
 
     def respond(self, results: list[Result]) -> Any:
-        """The response, or a future of it if data has to be read from disk or converted first."""
+        """Returns the response, or a future of the response if a worker thread must read or convert
+        data first."""
         if self._has_cold_data or self._version < 4:
             return asyncio.ensure_future(self._respond_from_worker(results))
         return self._build(results)
@@ -239,25 +245,27 @@ class _Fetch:
         return self._build(results)
 
     async def _down_convert(self, entry: FetchPartition, read: PartitionRead) -> PartitionRead:
-        """Convert the records to the format of an old client. An error is one of the partition.
+        """Convert the records to the format of an old client. A failed conversion becomes an error
+        of the partition.
 
-        Control batches have no old format. If the read has no other batches, the next ones are
-        read: an empty response would make the client fetch the same offset forever.
+        Control batches have no form in the old formats. If the read has only control batches, the
+        following batches are read: after an empty response the client would fetch the same offset
+        forever.
         """
-        run = self._ctx.broker.run_in_worker
+        run_in_worker = self._ctx.broker.run_in_worker
         magic = 0 if self._version < 2 else 1
-        piece: FileSlice | None = read.records
+        file_slice: FileSlice | None = read.records
         read.records = EMPTY
         try:
-            while piece is not None and not read.records:
-                read.records, next_offset = await run(_convert, piece, magic, entry.fetch_offset)
-                piece = await self._next_piece(entry, next_offset) if not read.records else None
+            while file_slice is not None and not read.records:
+                read.records, next_offset = await run_in_worker(_convert, file_slice, magic, entry.fetch_offset)
+                file_slice = await self._read_slice(entry, next_offset) if not read.records else None
         except KafkaError as error:
             return self._failed(entry, error)
         read.size = len(read.records)
         return read
 
-    async def _next_piece(self, entry: FetchPartition, offset: int) -> FileSlice | None:
+    async def _read_slice(self, entry: FetchPartition, offset: int) -> FileSlice | None:
         reader = self._reader
         while True:
             try:
@@ -304,11 +312,11 @@ class _Fetch:
         data.preferred_read_replica = read.preferred_replica
         if read.diverging is not None:
             data.diverging_epoch = EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
-        if read.error_code in _NAMES_LEADER and self._version >= 12:
+        if read.error_code in _LEADER_CHANGED and self._version >= 12:
             self._add_leader(response, entry, data)
 
     def _add_leader(self, response: FetchResponse, entry: FetchPartition, data: PartitionData) -> None:
-        """Name the current leader, so that the client needs no Metadata request."""
+        """Set the current leader, so that the client needs no Metadata request."""
         cache = self._ctx.broker.metadata_cache
         state = cache.partition_state(entry.topic, entry.index)
         if state is None:
@@ -322,9 +330,10 @@ class _Fetch:
             )
 
 
-def _convert(piece: FileSlice, magic: int, first_offset: int) -> tuple[bytes, int]:
-    """In a worker thread: the records in an older format, and the offset after them."""
-    data = piece.read()
+def _convert(file_slice: FileSlice, magic: int, first_offset: int) -> tuple[bytes, int]:
+    """Runs in a worker thread. Returns the records in an older format and the offset after the last
+    batch."""
+    data = file_slice.read()
     next_offset = first_offset
     for batch in batches(data):
         next_offset = batch.last_offset + 1

@@ -1,12 +1,13 @@
-"""Reads of partitions for Fetch: those of consumers, and those of followers.
+"""Reads partitions for Fetch requests of consumers and of followers.
 
-A reader finds the partition of one entry of a request, checks the request against it, and returns a
-`PartitionRead`. It raises KafkaError for an error of the partition, and OSError if the disk fails.
+A reader finds the partition of one entry of a request, checks the leader epoch and the offset, and
+returns a `PartitionRead`. It raises KafkaError for an error of the partition, and OSError if the
+disk fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -24,19 +25,19 @@ from kavka.storage.page_cache import is_resident
 from kavka.storage.transaction_index import AbortedTxn
 
 EMPTY = b""
-KNOWS_ZSTD = 10
-KNOWS_RACKS = 11
+ZSTD_VERSION = 10
+RACK_VERSION = 11
 
 
 class PartitionRead:
     """The outcome of reading one partition.
 
-    `cold` is data that has to be read from disk before the response is sent; with `is_incomplete`
-    the partition has to be read again after that. `aborted_transactions` is None unless the read is
+    `cold` is data that must be read from disk before the response is sent. If `is_incomplete`, the
+    partition must then be read again. `aborted_transactions` is None unless the isolation level is
     read_committed. A failed read has the offsets -1.
     """
 
-    # Class attributes are the defaults, so that a read sets only the fields that differ.
+    # The defaults are class attributes, so that a read sets only the fields that differ.
     error_code = 0
     records: Any = EMPTY
     size = 0
@@ -61,25 +62,32 @@ class PartitionRead:
 
     @property
     def must_respond(self) -> bool:
-        """Whether the client has to learn of the outcome now."""
+        """Whether the outcome must be sent without waiting for more bytes."""
         return self.error_code != 0 or self.diverging is not None or self.preferred_replica >= 0
 
 
 class PartitionReader:
-    """The common part of the reads of consumers and followers."""
+    """The base class of the readers for consumers and for followers."""
 
-    __slots__ = ("_by_id", "_ctx", "_version", "isolation_level")
+    __slots__ = ("_by_id", "_ctx", "_find_replica", "_version", "isolation_level")
 
     _ctx: RequestContext
     _version: int
     _by_id: bool
+    _find_replica: Callable[[str, int], Partition]
     isolation_level: int
 
     def begin(self) -> None:
-        """All partitions of the request are read next."""
+        """Called before the partitions of the request are read or read again."""
 
     def find(self, entry: FetchPartition) -> Partition:
-        raise NotImplementedError
+        """The partition of the entry. Raises KafkaError if this broker cannot serve it."""
+        if self._by_id and not entry.topic:
+            entry.topic = self._ctx.broker.replica_manager.topic_name(entry.topic_id)
+        partition = self._find_replica(entry.topic, entry.index)
+        if self._by_id and partition.topic_id != entry.topic_id:
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
+        return partition
 
     def read(self, entry: FetchPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
         raise NotImplementedError
@@ -93,7 +101,8 @@ class PartitionReader:
     def _read_log(
         self, entry: FetchPartition, read: PartitionRead, partition: Partition, max_bytes: int, min_one_batch: bool
     ) -> bool:
-        """Read the records into `read`. False if there are none from the entry's offset on."""
+        """Read the records into `read`. Returns False if the log has no records from the entry's
+        offset on."""
         limit = entry.max_bytes if entry.max_bytes < max_bytes else max_bytes
         try:
             log_read = partition.read(entry.fetch_offset, limit, self.isolation_level, min_one_batch)
@@ -106,8 +115,7 @@ class PartitionReader:
         if log_read is None:
             return False
         if not log_read.first_batch_complete and self._version >= 3:
-            # The response is full. Clients of these versions take a partial batch for a corrupt
-            # log.
+            # The response is full. Clients of these versions treat a partial batch as corrupt.
             return True
         if is_committed:
             assert partition.log is not None
@@ -121,31 +129,20 @@ class PartitionReader:
 
 
 class ConsumerReader(PartitionReader):
-    """Reads up to the high watermark, or the last stable offset, from the leader or from a follower
-    in the consumer's rack."""
+    """Reads up to the high watermark or the last stable offset. From v11 on, a consumer may fetch
+    from a follower in its rack."""
 
-    __slots__ = ("_from_any_replica", "_rack")
+    __slots__ = ("_rack",)
 
     def __init__(self, ctx: RequestContext, request: FetchRequest) -> None:
         version = ctx.version
+        replicas = ctx.broker.replica_manager
         self._ctx = ctx
         self._version = version
         self._by_id = version >= 13
+        self._find_replica = replicas.replica if version >= RACK_VERSION else replicas.leader
         self.isolation_level = request.isolation_level if version >= 4 else 0
-        self._from_any_replica = version >= KNOWS_RACKS
-        self._rack = request.rack_id if request.rack_id and ctx.broker.replica_manager.is_rack_aware else ""
-
-    def find(self, entry: FetchPartition) -> Partition:
-        if self._by_id and not entry.topic:
-            entry.topic = self._ctx.broker.replica_manager.topic_name(entry.topic_id)
-        replicas = self._ctx.broker.replica_manager
-        if self._from_any_replica:
-            partition = replicas.replica(entry.topic, entry.index)
-        else:
-            partition = replicas.leader(entry.topic, entry.index)
-        if self._by_id and partition.topic_id != entry.topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        return partition
+        self._rack = request.rack_id if request.rack_id and replicas.is_rack_aware else ""
 
     def read(self, entry: FetchPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
         partition = self.find(entry)
@@ -162,7 +159,7 @@ class ConsumerReader(PartitionReader):
             if replica >= 0:
                 read.preferred_replica = replica
                 return read
-        if self._version < KNOWS_ZSTD:
+        if self._version < ZSTD_VERSION:
             self._check_format(log.config)
         self._read_log(entry, read, partition, max_bytes, min_one_batch)
         return read
@@ -174,7 +171,7 @@ class ConsumerReader(PartitionReader):
         return role.preferred_replica(self._rack, entry.fetch_offset, self._ctx.broker.metadata_cache.rack)
 
     def _check_format(self, config: LogConfig) -> None:
-        """Whether an old client can read the topic's format."""
+        """Raise KafkaError if a client of this version cannot read the topic's format."""
         if config.compression_type == "zstd":
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         if self._version < 4 and not config.message_downconversion_enable:
@@ -189,8 +186,9 @@ class ConsumerReader(PartitionReader):
 
 
 class FollowerReader(PartitionReader):
-    """Reads up to the end of the log, from the leader. The first read of a fetch records the
-    follower's position: that may move the high watermark and complete pending produces."""
+    """Reads up to the log end offset of the leader. The first read of a fetch records the
+    follower's position, which may advance the high watermark and complete pending produce
+    requests."""
 
     __slots__ = ("_is_recorded", "_now", "_replica_epoch", "_replica_id", "_session")
 
@@ -200,6 +198,7 @@ class FollowerReader(PartitionReader):
         self._ctx = ctx
         self._version = ctx.version
         self._by_id = ctx.version >= 13
+        self._find_replica = ctx.broker.replica_manager.leader
         self.isolation_level = READ_ALL
         self._replica_id = replica_id
         self._replica_epoch = request.replica_state.replica_epoch if ctx.version >= 15 else -1
@@ -208,17 +207,9 @@ class FollowerReader(PartitionReader):
         self._now = 0.0
 
     def begin(self) -> None:
-        # Another read, after a wait, has no news of the follower.
+        # A repeated read after a wait has no new position of the follower.
         self._is_recorded = self._now > 0.0
         self._now = monotonic()
-
-    def find(self, entry: FetchPartition) -> Partition:
-        if self._by_id and not entry.topic:
-            entry.topic = self._ctx.broker.replica_manager.topic_name(entry.topic_id)
-        partition = self._ctx.broker.replica_manager.leader(entry.topic, entry.index)
-        if self._by_id and partition.topic_id != entry.topic_id:
-            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID)
-        return partition
 
     def read(self, entry: FetchPartition, max_bytes: int, min_one_batch: bool) -> PartitionRead:
         partition = self.find(entry)
@@ -259,8 +250,8 @@ class FollowerReader(PartitionReader):
 
 
 def _diverging_epoch(log: Log, entry: FetchPartition) -> tuple[int, int] | None:
-    """Where the leader's log diverges from the fetcher's: an epoch and its end offset. None if they
-    agree."""
+    """The epoch and end offset at which the fetcher's log diverges from this log, or None if the
+    logs agree."""
     epoch, end = log.end_offset_for_epoch(entry.last_fetched_epoch)
     if epoch < 0 or end < 0 or entry.fetch_offset < log.start_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -1,12 +1,11 @@
-"""Fetch sessions: a client names its partitions once, and from then on requests and responses have
-only changes.
+"""Incremental fetch sessions: after a full fetch, requests and responses contain only changes.
 
-A session has the partitions with their fetch offsets and the offsets that were last sent. An
-incremental response has only partitions with records, an error, or a moved offset. Epochs order the
-requests of a session; a request with a wrong epoch is refused, and the client starts a new session.
+A session stores the partitions with their fetch offsets and the offsets that were last sent. An
+incremental response contains only partitions with records, an error, or a changed offset. The
+session epoch orders the requests of a session. After a wrong epoch the client starts a new session.
 
-Sessions are lost with the process. The cache is bounded, and followers have priority:
-`FetchSessionCache` has the rules. A request that gets no slot is served without a session.
+Sessions are lost when the process stops. The cache is bounded, and the sessions of followers have
+priority (see `FetchSessionCache`). Without a free slot the request is served without a session.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_LEADER_EPOCH
+from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication.follower_session import FollowerSession
 
 if TYPE_CHECKING:
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 NO_SESSION = 0
-_ZERO_UUID = UUID(int=0)
 
 
 class FetchPartition:
-    """One partition of a fetch request. In a session it also has the offsets that were last
+    """One partition of a Fetch request. In a session it also stores the offsets that were last
     sent."""
 
     __slots__ = (
@@ -58,7 +57,7 @@ class FetchPartition:
         self.update(requested)
 
     def update(self, requested: Any) -> None:
-        """Apply a partition of a Fetch request."""
+        """Apply the fields of a Fetch request."""
         self.fetch_offset: int = requested.fetch_offset
         self.max_bytes: int = requested.partition_max_bytes
         self.last_fetched_epoch: int = requested.last_fetched_epoch
@@ -69,7 +68,8 @@ class FetchPartition:
             self.sent_high_watermark = self.sent_log_start = -1
 
     def has_changed(self, read: PartitionRead) -> bool:
-        """Whether an incremental response has to contain the read. Its offsets count as sent."""
+        """Returns whether an incremental response must contain the read. Stores the offsets of the
+        read as sent."""
         has_changed = read.size > 0 or read.preferred_replica >= 0
         if read.high_watermark != self.sent_high_watermark:
             self.sent_high_watermark = read.high_watermark
@@ -78,7 +78,7 @@ class FetchPartition:
             self.sent_log_start = read.log_start_offset
             has_changed = True
         if read.error_code or read.diverging is not None:
-            # The first good response after an error has to contain the partition.
+            # The first response after an error must contain the partition.
             self.sent_high_watermark = -1
             has_changed = True
         return has_changed
@@ -86,12 +86,13 @@ class FetchPartition:
 
 Key = tuple[str | UUID, int]
 Result = tuple[FetchPartition, "PartitionRead"]
-# (is a follower's session, number of partitions, session id). The lowest rank is evicted first.
+# (whether a follower owns the session, number of partitions, session id). The lowest rank is
+# evicted first.
 Rank = tuple[bool, int, int]
 
 
 class FetchSession:
-    """The broker's state of one session. `FetchSessionCache` owns it."""
+    """The broker's state of one session. Only `FetchSessionCache` and its contexts use it."""
 
     __slots__ = ("by_id", "created", "epoch", "follower", "id", "is_aged", "last_used", "partitions", "rank")
 
@@ -101,19 +102,15 @@ class FetchSession:
         self.epoch = 1
         self.created = self.last_used = now
         self.partitions: OrderedDict[Key, FetchPartition] = OrderedDict()
-        # The cache's eviction order.
+        # The position in the cache's eviction order.
         self.rank: Rank | None = None
         self.is_aged = False
-        # For a follower: the partitions with changes.
+        # For a follower: tracks the partitions with changes.
         self.follower = FollowerSession(replica_id, now) if replica_id >= 0 else None
-
-    def end(self) -> None:
-        if self.follower is not None:
-            self.follower.close()
 
 
 class FetchContext:
-    """One fetch request in its session: the partitions to read, and those to respond with."""
+    """One Fetch request in its session. Selects the partitions to read and the results to send."""
 
     __slots__ = ("_partitions", "follower", "incremental", "session")
 
@@ -131,8 +128,8 @@ class FetchContext:
 
     @property
     def partitions(self) -> list[FetchPartition]:
-        """The partitions to read: all, or those with changes for an incremental fetch of a
-        follower."""
+        """The partitions to read. An incremental fetch of a follower reads only partitions with
+        changes."""
         if self.follower is None or not self.incremental:
             return self._partitions
         return self.follower.entries_to_read()
@@ -142,8 +139,8 @@ class FetchContext:
         return self.session.id if self.session else NO_SESSION
 
     def select(self, results: list[Result]) -> list[Result]:
-        """The results for the response. A partition with records moves to the end of the order in
-        which the session's partitions are read."""
+        """The results to send. A partition with records moves to the end of the session's read
+        order."""
         session = self.session
         if session is None:
             return results
@@ -161,8 +158,8 @@ class FetchContext:
         return selected
 
     def _select_for_follower(self, follower: FollowerSession, results: list[Result]) -> list[Result]:
-        """After records or an error the follower names the partition in its next fetch. Until then
-        there is nothing more to send for it."""
+        """The results to send to a follower. After records or an error, the next fetch of the
+        follower contains the partition. Until then the partition is not read again."""
         selected = []
         for result in results:
             entry, read = result
@@ -179,14 +176,15 @@ def _key(partition: FetchPartition, by_id: bool) -> Key:
 
 
 class FetchSessionCache:
-    """Owns all sessions, at most `slots`. Eviction follows Kafka's FetchSessionCache, so that
-    consumers never take the slots of followers:
+    """Owns all sessions, at most `slots`. A new session evicts another session by the rules of
+    Kafka's FetchSessionCache, so that consumers never evict an active follower:
 
-    1. A session that was not used for `min_idle_s` is evicted for any other session.
-    2. A follower's session evicts the smallest session of a consumer. Without one, it evicts the
-       smallest session that is older than `min_idle_s` and has fewer partitions.
-    3. A consumer's session evicts the smallest session of a consumer that is older than
-       `min_idle_s` and has fewer partitions.
+    1. Any session evicts a session that was not used for `min_idle_s`.
+    2. A follower's session evicts the consumer's session with the fewest partitions. If there is no
+       consumer's session, it evicts the smallest session that is older than `min_idle_s` and has
+       fewer partitions.
+    3. A consumer's session evicts the smallest consumer's session that is older than `min_idle_s`
+       and has fewer partitions.
     """
 
     def __init__(self, slots: int, min_idle_s: float, monotonic: Callable[[], float]) -> None:
@@ -204,8 +202,8 @@ class FetchSessionCache:
     def open(
         self, request: Any, by_id: bool, resolve: Callable[[UUID], str | None], replica_id: int = -1
     ) -> FetchContext:
-        """The context of a FetchRequest. Raises KafkaError for an unknown session or a wrong
-        epoch."""
+        """The context of a FetchRequest. `resolve` returns the name of a topic id. Raises
+        KafkaError for an unknown session or a wrong epoch."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._end(request.session_id)
@@ -217,7 +215,7 @@ class FetchSessionCache:
                 return FetchContext(None, False, partitions)
             for partition in partitions:
                 session.partitions[_key(partition, by_id)] = partition
-            self._file(session, session.created)
+            self._set_rank(session, session.created)
             if session.follower is not None:
                 session.follower.begin(partitions, session.last_used)
             return FetchContext(session, False, partitions, session.follower)
@@ -244,7 +242,7 @@ class FetchSessionCache:
         if not session.partitions:
             self._end(session.id)
             return FetchContext(None, False, ())
-        self._file(session, session.last_used)
+        self._set_rank(session, session.last_used)
         if follower is not None:
             follower.begin(changed, session.last_used)
             return FetchContext(session, True, (), follower)
@@ -253,24 +251,25 @@ class FetchSessionCache:
     def _end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._unfile(session)
-            session.end()
+            self._remove_rank(session)
+            if session.follower is not None:
+                session.follower.close()
 
-    def _file(self, session: FetchSession, now: float) -> None:
-        """Put the session into the eviction order, which depends on its age and its number of
-        partitions."""
+    def _set_rank(self, session: FetchSession, now: float) -> None:
+        """Update the session's position in the eviction order, which depends on its age and its
+        number of partitions."""
         rank = (session.follower is not None, len(session.partitions), session.id)
         is_aged = now - session.created > self._min_idle
         if rank == session.rank and is_aged == session.is_aged:
             return
-        self._unfile(session)
+        self._remove_rank(session)
         session.rank, session.is_aged = rank, is_aged
         if is_aged or session.follower is None:
             insort(self._evictable_by_followers, rank)
         if is_aged:
             insort(self._evictable_by_all, rank)
 
-    def _unfile(self, session: FetchSession) -> None:
+    def _remove_rank(self, session: FetchSession) -> None:
         rank = session.rank
         if rank is not None:
             for ranks in (self._evictable_by_followers, self._evictable_by_all):
@@ -279,15 +278,15 @@ class FetchSessionCache:
                     del ranks[position]
 
     def _make_room(self, is_follower: bool, size: int, now: float) -> bool:
-        """Whether there is a slot for a session of `size` partitions. It may evict another
-        session."""
+        """Evict a session if all slots are in use. Returns whether there is a slot for a session of
+        `size` partitions."""
         if len(self._sessions) < self._slots:
             return True
         if not self._sessions:
             return False
-        least_used = next(iter(self._sessions.values()))
-        if now - least_used.last_used > self._min_idle:
-            self._end(least_used.id)
+        least_recent = next(iter(self._sessions.values()))
+        if now - least_recent.last_used > self._min_idle:
+            self._end(least_recent.id)
             return True
         evictable = self._evictable_by_followers if is_follower else self._evictable_by_all
         if not evictable or (is_follower, size) <= evictable[0][:2]:
@@ -298,7 +297,7 @@ class FetchSessionCache:
     def _update(
         self, session: FetchSession, topics: Any, resolve: Callable[[UUID], str | None]
     ) -> list[FetchPartition]:
-        """Apply the partitions of a request. Returns their entries."""
+        """Add or update the partitions of a request. Returns their entries."""
         changed = []
         for topic in topics:
             name: str | UUID = topic.topic_id if session.by_id else topic.topic
@@ -317,10 +316,9 @@ class FetchSessionCache:
         now = self._monotonic()
         if not self._make_room(replica_id >= 0, size, now):
             return None
-        while True:
-            session_id = random.randint(1, 0x7FFFFFFF)
-            if session_id not in self._sessions:
-                break
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = random.getrandbits(31)
         session = self._sessions[session_id] = FetchSession(session_id, by_id, now, replica_id)
         return session
 
@@ -328,6 +326,6 @@ class FetchSessionCache:
 def _requested_partitions(topics: Any, by_id: bool, resolve: Callable[[UUID], str | None]) -> Iterable[FetchPartition]:
     for topic in topics:
         name = (resolve(topic.topic_id) or "") if by_id else topic.topic
-        topic_id = topic.topic_id if by_id else _ZERO_UUID
+        topic_id = topic.topic_id if by_id else ZERO_UUID
         for requested in topic.partitions:
             yield FetchPartition(name, topic_id, requested)

@@ -4,13 +4,15 @@ v0     groups only
 v1     key_type: 0 group, 1 transaction; error_message and throttle_time_ms in the response
 v3     flexible
 v4     many keys
-v5-v6  newer transactions and share groups; no change for the others
+v5     TRANSACTION_ABORTABLE
+v6     share groups, which this broker does not support
 
-The internal topic is created with the first request for its coordinator.
+The first request for a coordinator creates its internal topic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kavka.api.context import RequestContext
@@ -26,17 +28,15 @@ NO_NODE = -1
 
 
 def _on_error(request: FindCoordinatorRequest, version: int, error: KafkaError) -> FindCoordinatorResponse:
-    if version < 4:
-        return FindCoordinatorResponse(
-            error_code=int(error.code), error_message=error.message, node_id=NO_NODE, host="", port=-1
-        )
-    return FindCoordinatorResponse(coordinators=[_refusal(key, error) for key in request.coordinator_keys])
+    return _respond(request, version, lambda key: _error_result(key, error))
 
 
 @handles(ApiKey.FIND_COORDINATOR, versions=(0, 6), on_error=_on_error)
 def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> Any:
     topic = _topic_of(ctx, request.key_type if ctx.version > 0 else GROUP)
-    return _respond(ctx, request, topic) if topic.exists else _create_and_respond(ctx, request, topic)
+    if not topic.exists:
+        return _create_and_respond(ctx, request, topic)
+    return _respond(request, ctx.version, lambda key: _find(ctx, topic, key))
 
 
 def _topic_of(ctx: RequestContext, key_type: int) -> InternalTopic:
@@ -51,13 +51,15 @@ async def _create_and_respond(
     ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic
 ) -> FindCoordinatorResponse:
     await topic.ensure()
-    return _respond(ctx, request, topic)
+    return _respond(request, ctx.version, lambda key: _find(ctx, topic, key))
 
 
-def _respond(ctx: RequestContext, request: FindCoordinatorRequest, topic: InternalTopic) -> FindCoordinatorResponse:
-    if ctx.version >= 4:
-        return FindCoordinatorResponse(coordinators=[_find(ctx, topic, key) for key in request.coordinator_keys])
-    coordinator = _find(ctx, topic, request.key)
+def _respond(
+    request: FindCoordinatorRequest, version: int, find: Callable[[str], Coordinator]
+) -> FindCoordinatorResponse:
+    if version >= 4:
+        return FindCoordinatorResponse(coordinators=[find(key) for key in request.coordinator_keys])
+    coordinator = find(request.key)
     return FindCoordinatorResponse(
         error_code=coordinator.error_code,
         # Kafka's text for success, up to v3. Some clients compare it.
@@ -72,11 +74,11 @@ def _find(ctx: RequestContext, topic: InternalTopic, key: str) -> Coordinator:
     leader = topic.leader_of(key)
     endpoint = None if leader is None else ctx.broker.metadata_cache.endpoint(leader, ctx.listener)
     if leader is None or endpoint is None:
-        return _refusal(key, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return _error_result(key, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
     return Coordinator(key=key, node_id=leader, host=endpoint.host, port=endpoint.port)
 
 
-def _refusal(key: str, error: KafkaError) -> Coordinator:
+def _error_result(key: str, error: KafkaError) -> Coordinator:
     return Coordinator(
         key=key, node_id=NO_NODE, host="", port=-1, error_code=int(error.code), error_message=error.message
     )

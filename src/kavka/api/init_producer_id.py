@@ -1,17 +1,18 @@
-"""InitProducerId (key 22): a producer id and epoch, for idempotence and to fence older producers.
+"""InitProducerId (key 22): assigns a producer id and epoch, and fences earlier producers.
 
 v2     flexible
 v3     the current id and epoch of a producer that continues after an error
 v4     PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH
 v5     TRANSACTION_ABORTABLE
 
-Without a transactional id, every producer gets a new id. With one, previous producers are fenced
-and their open transaction is aborted; the client retries on CONCURRENT_TRANSACTIONS until that is
-done.
+Without a transactional id, every producer gets a new id. With a transactional id, earlier producers
+of that id are fenced and their open transaction is aborted. The client retries on
+CONCURRENT_TRANSACTIONS until the abort completes.
 """
 
 from __future__ import annotations
 
+from kavka.api.add_partitions_to_txn import fenced_code
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
@@ -21,9 +22,7 @@ from kavka.protocol.messages.init_producer_id import InitProducerIdRequest, Init
 
 
 def _on_error(request: InitProducerIdRequest, version: int, error: KafkaError) -> InitProducerIdResponse:
-    code = error.code
-    if code is ErrorCode.PRODUCER_FENCED and version < 4:
-        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    code = fenced_code(error.code, version, first_version=4)
     return InitProducerIdResponse(error_code=int(code), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 
 
@@ -32,7 +31,7 @@ async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitPro
     expected = None
     if request.producer_id != NO_PRODUCER_ID or request.producer_epoch != NO_PRODUCER_EPOCH:
         if request.producer_id == NO_PRODUCER_ID or request.producer_epoch == NO_PRODUCER_EPOCH:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must both be set, or neither.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Either both or neither of producer id and epoch must be set.")
         expected = (request.producer_id, request.producer_epoch)
     transactions = ctx.broker.transactions
     if request.transactional_id is None:

@@ -1,9 +1,9 @@
-"""Produce requests of clients to the internal topics.
+"""Rejection of Produce requests to the internal topics.
 
 Only the coordinators write to `__consumer_offsets` and `__transaction_state`, and they append to
-the partitions directly. A Produce request for one of them is refused, as a forged commit or
-transaction would be loaded as a real one after the next failover. Kafka exempts one client id, and
-so does Kavka.
+the partitions directly. A Produce request to an internal topic is rejected, because a forged commit
+or transaction would be loaded as a real one after the next failover. As in Kafka, one client id is
+exempt.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def may_produce(ctx: RequestContext, topic: str) -> bool:
     return not is_internal(topic) or ctx.client_id == ADMIN_CLIENT_ID
 
 
-def refusal(ctx: RequestContext, topic: str, index: int) -> KafkaError:
-    """The error of a partition that the client may not produce to. A partition that does not exist
-    is unknown."""
+def rejection(ctx: RequestContext, topic: str, index: int) -> KafkaError:
+    """The error for a partition that the client may not produce to: UNKNOWN_TOPIC_OR_PARTITION if
+    it does not exist, otherwise INVALID_TOPIC_EXCEPTION."""
     try:
         ctx.broker.replica_manager.leader(topic, index)
     except KafkaError as error:

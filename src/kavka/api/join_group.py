@@ -27,5 +27,5 @@ def _on_error(request: JoinGroupRequest, version: int, error: KafkaError) -> Joi
 
 @handles(ApiKey.JOIN_GROUP, versions=(0, 9), on_error=_on_error)
 def handle(ctx: RequestContext, request: JoinGroupRequest) -> Any:
-    # Java formats an address without a host name as "/address", and tools show it.
+    # Java formats an address without a host name as "/address", and tools print this text.
     return ctx.broker.groups.join(request, ctx.version, ctx.client_id or "", f"/{ctx.client_host}")

@@ -17,12 +17,12 @@ from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.leader_and_isr import (
-    LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicState,
 )
 
+# The first versions with partitions grouped by topic, and with topic ids in the response.
 BY_TOPIC = 2
 BY_TOPIC_ID = 5
 
@@ -38,12 +38,6 @@ async def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAnd
         ]
     response = await ctx.broker.controller_requests.leader_and_isr(request)
     if ctx.version < BY_TOPIC_ID:
-        names = [topic.topic_name for topic in request.topic_states]
-        response.partition_errors = [
-            LeaderAndIsrPartitionError(
-                topic_name=name, partition_index=error.partition_index, error_code=error.error_code
-            )
-            for name, topic in zip(names, response.topics, strict=False)
-            for error in topic.partition_errors
-        ]
+        response.partition_errors = [error for topic in response.topics for error in topic.partition_errors]
+        response.topics = []
     return response

@@ -1,7 +1,7 @@
 """ListConfigResources (key 74): the resources that DescribeConfigs can describe.
 
-v0     client metrics only, of which there are none here
-v1     of the types in the request, or of all
+v0     only client metrics, which this broker does not support: the list is empty
+v1     resource_types; an empty list means all types
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from kavka.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 
+# In the order of the response.
 TYPES = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
-"""In the order of the response."""
 
 
 @handles(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1))
 def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
     requested = (request.resource_types or TYPES) if ctx.version else (CLIENT_METRICS,)
-    unknown = [number for number in requested if number not in TYPES]
+    unknown = [resource_type for resource_type in requested if resource_type not in TYPES]
     if unknown:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"There are no resources of type {unknown[0]}.")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unknown resource type {unknown[0]}.")
     return ListConfigResourcesResponse(
         config_resources=[
-            ConfigResource(resource_name=name, resource_type=number)
-            for number in TYPES
-            if number in requested
-            for name in _names(ctx, number)
+            ConfigResource(resource_name=name, resource_type=resource_type)
+            for resource_type in TYPES
+            if resource_type in requested
+            for name in _names(ctx, resource_type)
         ]
     )
 
 
 def _names(ctx: RequestContext, resource_type: int) -> list[str]:
-    """Only groups with overrides are listed; there are no client metrics."""
+    """The names of the resources of one type. Groups without overrides are not listed."""
     cache = ctx.broker.metadata_cache
     if resource_type == TOPIC:
         return sorted(cache.topics)
     if resource_type in (BROKER, BROKER_LOGGER):
-        return [str(number) for number in sorted(cache.brokers)]
+        return [str(broker_id) for broker_id in sorted(cache.brokers)]
     return ctx.broker.configs.groups if resource_type == GROUP else []

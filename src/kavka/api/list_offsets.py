@@ -1,27 +1,30 @@
 """ListOffsets (key 2): the offset of a timestamp, or of the start or end of the log.
 
 v0     up to max_num_offsets offsets of segments, newest first
-v1     one offset with its timestamp
-v2     isolation_level: for read_committed the end is the last stable offset
+v1     a single offset with its timestamp
+v2     isolation_level: with read_committed the latest offset is the last stable offset
 v4     current_leader_epoch (fencing), leader_epoch in the response
 v6     flexible
 v7     -3: the record with the largest timestamp
-v8     -4: the earliest on this disk
-v9     -5: the latest in tiered storage
+v8     -4: the earliest local offset
+v9     -5: the latest offset in tiered storage
 v10    timeout_ms
-v11    -6: the earliest not yet in tiered storage
+v11    -6: the earliest offset that is not yet in tiered storage
 
-There is no tiered storage, so -4 is the same as -2, and -5 and -6 find nothing.
+There is no tiered storage, so -4 is the same as -2, and -5 and -6 match nothing.
 
 The high watermark of a new leader may be lower than that of its predecessor. Until it reaches the
-start of the epoch, clients get OFFSET_NOT_AVAILABLE instead of an end that goes backwards.
+start offset of the leader's epoch, consumers get OFFSET_NOT_AVAILABLE instead of a latest offset
+that goes backwards.
 
-A search by time opens the batch that has the record; a large batch is opened in a worker thread,
-within kavka.records.limits.
+A search by timestamp opens the batch that contains the record. A large batch is opened in a worker
+thread, within the limits of kavka.records.limits.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -50,7 +53,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 NEVER_FOUND = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
-KNOWS_NOT_AVAILABLE = 5
+OFFSET_NOT_AVAILABLE_VERSION = 5
 CONSUMER = -1
 NOT_FOUND = -1
 
@@ -72,11 +75,9 @@ def _on_error(request: ListOffsetsRequest, version: int, error: KafkaError) -> L
 
 @handles(ApiKey.LIST_OFFSETS, versions=(0, 11), on_error=_on_error)
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
-    seen: dict[tuple[str, int], int] = {}
-    for topic in request.topics:
-        for requested in topic.partitions:
-            key = (topic.name, requested.partition_index)
-            seen[key] = seen.get(key, 0) + 1
+    counts = Counter(
+        (topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions
+    )
     response = ListOffsetsResponse()
     unopened: list[tuple[Query, StoredBatch]] = []
     deadline = monotonic() + LOOP_S
@@ -85,7 +86,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Any:
         for requested in topic.partitions:
             query = Query(ctx, request, topic.name, requested)
             try:
-                if seen[topic.name, requested.partition_index] > 1:
+                if counts[topic.name, requested.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST)
                 query.run(max_opened=OPENED_ON_LOOP if monotonic() <= deadline else 0)
             except UnopenedBatch as unopened_batch:
@@ -113,27 +114,26 @@ async def _open_batches(
                     record = await ctx.broker.run_in_worker(batch.first_record)
                 query.run(record, after=batch.last_offset)
                 batch = None
-            except UnopenedBatch as following:
-                batch = following.batch
+            except UnopenedBatch as unopened_batch:
+                batch = unopened_batch.batch
             except (KafkaError, OSError) as error:
                 query.fail(error)
                 batch = None
     return response
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Query:
-    """The request for one partition, and its response."""
+    """The query for one partition, and its result."""
 
-    __slots__ = ("_ctx", "_request", "_requested", "_topic", "result")
+    _ctx: RequestContext
+    _request: ListOffsetsRequest
+    _topic: str
+    _requested: ListOffsetsPartition
+    result: ListOffsetsPartitionResponse = field(init=False)
 
-    def __init__(
-        self, ctx: RequestContext, request: ListOffsetsRequest, topic: str, requested: ListOffsetsPartition
-    ) -> None:
-        self._ctx = ctx
-        self._request = request
-        self._topic = topic
-        self._requested = requested
-        self.result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
+    def __post_init__(self) -> None:
+        self.result = ListOffsetsPartitionResponse(partition_index=self._requested.partition_index)
 
     def fail(self, error: KafkaError | OSError) -> None:
         if isinstance(error, OSError):
@@ -142,8 +142,12 @@ class Query:
         self.result.error_code = int(error.code)
 
     def run(self, match: TimestampOffset | None = None, after: int = -1, max_opened: int = OPENED_ON_LOOP) -> None:
-        """`match` is the record if a worker thread has found it; otherwise the search continues
-        `after` that offset."""
+        """Search the log and set `result`. Raises UnopenedBatch if a batch must be opened in a
+        worker thread.
+
+        `match` is the record that a worker thread found. Without a match, the search starts after
+        the offset `after`.
+        """
         requested, version, result = self._requested, self._ctx.version, self.result
         partition = self._ctx.broker.replica_manager.leader(self._topic, requested.partition_index)
         log = partition.log
@@ -166,7 +170,9 @@ class Query:
             and (timestamp == LATEST or (result.offset == NOT_FOUND and timestamp not in NEVER_FOUND))
         ):
             raise KafkaError(
-                ErrorCode.OFFSET_NOT_AVAILABLE if version >= KNOWS_NOT_AVAILABLE else ErrorCode.LEADER_NOT_AVAILABLE
+                ErrorCode.OFFSET_NOT_AVAILABLE
+                if version >= OFFSET_NOT_AVAILABLE_VERSION
+                else ErrorCode.LEADER_NOT_AVAILABLE
             )
         if version >= 4:
             result.leader_epoch = leader_epoch
@@ -199,18 +205,18 @@ def _find(
 
 
 def _segment_offsets(ctx: RequestContext, log: Log, timestamp: int, count: int, from_consumer: bool) -> list[int]:
-    """v0: the start offsets of segments last written before the time, newest first, and the log
-    end."""
-    times = [(max(s.base_offset, log.start_offset), s.last_modified_ms()) for s in log.segments]
+    """The result in v0: the start offsets of up to `count` segments that were last written before
+    the timestamp, newest first. The log end offset counts as a segment written now."""
+    segments = [(max(s.base_offset, log.start_offset), s.last_modified_ms()) for s in log.segments]
     if log.active_segment.size:
-        times.append((log.end_offset, ctx.broker.clock.now_ms()))
+        segments.append((log.end_offset, ctx.broker.clock.now_ms()))
     if timestamp == LATEST:
-        last = len(times)
+        end = len(segments)
     elif timestamp == EARLIEST:
-        last = 1
+        end = 1
     else:
-        last = next((n for n in range(len(times), 0, -1) if times[n - 1][1] <= timestamp), 0)
-    offsets = sorted((offset for offset, _ in times[max(0, last - count) : last]), reverse=True)
+        end = next((n for n in range(len(segments), 0, -1) if segments[n - 1][1] <= timestamp), 0)
+    offsets = sorted((offset for offset, _ in segments[max(0, end - count) : end]), reverse=True)
     if from_consumer and any(offset > log.high_watermark for offset in offsets):
         return [log.high_watermark, *(offset for offset in offsets if offset <= log.high_watermark)]
     return offsets

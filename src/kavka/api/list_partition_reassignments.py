@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46): the reassignments in progress, of some or all (null)
+"""ListPartitionReassignments (key 46): the reassignments in progress. Null topics mean all
 partitions."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """ListTransactions (key 66): the transactional ids that this broker coordinates, with their states.
 
 v0  filters by state and producer id
-v1  duration_filter: only transactions that started longer ago
-v2  transactional_id_pattern: only ids that a regular expression matches completely
+v1  duration_filter: only transactions that have been open for longer than this
+v2  transactional_id_pattern: only ids that match the regular expression
 """
 
 from __future__ import annotations

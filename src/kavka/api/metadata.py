@@ -7,14 +7,14 @@ v3     throttle_time_ms
 v4     allow_auto_topic_creation (before: always allowed)
 v5     offline_replicas
 v7     leader_epoch
-v8     authorized operations on request (the cluster's only until v10)
+v8     authorized operations on request (of the cluster only up to v10)
 v9     flexible
 v10    topic_id in the response
 v12    topics by id
 v13    a top-level error code
 
-A missing topic is created if both sides allow it (`auto.create.topics.enable`); the response then
-waits a short time for its leaders.
+A missing topic is created if the request and this broker (`auto.create.topics.enable`) allow it.
+The response then waits a short time for the topic's leaders.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from kavka.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kavka.protocol.primitives import ZERO_UUID
 from kavka.replication.metadata_cache import PartitionInfo, TopicInfo
 
-NO_ID = UUID(int=0)
 NO_LEADER = -1
 AUTO_CREATION_WAIT_S = 5.0
 FIRST_METADATA_WAIT_S = 5.0
-# The topic exists or is being created: the client retries.
+# After these codes the topic exists or is being created: the client has to retry.
 _RETRIABLE = (
-    ErrorCode.NONE,
     ErrorCode.TOPIC_ALREADY_EXISTS,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NOT_CONTROLLER,
@@ -55,15 +54,11 @@ _RETRIABLE = (
 
 
 def _on_error(request: MetadataRequest, version: int, error: KafkaError) -> MetadataResponse:
-    response = MetadataResponse(
-        topics=[
-            MetadataResponseTopic(error_code=int(error.code), name=topic.name, topic_id=topic.topic_id)
-            for topic in request.topics or ()
-        ]
-    )
-    if version >= 13:
-        response.error_code = int(error.code)
-    return response
+    topics = [
+        MetadataResponseTopic(error_code=int(error.code), name=topic.name, topic_id=topic.topic_id)
+        for topic in request.topics or ()
+    ]
+    return MetadataResponse(topics=topics, error_code=int(error.code))
 
 
 @handles(ApiKey.METADATA, versions=(0, 13), on_error=_on_error)
@@ -73,10 +68,10 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | 
         return _respond_when_ready(ctx, request)
     if request.topics is None or (ctx.version == 0 and not request.topics):
         return _respond(ctx, request, [_topic(ctx, request, topic) for topic in cache.topics.values()])
-    by_id = [topic for topic in request.topics if topic.topic_id != NO_ID]
+    by_id = [topic for topic in request.topics if topic.topic_id != ZERO_UUID]
     if ctx.version < 12 and (by_id or any(topic.name is None for topic in request.topics)):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic ids need version 12.")
-    missing = [t.name for t in request.topics if t.topic_id == NO_ID and t.name not in cache.topics]
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Topic ids require version 12.")
+    missing = [t.name for t in request.topics if t.topic_id == ZERO_UUID and t.name not in cache.topics]
     creatable = [name for name in dict.fromkeys(missing) if name is not None and _may_be_created(ctx, request, name)]
     if creatable:
         return _create_and_respond(ctx, request, request.topics, creatable)
@@ -98,21 +93,17 @@ def _may_be_created(ctx: RequestContext, request: MetadataRequest, name: str) ->
         return False
     if ctx.version >= 4 and not request.allow_auto_topic_creation:
         return False
-    try:
-        topic_names.check(name)
-    except KafkaError:
-        return False
-    return True
+    return missing_topic_code(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _create_and_respond(
     ctx: RequestContext, request: MetadataRequest, topics: list[MetadataRequestTopic], names: list[str]
 ) -> MetadataResponse:
     outcomes = await ctx.broker.topic_creation.auto_create(names, AUTO_CREATION_WAIT_S)
-    errors: dict[str, ErrorCode] = {}
-    for name, error in outcomes.items():
-        code = error.code if error is not None else ErrorCode.NONE
-        errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if code in _RETRIABLE else code
+    errors = {
+        name: ErrorCode.LEADER_NOT_AVAILABLE if error is None or error.code in _RETRIABLE else error.code
+        for name, error in outcomes.items()
+    }
     return _respond_for(ctx, request, topics, errors)
 
 
@@ -124,27 +115,24 @@ def _respond_for(
 ) -> MetadataResponse:
     cache = ctx.broker.metadata_cache
     results: list[MetadataResponseTopic] = []
-    seen: set[object] = set()
-    for requested in topics:
-        key = requested.topic_id if requested.topic_id != NO_ID else requested.name
-        if key in seen:
-            continue
-        seen.add(key)
-        name = cache.topic_name(requested.topic_id) if requested.topic_id != NO_ID else requested.name
+    unique = {topic.name if topic.topic_id == ZERO_UUID else topic.topic_id: topic for topic in topics}
+    for requested in unique.values():
+        name = cache.topic_name(requested.topic_id) if requested.topic_id != ZERO_UUID else requested.name
         info = cache.topics.get(name) if name is not None else None
         if info is not None:
             results.append(_topic(ctx, request, info))
-        elif requested.topic_id != NO_ID:
+        elif requested.topic_id != ZERO_UUID:
             results.append(_missing(None, ErrorCode.UNKNOWN_TOPIC_ID, requested.topic_id))
         else:
             assert requested.name is not None
             results.append(
-                _missing(requested.name, creation_errors.get(requested.name) or _missing_code(requested.name))
+                _missing(requested.name, creation_errors.get(requested.name) or missing_topic_code(requested.name))
             )
     return _respond(ctx, request, results)
 
 
-def _missing_code(name: str) -> ErrorCode:
+def missing_topic_code(name: str) -> ErrorCode:
+    """The error code for a topic that does not exist, or whose name is invalid."""
     try:
         topic_names.check(name)
     except KafkaError as error:
@@ -152,9 +140,10 @@ def _missing_code(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _missing(name: str | None, code: ErrorCode, topic_id: UUID = NO_ID) -> MetadataResponseTopic:
-    internal = name is not None and is_internal(name)
-    return MetadataResponseTopic(error_code=int(code), name=name, topic_id=topic_id, is_internal=internal)
+def _missing(name: str | None, code: ErrorCode, topic_id: UUID = ZERO_UUID) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=int(code), name=name, topic_id=topic_id, is_internal=name is not None and is_internal(name)
+    )
 
 
 def _respond(ctx: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]) -> MetadataResponse:
@@ -198,11 +187,11 @@ def _partition(ctx: RequestContext, state: PartitionInfo) -> MetadataResponsePar
         offline_replicas=state.offline_replicas,
     )
     if leader is None or ctx.listener not in leader.endpoints:
-        no_listener = leader is not None and ctx.version >= 6
-        result.error_code = int(ErrorCode.LISTENER_NOT_FOUND if no_listener else ErrorCode.LEADER_NOT_AVAILABLE)
+        has_no_listener = leader is not None and ctx.version >= 6
+        result.error_code = int(ErrorCode.LISTENER_NOT_FOUND if has_no_listener else ErrorCode.LEADER_NOT_AVAILABLE)
         result.leader_id = NO_LEADER
     elif ctx.version == 0:
-        # Version 0 clients connect to every replica: omit unavailable ones.
+        # Clients of version 0 connect to every replica: omit unavailable replicas.
         result.replica_nodes = [b for b in state.replicas if b in brokers]
         result.isr_nodes = [b for b in state.isr if b in brokers]
         if len(result.replica_nodes) < len(state.replicas) or len(result.isr_nodes) < len(state.isr):

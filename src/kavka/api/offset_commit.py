@@ -1,7 +1,7 @@
 """OffsetCommit (key 8): commits offsets of a group.
 
-v0    to the metadata tree under /consumers, without a coordinator
-v1    to the coordinator: generation_id, member_id, commit_timestamp (v1 only)
+v0    offsets are stored in the znode tree under /consumers, without a coordinator
+v1    offsets are stored by the coordinator; generation_id, member_id, commit_timestamp (v1 only)
 v2-4  retention_time_ms; v3 adds throttle_time_ms to the response
 v6    committed_leader_epoch
 v7    group_instance_id (static members)
@@ -9,8 +9,8 @@ v8    flexible
 v9    member epochs of consumer groups
 v10   topics by id
 
-A partition that cannot be committed (unknown topic, too long metadata) gets an error; the others
-are committed.
+A partition that cannot be committed (unknown topic, metadata too long) gets an error. The offsets
+of all other partitions are committed.
 """
 
 from __future__ import annotations

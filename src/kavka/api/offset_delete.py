@@ -1,4 +1,5 @@
-"""OffsetDelete (key 47, v0): deletes offsets of a group in topics that it does not subscribe to."""
+"""OffsetDelete (key 47, v0): deletes committed offsets of a group, unless the group subscribes to
+the topic."""
 
 from __future__ import annotations
 

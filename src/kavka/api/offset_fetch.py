@@ -1,12 +1,12 @@
 """OffsetFetch (key 9): the committed offsets of groups.
 
-v0    from the metadata tree under /consumers, without a coordinator
-v1    from the coordinator
-v2    null topics means all of the group's; a group-level error code
+v0    offsets are read from the znode tree under /consumers, without a coordinator
+v1    offsets are read from the coordinator
+v2    null topics mean all topics with offsets of the group; a group-level error code
 v3    throttle_time_ms in the response
 v5    committed_leader_epoch in the response
 v6    flexible
-v7    require_stable: no offset that an open transaction may change
+v7    require_stable: UNSTABLE_OFFSET_COMMIT for an offset that an open transaction may change
 v8    many groups
 v9    member_id and member_epoch (consumer groups)
 v10   topics by id
@@ -20,7 +20,7 @@ from typing import Any
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.common.types import TopicPartition
+from kavka.common.types import TopicPartition, by_topic
 from kavka.coordinator.group.shard import GroupShard
 from kavka.metadata import paths
 from kavka.metadata.store import NoNode, StoreError
@@ -51,7 +51,7 @@ def _on_error(request: OffsetFetchRequest, version: int, error: KafkaError) -> O
     return OffsetFetchResponse(
         topics=[
             OffsetFetchResponseTopic(
-                name=topic.name, partitions=[_old_partition(index, code) for index in topic.partition_indexes]
+                name=topic.name, partitions=[_single_group_partition(index, code) for index in topic.partition_indexes]
             )
             for topic in request.topics or ()
         ]
@@ -71,9 +71,7 @@ def handle(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
             else [OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in topics],
         )
         result = ctx.broker.groups.read(request.group_id, _fetch, ctx, group, request.require_stable)
-        if isinstance(result, asyncio.Future):
-            return _await_single(result)
-        return _single_group(result)
+        return _await_single(result) if isinstance(result, asyncio.Future) else _single_group(result)
     results = [_fetch_group(ctx, group, request.require_stable) for group in request.groups]
     if any(isinstance(result, asyncio.Future) for result in results):
         return _gather(request, results)
@@ -102,6 +100,7 @@ async def _gather(request: OffsetFetchRequest, results: list[Any]) -> OffsetFetc
 
 
 def _single_group(group: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    """The response up to v7, which has the fields of one group at the top level."""
     return OffsetFetchResponse(
         error_code=group.error_code,
         topics=[
@@ -144,12 +143,10 @@ def _fetch(
 
 
 def _all_topics(shard: GroupShard, ctx: RequestContext, group_id: str) -> list[OffsetFetchRequestTopics]:
-    """All topics with offsets of the group. By id, only existing topics."""
-    by_topic: dict[str, list[int]] = {}
-    for name, index in shard.partitions_with_offsets(group_id):
-        by_topic.setdefault(name, []).append(index)
+    """All topics with committed offsets of the group. From v10 on, deleted topics are omitted,
+    because they have no id."""
     topics = []
-    for name, indexes in by_topic.items():
+    for name, indexes in by_topic(shard.partitions_with_offsets(group_id)).items():
         topic = OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
         if ctx.version >= 10:
             info = ctx.broker.metadata_cache.topics.get(name)
@@ -179,32 +176,33 @@ def _partition(
     return result
 
 
-# ---- version 0
+# ---- version 0: offsets in the znode tree
 
 
 async def _fetch_from_tree(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     response = OffsetFetchResponse()
     for topic in request.topics or ():
-        partitions = [await _from_tree(ctx, request.group_id, topic.name, i) for i in topic.partition_indexes]
+        partitions = [await _from_tree(ctx, request.group_id, topic.name, index) for index in topic.partition_indexes]
         response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
     return response
 
 
 async def _from_tree(ctx: RequestContext, group: str, topic: str, index: int) -> OffsetFetchResponsePartition:
     broker = ctx.broker
-    unknown = _old_partition(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    unknown = _single_group_partition(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     if broker.metadata_cache.partition_state(topic, index) is None:
         return unknown
     try:
         data, _ = await broker.store.get(paths.consumer_offset(group, TopicPartition(topic, index)))
-        result = _old_partition(index, 0)
+        result = _single_group_partition(index, 0)
         result.committed_offset = paths.decode_offset(data)
     except NoNode:
         return unknown
     except (StoreError, ValueError):
-        return _old_partition(index, int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return _single_group_partition(index, int(ErrorCode.UNKNOWN_SERVER_ERROR))
     return result
 
 
-def _old_partition(index: int, code: int) -> OffsetFetchResponsePartition:
+def _single_group_partition(index: int, code: int) -> OffsetFetchResponsePartition:
+    """The result of a partition without an offset, up to v7."""
     return OffsetFetchResponsePartition(partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code)

@@ -8,6 +8,8 @@ v4  flexible
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.common.errors import KafkaError
@@ -16,39 +18,42 @@ from kavka.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
 
 
 def _on_error(request: OffsetForLeaderEpochRequest, version: int, error: KafkaError) -> OffsetForLeaderEpochResponse:
+    return _respond(
+        request, lambda topic, requested: EpochEndOffset(partition=requested.partition, error_code=int(error.code))
+    )
+
+
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), on_error=_on_error)
+def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    return _respond(request, lambda topic, requested: _find(ctx, topic, requested))
+
+
+def _respond(
+    request: OffsetForLeaderEpochRequest, find: Callable[[str, OffsetForLeaderPartition], EpochEndOffset]
+) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    EpochEndOffset(partition=partition.partition, error_code=int(error.code))
-                    for partition in topic.partitions
-                ],
+                topic=topic.topic, partitions=[find(topic.topic, requested) for requested in topic.partitions]
             )
             for topic in request.topics
         ]
     )
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), on_error=_on_error)
-def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    response = OffsetForLeaderEpochResponse()
-    for topic in request.topics:
-        results = []
-        for requested in topic.partitions:
-            result = EpochEndOffset(partition=requested.partition)
-            try:
-                partition = ctx.broker.replica_manager.leader(topic.topic, requested.partition)
-                partition.check_epoch(requested.current_leader_epoch)
-                assert partition.log is not None
-                result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
-            except KafkaError as error:
-                result.error_code = int(error.code)
-            results.append(result)
-        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
-    return response
+def _find(ctx: RequestContext, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
+    result = EpochEndOffset(partition=requested.partition)
+    try:
+        partition = ctx.broker.replica_manager.leader(topic, requested.partition)
+        partition.check_epoch(requested.current_leader_epoch)
+        assert partition.log is not None
+        result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
+    except KafkaError as error:
+        result.error_code = int(error.code)
+    return result

@@ -1,4 +1,4 @@
-"""Produce (key 0): append record batches to partitions.
+"""Produce (key 0): appends record batches to partitions.
 
 v0-v1  message sets of magic 0; v1 adds throttle_time_ms to the response
 v2     magic 1, log_append_time_ms in the response
@@ -12,18 +12,19 @@ v11    the response may contain TRANSACTION_ABORTABLE
 v12    producing to a partition adds it to the transaction (transactional_produce.py)
 v13    topics by id
 
-Batches are not decompressed here. `Log.stage_as_leader` checks a batch's header and CRC, and
-assigns offsets in the receive buffer. `StagedAppends` writes the bytes after all requests of this
-turn of the loop are handled, before any response is sent.
+`Log.stage_as_leader` checks a batch's header and CRC without decompressing the batch, and assigns
+offsets in the receive buffer. `StagedAppends` writes the bytes after all requests of this turn of
+the event loop are handled, before any response is sent.
 
-A large batch that the topic's settings require to be decompressed is copied, decompressed in a
-worker thread and staged after that. The connection's next request waits meanwhile, so that a
-producer's batches keep their order.
+If the topic's settings require a batch to be decompressed, a large batch is copied, decompressed in
+a worker thread and then staged. The connection's next request waits meanwhile, so that a producer's
+batches keep their order.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -52,18 +53,18 @@ from kavka.storage.log_append import AppendInfo
 
 logger = logging.getLogger(__name__)
 
-# Rare errors between a producer and a log that are logged.
+# Errors of a producer's sequence or epoch are rare. Each is logged.
 _PRODUCER_STATE_ERRORS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 VALID_ACKS = (-1, 0, 1)
 
-# An append that may have to wait for replicas or a flush: (partition, end offset, its result).
+# An append that may have to wait for replicas or a flush: (partition, end offset, result).
 UnacknowledgedAppend = tuple[Partition, int, PartitionProduceResponse]
 
 
 class ConnectionMustClose(Exception):
-    """A produce with acks=0 failed. It has no response for the error, so the connection is closed,
-    as in Kafka."""
+    """A Produce request with acks=0 failed. As there is no response that could carry the error, the
+    connection is closed, as in Kafka."""
 
 
 def _on_error(request: ProduceRequest, version: int, error: KafkaError) -> ProduceResponse:
@@ -117,7 +118,7 @@ def _append(ctx: RequestContext, request: ProduceRequest, find_leader: FindLeade
                 if data.records is None:
                     raise KafkaError(ErrorCode.INVALID_RECORD, "The request has no records for this partition.")
                 if not internal_topics.may_produce(ctx, name):
-                    raise internal_topics.refusal(ctx, name, data.index)
+                    raise internal_topics.rejection(ctx, name, data.index)
                 partition = find_leader(name, data.index)
                 if (name, data.index) in postponed_partitions or monotonic() > deadline:
                     raise TooLargeToOpenHere
@@ -144,7 +145,8 @@ def _register(
     acks: int,
     unacknowledged: list[UnacknowledgedAppend],
 ) -> None:
-    """After a batch is staged."""
+    """Register a staged batch for the write and, if necessary, for the wait for replicas or a
+    flush. Sets its result and counts its records."""
     result.base_offset = info.first_offset
     result.log_append_time_ms = info.append_time
     result.log_start_offset = info.log_start_offset
@@ -163,7 +165,7 @@ def _finish(
     response: ProduceResponse,
     unacknowledged: list[UnacknowledgedAppend],
 ) -> Any:
-    """The response, a future of it, or None with acks=0."""
+    """Returns the response, a future of the response, or None with acks=0."""
     if request.acks == 0:
         ctx.broker.replica_manager.staged_appends.write()
         if any(result.error_code for topic in response.responses for result in topic.partition_responses):
@@ -172,26 +174,27 @@ def _finish(
     return _wait(ctx, request, response, unacknowledged) if unacknowledged else response
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PostponedBatch:
-    """A batch that a worker thread decompresses. Its bytes are copied from the receive buffer."""
+    """A batch that a worker thread decompresses. Owns a copy of the bytes in the receive buffer."""
 
-    __slots__ = ("_partition", "data", "records", "result", "topic")
+    topic: str
+    data: PartitionProduceData
+    result: PartitionProduceResponse
+    _partition: Partition
+    records: memoryview = field(init=False)
 
-    def __init__(
-        self, topic: str, data: PartitionProduceData, result: PartitionProduceResponse, partition: Partition
-    ) -> None:
-        self.topic = topic
-        self.data = data
-        self.result = result
-        self._partition = partition
-        self.records = memoryview(bytearray(data.records or b""))
-        data.records = None  # the request must not keep its bytes alive
+    def __post_init__(self) -> None:
+        self.records = memoryview(bytearray(self.data.records or b""))
+        self.data.records = None  # the request must not keep its bytes alive
 
     def check_partition(self, replicas: ReplicaManager) -> Partition:
-        """The partition, if this broker still leads it. A recreated topic of the same name may have
-        other settings."""
+        """Returns the partition if this broker still leads it. A recreated topic of the same name
+        is a different partition, which may have other settings."""
         if replicas.leader(self.topic, self.data.index) is not self._partition:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted meanwhile.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted while the batch was decompressed."
+            )
         return self._partition
 
     async def validate(self, ctx: RequestContext) -> ValidatedBatch:
@@ -216,22 +219,22 @@ async def _append_postponed(
 ) -> Any:
     replicas = ctx.broker.replica_manager
     deadline = monotonic() + OPENING_S
-    for item in postponed:
+    for batch in postponed:
         try:
             if monotonic() > deadline:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The request has too many large compressed batches.")
-            batch = await item.validate(ctx)
-            item.check_partition(replicas)
-            partition = find_leader(item.topic, item.data.index)
+            validated = await batch.validate(ctx)
+            batch.check_partition(replicas)
+            partition = find_leader(batch.topic, batch.data.index)
             try:
-                info = partition.stage(batch, request.acks, ctx.version)
+                info = partition.stage(validated, request.acks, ctx.version)
             finally:
-                # `find_leader` admits the producer of a transaction for this append alone.
+                # `find_leader` admits the producer of a transaction only for this append.
                 partition.revoke_admission()
         except Exception as error:
-            _set_failure(ctx, response, item.result, item.topic, error)
+            _set_failure(ctx, response, batch.result, batch.topic, error)
             continue
-        _register(replicas, partition, info, item.result, request.acks, unacknowledged)
+        _register(replicas, partition, info, batch.result, request.acks, unacknowledged)
         replicas.staged_appends.write()
     return _finish(ctx, request, response, unacknowledged)
 
@@ -242,7 +245,7 @@ def _wait(
     response: ProduceResponse,
     unacknowledged: list[UnacknowledgedAppend],
 ) -> Any:
-    """The response, or a future of it if replicas or a flush are pending."""
+    """Returns the response, or a future of the response if replicas or a flush are pending."""
     ctx.broker.replica_manager.staged_appends.write()
     delayed: DelayedProduce | None = None
     for partition, end_offset, result in unacknowledged:
@@ -287,13 +290,13 @@ def _set_failure(
         ]
     ctx.broker.replica_manager.count_failed_produce(topic, result.index)
     if error.code in _PRODUCER_STATE_ERRORS:
-        logger.info("%s-%d: refused a batch: %s", topic, result.index, error)
+        logger.info("Rejected a batch for %s-%d: %s", topic, result.index, error)
     if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and ctx.version >= 10:
         _add_leader(ctx, response, result, topic)
 
 
 def _add_leader(ctx: RequestContext, response: ProduceResponse, result: PartitionProduceResponse, topic: str) -> None:
-    """Name the current leader, so that the client needs no Metadata request."""
+    """Set the current leader, so that the client needs no Metadata request."""
     cache = ctx.broker.metadata_cache
     state = cache.partition_state(topic, result.index)
     endpoint = cache.endpoint(state.leader, ctx.listener) if state else None

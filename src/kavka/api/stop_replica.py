@@ -35,12 +35,12 @@ async def handle(ctx: RequestContext, request: StopReplicaRequest) -> StopReplic
                     for index in indexes
                 ],
             )
-            for name, indexes in _requested(request, ctx.version)
+            for name, indexes in _indexes_by_topic(request, ctx.version)
         ]
     return await ctx.broker.controller_requests.stop_replicas(request)
 
 
-def _requested(request: StopReplicaRequest, version: int) -> list[tuple[str, list[int]]]:
+def _indexes_by_topic(request: StopReplicaRequest, version: int) -> list[tuple[str, list[int]]]:
     if version == 0:
         return [(p.topic_name, [p.partition_index]) for p in request.ungrouped_partitions]
     return [(topic.name, topic.partition_indexes) for topic in request.topics]

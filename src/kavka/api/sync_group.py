@@ -1,9 +1,9 @@
-"""SyncGroup (key 14): the leader of a generation sends all assignments; each member gets its own.
+"""SyncGroup (key 14): the group's leader sends all assignments. Each member gets its assignment.
 
 v1  throttle_time_ms in the response
 v3  group_instance_id (static members)
 v4  flexible
-v5  protocol_type and protocol_name, which must be the group's
+v5  protocol_type and protocol_name, which must match those of the group
 """
 
 from __future__ import annotations

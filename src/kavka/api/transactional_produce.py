@@ -1,13 +1,14 @@
 """Produce in a transaction: the coordinator verifies or adds the partitions before the append.
 
-A partition in which the producer's transaction is open was verified before. For the others the
-coordinator verifies that they are in the transaction (below v12, unless
-`transaction.partition.verification.enable` is off), or adds them (from v12 on). So a late batch of
-a transaction that has ended cannot open one that is never ended.
+A partition in which the producer's transaction is open was verified before. For every other
+partition the coordinator verifies that it is in the transaction (below v12, unless
+`transaction.partition.verification.enable` is off) or adds it (from v12 on). So a late batch of an
+ended transaction cannot open a transaction that never ends.
 
-On one node the coordinator responds at once, and the records stay in the receive buffer. Otherwise
-they are copied, and the connection's next request waits, as it may be the producer's next batch. A
-verification is void if the log has changed the producer's state meanwhile, for example by a marker.
+On a single node the coordinator responds at once, and the records stay in the receive buffer.
+Otherwise the records are copied. The connection's next request waits, because it may be the
+producer's next batch. Below v12 a verification is void if the producer's state in the log has
+changed meanwhile, for example by a marker.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kavka.records.batch import HEADER, HEADER_SIZE
 from kavka.replication.partition import Partition
 from kavka.storage.producer_state import NO_PRODUCER, ProducerEntry
 
+# The first versions that add partitions, and that have the code TRANSACTION_ABORTABLE.
 ADDS_PARTITIONS = 12
 HAS_ABORTABLE = 11
 
@@ -41,24 +43,25 @@ Append = Callable[[RequestContext, ProduceRequest, FindLeader], Any]
 
 
 def produce(ctx: RequestContext, request: ProduceRequest, append: Append) -> Any:
-    """`append` appends the records. It finds their partitions by the function that it is passed."""
+    """Verify the partitions, then append the records with `append`. Returns the response, a future
+    of the response, or a coroutine."""
     admission = Admission(ctx, request)
-    waiting = admission.verify()
-    if waiting is None:
+    verification = admission.verify()
+    if verification is None:
         return admission.append(append)
     if request.acks == 0:
-        admission.refuse(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
-        waiting.close()
+        admission.reject(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+        verification.close()
         return admission.append(append)
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
                 data.records = memoryview(bytearray(data.records))
-    return _append_later(admission, waiting, append)
+    return _append_later(admission, verification, append)
 
 
-async def _append_later(admission: Admission, waiting: Awaitable[None], append: Append) -> Any:
-    await waiting
+async def _append_later(admission: Admission, verification: Awaitable[None], append: Append) -> Any:
+    await verification
     response = admission.append(append)
     if asyncio.iscoroutine(response):
         response = await response
@@ -66,9 +69,9 @@ async def _append_later(admission: Admission, waiting: Awaitable[None], append: 
 
 
 class Admission:
-    """Owns which partitions of one request may be written."""
+    """Decides for each partition of one request whether the producer may write to it."""
 
-    __slots__ = ("_adds", "_admitted", "_ctx", "_epoch", "_producer_id", "_refused", "_request", "_unverified")
+    __slots__ = ("_adds", "_admitted", "_ctx", "_epoch", "_errors", "_producer_id", "_request", "_unverified")
 
     def __init__(self, ctx: RequestContext, request: ProduceRequest) -> None:
         self._ctx = ctx
@@ -76,14 +79,16 @@ class Admission:
         self._adds = ctx.version >= ADDS_PARTITIONS
         self._producer_id = NO_PRODUCER
         self._epoch = -1
-        self._refused: dict[TopicPartition, KafkaError] = {}
-        # The partitions to verify, with the producer's state in their logs at that time.
+        # The partitions that may not be written.
+        self._errors: dict[TopicPartition, KafkaError] = {}
+        # The partitions to verify, with the producer's state in their logs before the verification.
         self._unverified: dict[TopicPartition, ProducerEntry | None] = {}
-        # Where the producer may begin a transaction while `append` runs.
+        # The partitions in which the producer may begin a transaction while `append` runs.
         self._admitted: list[Partition] = []
 
     def verify(self) -> Any | None:
-        """Verify the partitions. None if that is done, else a coroutine that completes it."""
+        """Verify the partitions. Returns None if the verification is complete, else a coroutine
+        that completes it."""
         for tp, data in self._batches():
             self._check_batch(tp, data)
         if not self._unverified or not (
@@ -94,11 +99,11 @@ class Admission:
             outcome = self._verify()
             if not isinstance(outcome, frozenset):
                 return self._wait_for(outcome)
-            self._refuse_missing(outcome)
+            self._reject_missing(outcome)
         except KafkaError as error:
             if error.code is ErrorCode.CONCURRENT_TRANSACTIONS and self._adds:
                 return self._wait_for(None)
-            self.refuse(error)
+            self.reject(error)
         return None
 
     def _batches(self) -> Iterator[tuple[TopicPartition, PartitionProduceData]]:
@@ -111,7 +116,7 @@ class Admission:
                 except KafkaError:
                     continue
             if not internal_topics.may_produce(self._ctx, name):
-                continue  # refused without adding the partition to the transaction
+                continue  # rejected without adding the partition to the transaction
             for data in topic.partition_data:
                 if data.records is not None and len(data.records) >= HEADER_SIZE:
                     yield TopicPartition(name, data.index), data
@@ -123,7 +128,7 @@ class Admission:
         if magic != 2 or not attributes & _TRANSACTIONAL:
             return
         if producer_id < 0 or self._producer_id not in (NO_PRODUCER, producer_id):
-            self._refused[tp] = KafkaError(
+            self._errors[tp] = KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "All batches of a transaction must have the same producer id."
             )
             return
@@ -131,7 +136,7 @@ class Admission:
         try:
             partition = self._ctx.broker.replica_manager.leader(*tp)
         except KafkaError as error:
-            self._refused[tp] = error
+            self._errors[tp] = error
             return
         assert partition.log is not None
         states = partition.log.producer_states
@@ -139,8 +144,8 @@ class Admission:
             return
         entry = states.entries.get(producer_id)
         if self._adds and sequence and (entry is None or (not entry.batches and epoch >= entry.epoch)):
-            # From v12 on, sequences start at 0 with every transaction: an earlier batch is missing.
-            self._refused[tp] = KafkaError(
+            # From v12 on, sequences start at 0 in every transaction: an earlier batch is missing.
+            self._errors[tp] = KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"The first sequence of producer {producer_id} is {sequence} instead of 0.",
             )
@@ -154,49 +159,50 @@ class Admission:
         )
 
     async def _wait_for(self, verification: Awaitable[frozenset[TopicPartition]] | None) -> None:
-        """Without a `verification` the previous transaction is still ending: retry up to the
-        configured time."""
+        """Wait for `verification`. None means that the previous transaction is still ending: then
+        retry up to the configured time."""
         settings = self._ctx.broker.settings
         loop = asyncio.get_running_loop()
-        until = loop.time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        deadline = loop.time() + settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         while True:
             try:
                 if verification is None:
                     await asyncio.sleep(settings.add_partitions_to_txn_retry_backoff_ms / 1000)
                     outcome = self._verify()
-                    self._refuse_missing(outcome if isinstance(outcome, frozenset) else await outcome)
+                    self._reject_missing(outcome if isinstance(outcome, frozenset) else await outcome)
                 else:
                     pending, verification = verification, None
-                    self._refuse_missing(await pending)
+                    self._reject_missing(await pending)
                 break
             except KafkaError as error:
-                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not self._adds or loop.time() >= until:
-                    self.refuse(error)
+                if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not self._adds or loop.time() >= deadline:
+                    self.reject(error)
                     break
 
-    def _refuse_missing(self, missing: frozenset[TopicPartition]) -> None:
+    def _reject_missing(self, missing: frozenset[TopicPartition]) -> None:
         code = ErrorCode.TRANSACTION_ABORTABLE if self._ctx.version >= HAS_ABORTABLE else ErrorCode.INVALID_TXN_STATE
         for tp in missing:
-            self._refused[tp] = KafkaError(code, f"{tp} was not added to the transaction.")
+            self._errors[tp] = KafkaError(code, f"{tp} was not added to the transaction.")
 
-    def refuse(self, error: KafkaError) -> None:
-        """Refuse all partitions that are not verified."""
+    def reject(self, error: KafkaError) -> None:
+        """Reject all partitions that are not verified."""
         code = error.code
         if code is ErrorCode.PRODUCER_FENCED:
             error = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.message)
         elif code in _RETRIABLE or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not self._adds):
-            # Clients of all versions retry after this code.
+            # Clients of every version retry after this code.
             error = KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"The transaction coordinator is not available: {code.name}."
             )
         for tp in self._unverified:
-            self._refused.setdefault(tp, error)
+            self._errors.setdefault(tp, error)
 
     def _check_transaction(self, tp: TopicPartition, partition: Partition) -> None:
-        """Refuse a batch whose transaction ended during the verification or the decompression.
+        """Reject a batch whose transaction ended during the verification or the decompression.
 
-        From v12 on this is not needed: every end of a transaction bumps the epoch, so the log
-        fences late batches. A marker that arrived meanwhile may belong to the previous transaction.
+        From v12 on the check is not needed: the end of a transaction bumps the epoch, so the log
+        fences late batches. The check would also be wrong, because a marker that arrived meanwhile
+        may belong to the previous transaction.
         """
         if self._adds:
             return
@@ -217,9 +223,9 @@ class Admission:
                 partition.revoke_admission()
 
     def _leader(self, topic: str, index: int) -> Partition:
-        refused = self._refused.get((topic, index))  # type: ignore[call-overload]
-        if refused is not None:
-            raise refused
+        error = self._errors.get((topic, index))  # type: ignore[call-overload]
+        if error is not None:
+            raise error
         partition = self._ctx.broker.replica_manager.leader(topic, index)
         if (topic, index) in self._unverified:
             self._check_transaction(TopicPartition(topic, index), partition)

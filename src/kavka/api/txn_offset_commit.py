@@ -1,12 +1,13 @@
-"""TxnOffsetCommit (key 28): offsets of a group that take effect when the transaction commits.
+"""TxnOffsetCommit (key 28): commits offsets of a group as part of a transaction.
 
 v2  leader epochs
 v3  flexible; the member and its generation, which are checked as in OffsetCommit
 v4  TRANSACTION_ABORTABLE
-v5  adds the group's partition of `__consumer_offsets`, which needed AddOffsetsToTxn before
+v5  adds the group's partition of `__consumer_offsets` (before: AddOffsetsToTxn)
 
-The group's coordinator serves it. Before it writes the offsets, it asks the transaction coordinator
-whether the partition is in the transaction, as for records (`transactional_produce.py`).
+The offsets take effect when the transaction commits. The group coordinator serves this request.
+Before it writes the offsets, it verifies with the transaction coordinator that the group's
+partition is in the transaction, as for records (`transactional_produce.py`).
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from kavka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
+# The first versions that add the partition, and that have the code TRANSACTION_ABORTABLE.
 ADDS_PARTITION = 5
-KNOWS_ABORTABLE = 4
+HAS_ABORTABLE = 4
 
 _UNKNOWN = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-# Errors of the transaction coordinator as errors of the group coordinator, so that clients retry.
+# The codes to send instead of those of the transaction coordinator, so that clients retry with the
+# group coordinator.
 _GROUP_COORDINATOR_ERRORS = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -74,15 +77,15 @@ def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
     response = TxnOffsetCommitResponse(topics=topics)
     if not items:
         return response
-    waiting = _admit(ctx, request)
-    if waiting is None:
+    admission = _admit(ctx, request)
+    if admission is None:
         return ctx.broker.groups.commit_in_transaction(request, items, response)
-    return _commit_later(ctx, request, items, response, waiting)
+    return _commit_later(ctx, request, items, response, admission)
 
 
 def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[frozenset[TopicPartition]] | None:
-    """None if the transaction coordinator has admitted the partition, else an awaitable of its
-    result."""
+    """Verify or add the group's partition. Returns None if that is complete, else an awaitable of
+    the partitions that are not in the transaction."""
     broker = ctx.broker
     host = broker.groups.host(request.group_id)
     adds = ctx.version >= ADDS_PARTITION
@@ -97,7 +100,7 @@ def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[fr
             request.transactional_id, request.producer_id, request.producer_epoch, [partition], add=adds
         )
     except KafkaError as error:
-        raise _refusal(error) from error
+        raise _group_coordinator_error(error) from error
     if not isinstance(result, frozenset):
         return result
     _check(ctx, result)
@@ -107,12 +110,12 @@ def _admit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Awaitable[fr
 def _check(ctx: RequestContext, missing: frozenset[TopicPartition]) -> None:
     if missing:
         raise KafkaError(
-            ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= KNOWS_ABORTABLE else ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.TRANSACTION_ABORTABLE if ctx.version >= HAS_ABORTABLE else ErrorCode.INVALID_TXN_STATE,
             "The group was not added to the transaction.",
         )
 
 
-def _refusal(error: KafkaError) -> KafkaError:
+def _group_coordinator_error(error: KafkaError) -> KafkaError:
     return KafkaError(_GROUP_COORDINATOR_ERRORS.get(error.code, error.code), error.message)
 
 
@@ -121,21 +124,19 @@ async def _commit_later(
     request: TxnOffsetCommitRequest,
     items: list[Any],
     response: TxnOffsetCommitResponse,
-    waiting: Awaitable[frozenset[TopicPartition]],
+    admission: Awaitable[frozenset[TopicPartition]],
 ) -> TxnOffsetCommitResponse:
-    before = _entry(ctx, request)
+    groups = ctx.broker.groups
+    producer_state = groups.producer_entry(request.group_id, request.producer_id)
     try:
-        _check(ctx, await waiting)
+        _check(ctx, await admission)
     except KafkaError as error:
-        raise _refusal(error) from error
-    # If this request added the partition, a marker written meanwhile may belong to the previous
-    # transaction. As every end bumps the epoch, the log itself refuses late records.
-    if ctx.version < ADDS_PARTITION and _entry(ctx, request) is not before:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The transaction has ended meanwhile.")
-    result = ctx.broker.groups.commit_in_transaction(request, items, response)
-    done: TxnOffsetCommitResponse = await result if isinstance(result, Awaitable) else result
-    return done
-
-
-def _entry(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Any:
-    return ctx.broker.groups.producer_entry(request.group_id, request.producer_id)
+        raise _group_coordinator_error(error) from error
+    # From v5 on, the end of a transaction bumps the epoch, so the log fences late offsets. A marker
+    # written meanwhile may then belong to the previous transaction.
+    has_changed = groups.producer_entry(request.group_id, request.producer_id) is not producer_state
+    if has_changed and ctx.version < ADDS_PARTITION:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The transaction has ended.")
+    result = groups.commit_in_transaction(request, items, response)
+    committed: TxnOffsetCommitResponse = await result if isinstance(result, Awaitable) else result
+    return committed

@@ -2,10 +2,10 @@
 
 v0     allow_downgrade
 v1     upgrade_type instead; validate_only
-v2     no results per feature: the request succeeds or fails as a whole
+v2     no results per feature: all updates succeed, or none
 
-Only the controller serves it; other brokers return NOT_CONTROLLER. The response waits until this
-broker supports the new levels; the others learn them by their watches.
+Only the controller serves it; other brokers return NOT_CONTROLLER. The response waits until the new
+levels are active on this broker. Other brokers apply them when their watches fire.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kavka.protocol.messages.update_features import (
     UpdateFeaturesResponse,
 )
 
-WITHOUT_RESULTS = 2
+ALL_OR_NONE = 2
 
 
 @handles(ApiKey.UPDATE_FEATURES, versions=(0, 2))
 async def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     broker, updates = ctx.broker, request.feature_updates
     if not updates:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "No feature is named.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The request has no feature updates.")
     errors, epoch = await broker.controller.update_features(
-        [_update(each, ctx.version) for each in updates],
+        [_feature_update(update, ctx.version) for update in updates],
         validate_only=ctx.version >= 1 and request.validate_only,
-        all_or_none=ctx.version >= WITHOUT_RESULTS,
+        all_or_none=ctx.version >= ALL_OR_NONE,
     )
     if epoch != NOT_WRITTEN:
         is_applied = await broker.controller.wait_until(
@@ -41,25 +41,25 @@ async def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateF
         )
         if not is_applied:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The levels are set but not yet active on this broker.")
-    if ctx.version >= WITHOUT_RESULTS:
-        refusal = next((error for error in errors if error is not None), None)
-        if refusal is not None:
-            raise refusal
+    if ctx.version >= ALL_OR_NONE:
+        first_error = next((error for error in errors if error is not None), None)
+        if first_error is not None:
+            raise first_error
         return UpdateFeaturesResponse(error_message=None)
     return UpdateFeaturesResponse(
         error_message=None,
         results=[
             UpdatableFeatureResult(
-                feature=each.feature,
+                feature=update.feature,
                 error_code=int(ErrorCode.NONE if error is None else error.code),
                 error_message=None if error is None else error.message,
             )
-            for each, error in zip(updates, errors, strict=True)
+            for update, error in zip(updates, errors, strict=True)
         ],
     )
 
 
-def _update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:
+def _feature_update(update: FeatureUpdateKey, version: int) -> FeatureUpdate:
     kind = update.upgrade_type
     if version == 0:
         kind = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE

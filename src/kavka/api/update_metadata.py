@@ -25,9 +25,10 @@ from kavka.protocol.messages.update_metadata import (
     UpdateMetadataTopicState,
 )
 
-PLAINTEXT = "PLAINTEXT"
+# The first versions with partitions grouped by topic, and with listener names.
 BY_TOPIC = 5
 LISTENER_NAMES = 3
+# By Kafka's number of the security protocol.
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -43,9 +44,7 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadat
     if ctx.version < LISTENER_NAMES:
         for broker in request.live_brokers:
             if ctx.version == 0:
-                broker.endpoints = [
-                    UpdateMetadataEndpoint(host=broker.v0_host, port=broker.v0_port, listener=PLAINTEXT)
-                ]
+                broker.endpoints = [UpdateMetadataEndpoint(host=broker.v0_host, port=broker.v0_port)]
             for endpoint in broker.endpoints:
                 endpoint.listener = PROTOCOLS[endpoint.security_protocol]
     return ctx.broker.controller_requests.update_metadata(request)

@@ -4,7 +4,7 @@ leads.
 v1  flexible
 v2  transaction_version: from 2 on, the marker's epoch must be higher than that of the records
 
-Sent by transaction coordinators, and by the tool that aborts hanging transactions.
+Transaction coordinators send this request, and so does the tool that aborts hanging transactions.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ def handle(ctx: RequestContext, request: WriteTxnMarkersRequest) -> Any:
     transactions = ctx.broker.transactions
     future: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
     response = WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult() for _ in request.markers])
-    remaining = len(request.markers) + 1
+    pending = len(request.markers) + 1
 
-    def done(position: int, marker: WritableTxnMarker, results: Results) -> None:
-        response.markers[position] = _result(marker, results)
-        finish()
+    def written(position: int, requested: WritableTxnMarker, results: Results) -> None:
+        response.markers[position] = _result(requested, results)
+        complete()
 
-    def finish() -> None:
-        nonlocal remaining
-        remaining -= 1
-        if not remaining and not future.done():
+    def complete() -> None:
+        nonlocal pending
+        pending -= 1
+        if not pending and not future.done():
             future.set_result(response)
 
-    for position, item in enumerate(request.markers):
+    for position, requested in enumerate(request.markers):
         marker = Marker(
-            item.producer_id,
-            item.producer_epoch,
-            item.transaction_result,
-            item.coordinator_epoch,
-            item.transaction_version,
+            requested.producer_id,
+            requested.producer_epoch,
+            requested.transaction_result,
+            requested.coordinator_epoch,
+            requested.transaction_version,
         )
-        transactions.write_markers(marker, _partitions(item), partial(done, position, item))
-    finish()
+        transactions.write_markers(marker, _partitions(requested), partial(written, position, requested))
+    complete()
     return response if future.done() else future
 
 

@@ -41,7 +41,7 @@ def uuid_from_text(text: str) -> UUID:
     return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     """The partition numbers by topic, in the order of `partitions`."""
     numbers: dict[str, list[int]] = {}
     for topic, partition in partitions:
