@@ -26,7 +26,6 @@ from kavka.replication.metadata_cache import (
     BrokerInfo,
     Endpoint,
     MetadataCache,
-    MetadataUpdate,
     PartitionInfo,
     TopicUpdate,
 )
@@ -113,7 +112,7 @@ class ControllerRequests:
             return UpdateMetadataResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH))
         self._replicas.controller_epoch = request.controller_epoch
         brokers_before = self._cache.brokers.keys()
-        deleted = self._cache.update(metadata_update(request))
+        deleted = update_cache(self._cache, request)
         if brokers_before - self._cache.brokers.keys():
             self._replicas.on_brokers_removed()
         for topic in deleted:
@@ -134,7 +133,8 @@ def leader_and_isr(state: LeaderAndIsrPartitionState) -> LeaderAndIsr:
     )
 
 
-def metadata_update(request: UpdateMetadataRequest) -> MetadataUpdate:
+def update_cache(cache: MetadataCache, request: UpdateMetadataRequest) -> list[str]:
+    """Returns the names of the deleted topics."""
     brokers = [
         BrokerInfo(broker.id, broker.rack, {end.listener: Endpoint(end.host, end.port) for end in broker.endpoints})
         for broker in request.live_brokers
@@ -157,4 +157,4 @@ def metadata_update(request: UpdateMetadataRequest) -> MetadataUpdate:
         )
         for topic in request.topic_states
     ]
-    return MetadataUpdate(request.controller_id, brokers, topics)
+    return cache.update(brokers, topics, request.controller_id)

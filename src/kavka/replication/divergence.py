@@ -1,8 +1,8 @@
-"""[pure] Where a follower's log diverges from its leader's, by their leader epochs.
+"""[pure] The offset at which a follower's log diverges from the leader's log, by leader epochs.
 
-Every fetch has the epoch of the follower's last record. If the leader's log does not have that
-epoch, or has less of it, the response has the leader's largest epoch up to that one and its end
-offset.
+Every fetch has the epoch of the follower's last record. If that epoch is missing in the leader's
+log, or ends there before the fetch offset, the response has the leader's largest epoch that is not
+greater, and the end offset of that epoch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 UNDEFINED = -1
 
-# (largest epoch up to the argument, its end offset); (-1, -1) if unknown.
+# Returns (the largest epoch that is not greater than the argument, its end offset), or (-1, -1).
 EndOffsetForEpoch = Callable[[int], tuple[int, int]]
 
 
@@ -21,7 +21,7 @@ def truncation_offset(
     """The offset to truncate the follower's log to, given the leader's epoch and end offset.
 
     A follower without that epoch truncates to the end of its largest smaller epoch. Its next fetch
-    has that epoch, until both logs agree.
+    has that smaller epoch. This repeats until both logs agree.
     """
     if leader_end == UNDEFINED:
         return min(high_watermark, own_end)

@@ -1,13 +1,13 @@
 """Copies the partitions that one other broker leads (Kafka's ReplicaFetcherThread).
 
 One request is in flight at a time, for all partitions together, in a fetch session
-(`fetcher_session.py`). The leader holds it until there are records. The records of a response are
-views of its frame and go straight to the logs, one write for each. Then the next request is sent,
-within the same read from the socket: no task, no turn of the loop in between.
+(`fetcher_session.py`). The leader holds the request until there are records. The records of a
+response are views of its frame and are appended without a copy, with one write for each log. The
+next request is sent within the same read from the socket, without another turn of the loop.
 
 `fetcher_states.py` has the states of the fetcher and of its partitions. A crash at any point leaves
-a log that is a prefix of the records sent. The next fetch starts at its end, and from the epoch of
-the last record the leader detects whether the logs diverge.
+a log that is a prefix of the records sent. The next fetch starts at the end of that log. From the
+epoch of the last record the leader detects whether the logs diverge.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 from kavka.common.errors import ErrorCode, KafkaError, known_code
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.messages.fetch import FetchRequest, FetchResponse, ReplicaState
-from kavka.replication import leader_offsets
 from kavka.replication.fetcher_session import FULL_SESSION
-from kavka.replication.fetcher_states import FETCHER_TRANSITIONS, FetcherState, check
-from kavka.replication.followed_partitions import FollowedPartitions
+from kavka.replication.fetcher_states import FETCHER_TRANSITIONS, FetcherState
+from kavka.replication.followed_partitions import LOOKUP_CHANNEL, FollowedPartitions
 from kavka.replication.partition import Partition
 from kavka.replication.shared import Shared
 
@@ -42,8 +41,9 @@ LAST_WITH_NAMES = 12
 
 
 class ReplicaFetcher:
-    """Owns the copying from one broker. Only the loop thread uses it. `add` and `remove` may be
-    called at any time; a response for a removed partition is ignored."""
+    """Owns the connection to one broker, its request in flight, and the `followed` partitions. Only
+    the loop thread uses it. Partitions may be added and removed at any time; a response for a
+    removed partition is ignored."""
 
     def __init__(
         self,
@@ -73,7 +73,11 @@ class ReplicaFetcher:
         self._attempts = 0
 
     def _move_to(self, state: FetcherState) -> None:
-        self.state = check(FETCHER_TRANSITIONS, self.state, state)
+        """Also drops the request or the timer of the previous state."""
+        if (self.state, state) not in FETCHER_TRANSITIONS:
+            raise ValueError(f"no transition from {self.state.name} to {state.name}")
+        self.state = state
+        self._in_flight = None
         if self._backoff is not None:
             self._backoff.cancel()
             self._backoff = None
@@ -85,36 +89,29 @@ class ReplicaFetcher:
         if not self.followed.add(partition):
             return
         if self.state is FetcherState.BACKING_OFF:
-            # The controller has just named the broker as a leader, so it is alive.
+            # The controller has just elected the broker as a leader, so it is alive.
             self._move_to(FetcherState.IDLE)
-        # At the end of this turn, with all partitions that one order adds.
+        # Send one request for all partitions that this order adds.
         self._loop.call_soon(self._fetch)
         self._abandon_held_request()
-
-    def remove(self, tp: tuple[str, int]) -> None:
-        self.followed.remove(tp)
-
-    def __len__(self) -> int:
-        return len(self.followed.by_partition)
 
     @property
     def max_lag(self) -> int:
         """The largest lag of a partition, in records."""
-        return max((followed.lag for followed in list(self.followed.by_partition.values())), default=0)
+        return max((role.lag for role in list(self.followed.by_partition.values())), default=0)
 
     async def close(self) -> None:
         await asyncio.gather(*self.start_close(), return_exceptions=True)
 
     def start_close(self) -> list[asyncio.Task[None]]:
-        """Close without waiting for the cancelled tasks, which are returned."""
+        """Close without waiting for tasks. Returns the cancelled tasks."""
         self._move_to(FetcherState.CLOSED)
-        self._in_flight = None
         tasks = self.followed.clear()
         if self._connecting is not None:
             self._connecting.cancel()
             tasks.append(self._connecting)
         self._peers.close_channel(self.source, CHANNEL)
-        self._peers.close_channel(self.source, leader_offsets.CHANNEL)
+        self._peers.close_channel(self.source, LOOKUP_CHANNEL)
         return tasks
 
     # ---- the connection
@@ -125,9 +122,9 @@ class ReplicaFetcher:
             self._abandon_held_request()
 
     def _abandon_held_request(self) -> None:
-        """A request that the leader holds would delay a new partition as well. Replace it by a
-        request on a new connection, unless its response is arriving. The first request of a session
-        is not abandoned: its response has the session id."""
+        """A request that the leader holds would delay a new partition. Replace it by a request on a
+        new connection, unless its response is arriving. The first request of a session is not
+        abandoned: its response has the session id."""
         request, connection = self._in_flight, self._connection
         if self._session.epoch == FULL_SESSION:
             return
@@ -139,15 +136,10 @@ class ReplicaFetcher:
         if self._in_flight is not request:
             return
         request.is_abandon_scheduled = False
-        if not self._session.changed or connection.bytes_in != bytes_in:
-            return
-        self._end_request()
-        self._drop_connection()
-        self._fetch()
-
-    def _end_request(self) -> None:
-        self._in_flight = None
-        self._move_to(FetcherState.IDLE)
+        if self._session.changed and connection.bytes_in == bytes_in:
+            self._move_to(FetcherState.IDLE)
+            self._drop_connection()
+            self._fetch()
 
     def _drop_connection(self) -> None:
         self._connection = None
@@ -191,9 +183,8 @@ class ReplicaFetcher:
         logger.info("Fetching from broker %d failed: %s", self.source, error)
         if not isinstance(error, (KafkaError, OSError)):
             logger.error("Fetching from broker %d failed unexpectedly", self.source, exc_info=error)
-        self._in_flight = None
-        self._drop_connection()
         self._move_to(FetcherState.BACKING_OFF)
+        self._drop_connection()
         self._backoff = self._loop.call_later(self.followed.backoff_s(self._attempts), self._retry)
         self._attempts += 1
 
@@ -211,7 +202,7 @@ class ReplicaFetcher:
         if version <= LAST_WITH_NAMES:
             session.use_names()
         self.followed.delay_throttled()
-        in_flight = self._in_flight = _InFlight(self, connection)
+        in_flight = self._in_flight = _InFlight(self)
         request = FetchRequest(
             replica_id=self._broker_id if version < 15 else -1,
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
@@ -245,29 +236,25 @@ class ReplicaFetcher:
 
 
 class _InFlight:
-    """The request in flight, as the connection's future of its response."""
+    """Handles the response to the request in flight. Implements the part of a future's interface
+    that the connection uses."""
 
-    __slots__ = ("_connection", "_fetcher", "is_abandon_scheduled")
+    __slots__ = ("_fetcher", "is_abandon_scheduled")
 
-    def __init__(self, fetcher: ReplicaFetcher, connection: Connection) -> None:
+    def __init__(self, fetcher: ReplicaFetcher) -> None:
         self.is_abandon_scheduled = False
         self._fetcher = fetcher
-        self._connection = connection
 
     def done(self) -> bool:
         return self._fetcher._in_flight is not self
 
     def set_result(self, response: Any, /) -> None:
         fetcher = self._fetcher
-        fetcher._end_request()
+        fetcher._move_to(FetcherState.IDLE)
         try:
             fetcher._on_response(response)
         except Exception as error:
             fetcher._on_connection_lost(error)
 
     def set_exception(self, error: BaseException, /) -> None:
-        fetcher = self._fetcher
-        if fetcher._connection is self._connection:
-            fetcher._on_connection_lost(error)
-        else:
-            fetcher._end_request()
+        self._fetcher._on_connection_lost(error)

@@ -1,16 +1,17 @@
 """[pure] The states of a replica fetcher and of the partitions that it copies.
 
-Each machine has one table: (from, to) -> when. `check` rejects every other transition.
+Each machine has one table of its transitions: (from, to) -> reason. All others are errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import TypeVar
 
 
 class FetcherState(Enum):
+    __hash__ = object.__hash__  # every request looks up two transitions; Enum's own hash is slow
+
     IDLE = auto()  # no request in flight: nothing to fetch, or a flush is pending
     CONNECTING = auto()
     FETCHING = auto()  # one request in flight
@@ -20,8 +21,8 @@ class FetcherState(Enum):
 
 class CopyState(Enum):
     FETCHING = auto()  # in the fetch session, or in the next request
-    DELAYED = auto()  # left out until a timer fires: after an error, or during an offset lookup
-    FAILED = auto()  # left out until the controller's next order
+    DELAYED = auto()  # not fetched until a timer fires: after an error, or during an offset lookup
+    FAILED = auto()  # not fetched until the controller's next order
     REMOVED = auto()
 
 
@@ -33,7 +34,7 @@ FETCHER_TRANSITIONS: Mapping[tuple[FetcherState, FetcherState], str] = {
     (FetcherState.CONNECTING, FetcherState.BACKING_OFF): "the leader is unreachable",
     (FetcherState.FETCHING, FetcherState.IDLE): "a response arrived, or the request is abandoned",
     (FetcherState.FETCHING, FetcherState.BACKING_OFF): "the connection is lost",
-    (FetcherState.BACKING_OFF, FetcherState.IDLE): "the backoff is over, or a partition was added",
+    (FetcherState.BACKING_OFF, FetcherState.IDLE): "the backoff has expired, or a partition was added",
     (FetcherState.IDLE, FetcherState.CLOSED): "closed",
     (FetcherState.CONNECTING, FetcherState.CLOSED): "closed",
     (FetcherState.FETCHING, FetcherState.CLOSED): "closed",
@@ -42,7 +43,7 @@ FETCHER_TRANSITIONS: Mapping[tuple[FetcherState, FetcherState], str] = {
 }
 
 COPY_TRANSITIONS: Mapping[tuple[CopyState, CopyState], str] = {
-    (CopyState.FETCHING, CopyState.DELAYED): "an error that may pass, a throttle, or an offset lookup",
+    (CopyState.FETCHING, CopyState.DELAYED): "a transient error, a throttle, or an offset lookup",
     (CopyState.DELAYED, CopyState.DELAYED): "another error",
     (CopyState.DELAYED, CopyState.FETCHING): "the timer fired, or the lookup is complete",
     (CopyState.FETCHING, CopyState.FAILED): "fenced, or the log directory is offline",
@@ -51,12 +52,3 @@ COPY_TRANSITIONS: Mapping[tuple[CopyState, CopyState], str] = {
     (CopyState.DELAYED, CopyState.REMOVED): "no longer followed",
     (CopyState.FAILED, CopyState.REMOVED): "no longer followed",
 }
-
-State = TypeVar("State", bound=Enum)
-
-
-def check(transitions: Mapping[tuple[State, State], str], source: State, target: State) -> State:
-    """The new state. Raises ValueError for a transition that is not in the table."""
-    if (source, target) not in transitions:
-        raise ValueError(f"no transition from {source.name} to {target.name}")
-    return target

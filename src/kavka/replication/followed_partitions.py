@@ -1,17 +1,19 @@
-"""The partitions that a fetcher copies: their states, and what a response means for each."""
+"""The partitions that a fetcher copies: their states, and the handling of a response for each."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kavka.common.errors import ErrorCode, KafkaError, known_code
 from kavka.protocol.messages.fetch import FetchResponse, PartitionData
-from kavka.replication import leader_offsets
-from kavka.replication.fetcher_session import FetcherSession, FollowedPartition
+from kavka.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kavka.replication.fetcher_session import FetcherSession
 from kavka.replication.fetcher_states import CopyState
+from kavka.replication.follower import FollowerRole
 from kavka.replication.partition import Partition
 from kavka.replication.shared import Shared
 
@@ -21,10 +23,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LOOKUP_CHANNEL = "fetch-questions"
+LATEST = -1
+EARLIEST = -2
+# A follower cannot copy records that the leader has moved to tiered storage.
+EARLIEST_LOCAL = -4
 FIRST_BACKOFF_S = 0.02
 # A held request is abandoned at most this often for a partition that the leader refuses.
 URGENT_ATTEMPTS = 6
-# Errors that pass when the leader has applied the controller's order, usually after milliseconds.
+# Errors until the leader has applied the controller's order, usually for milliseconds.
 _TRANSIENT = frozenset(
     (
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -37,11 +44,12 @@ _TRANSIENT = frozenset(
 
 
 class FollowedPartitions:
-    """Owns the partitions that are copied from one broker, and the fetch session with it.
+    """Owns the partitions that are copied from one broker, and the fetch session with that broker.
 
     `ReplicaFetcher` sends the requests and passes the responses to `process`. This class calls
-    `fetch` when there is more to fetch; with True, a request that the leader holds is abandoned for
-    it. An error of one partition does not stop the others. Only the loop thread calls it.
+    `fetch` when there is more to fetch. `fetch(True)` also abandons a request that the leader
+    holds. An error of one partition does not affect the other partitions. Only the loop thread
+    calls it.
     """
 
     def __init__(
@@ -54,7 +62,7 @@ class FollowedPartitions:
         on_failure: Callable[[Partition, BaseException], None],
         fetch: Callable[[bool], None],
     ) -> None:
-        self.by_partition: dict[tuple[str, int], FollowedPartition] = {}
+        self.by_partition: dict[tuple[str, int], FollowerRole] = {}
         self.session = FetcherSession(self.by_partition.values)
         # The next request is sent after these flushes.
         self.flushes: set[_PendingFlush] = set()
@@ -70,24 +78,23 @@ class FollowedPartitions:
         self._restart_session = False
 
     def add(self, partition: Partition) -> bool:
-        """Copy the partition from the end of its log on, in its current leader epoch. False if its
-        log cannot be written."""
+        """Copy the partition from the end of its log on, in its current leader epoch. Returns False
+        if its log cannot be written."""
         self.remove(partition.topic_partition)
-        followed = FollowedPartition(partition)
-        self.by_partition[partition.topic_partition] = followed
+        role = self.by_partition[partition.topic_partition] = FollowerRole(partition, self._log_manager)
         assert partition.log is not None
         try:
-            followed.role.prepare(self._log_manager)
+            role.prepare(partition.log)
         except (KafkaError, OSError) as error:
-            self._on_partition_failure(followed, error)
+            self._on_partition_failure(role, error)
             return False
-        self.session.changed[followed] = None
+        self.session.changed[role] = None
         return True
 
     def remove(self, tp: tuple[str, int]) -> None:
-        followed = self.by_partition.pop(tp, None)
-        if followed is not None:
-            self._leave_out(followed, CopyState.REMOVED)
+        role = self.by_partition.pop(tp, None)
+        if role is not None:
+            self._leave_out(role, CopyState.REMOVED)
 
     def clear(self) -> list[asyncio.Task[None]]:
         """Remove all partitions. Returns the cancelled tasks."""
@@ -102,46 +109,46 @@ class FollowedPartitions:
         """Short at first, up to replica.fetch.backoff.ms."""
         return min(self._shared.settings.fetch_backoff_s, FIRST_BACKOFF_S * (1 << min(attempts, 16)))
 
-    def _leave_out(self, followed: FollowedPartition, state: CopyState) -> None:
-        followed.move_to(state)
-        self.session.remove(followed)
+    def _leave_out(self, role: FollowerRole, state: CopyState) -> None:
+        role.move_to(state)
+        self.session.remove(role)
 
-    def _delay(self, followed: FollowedPartition, seconds: float) -> None:
-        self._leave_out(followed, CopyState.DELAYED)
-        followed.timer = self._loop.call_later(seconds, self._resume, followed)
+    def _delay(self, role: FollowerRole, seconds: float) -> None:
+        self._leave_out(role, CopyState.DELAYED)
+        role.timer = self._loop.call_later(seconds, self._resume, role)
 
-    def _resume(self, followed: FollowedPartition) -> None:
-        if followed.is_active:
-            if followed.state is CopyState.DELAYED:
-                followed.move_to(CopyState.FETCHING)
-            self.session.changed[followed] = None
-            self._fetch(followed.is_urgent)
+    def _resume(self, role: FollowerRole) -> None:
+        if role.is_active:
+            if role.state is CopyState.DELAYED:
+                role.move_to(CopyState.FETCHING)
+            self.session.changed[role] = None
+            self._fetch(role.is_urgent)
 
-    def _on_partition_failure(self, followed: FollowedPartition, error: BaseException) -> None:
-        """The log cannot be written. The log manager decides whether its directory is offline.
-        Otherwise the fetch is retried."""
-        logger.error("Copying %s from broker %d failed: %s", followed.partition.topic_partition, self._source, error)
-        self._on_failure(followed.partition, error)
-        if not followed.is_active:
+    def _on_partition_failure(self, role: FollowerRole, error: BaseException) -> None:
+        """The log cannot be written. The log manager decides whether its directory goes offline. If
+        it stays online, the fetch is retried."""
+        logger.error("Copying %s from broker %d failed: %s", role.partition.topic_partition, self._source, error)
+        self._on_failure(role.partition, error)
+        if not role.is_active:
             return
-        if followed.partition.log is None:
-            self._leave_out(followed, CopyState.FAILED)
+        if role.partition.log is None:
+            self._leave_out(role, CopyState.FAILED)
         else:
-            self._delay(followed, self._shared.settings.fetch_backoff_s)
+            self._delay(role, self._shared.settings.fetch_backoff_s)
 
     def delay_throttled(self) -> None:
         """Delay throttled partitions that lag while the quota is exceeded."""
         now = self._loop.time()
-        for followed in list(self.session.changed):
-            log = followed.partition.log
+        for role in list(self.session.changed):
+            log = role.partition.log
             if (
                 log is not None
-                and log.config.follower_replication_throttled_replicas
-                and followed.lag != 0
-                and followed.role.is_throttled
+                and (replicas := log.config.follower_replication_throttled_replicas)
+                and role.lag != 0
+                and role.partition.is_throttled(replicas)
                 and self._shared.follower_throttle.is_exceeded(now)
             ):
-                self._delay(followed, self._shared.settings.quota_sample_s / 2)
+                self._delay(role, self._shared.settings.quota_sample_s / 2)
 
     # ---- responses
 
@@ -154,55 +161,57 @@ class FollowedPartitions:
         for topic in response.responses:
             name = topic.topic_id if by_id else topic.topic
             for data in topic.partitions:
-                followed = in_session.get((name, data.partition_index))
-                if followed is not None:
+                role = in_session.get((name, data.partition_index))
+                if role is not None:
                     try:
-                        self._process(followed, data)
+                        self._process(role, data)
                     except Exception as error:
-                        self._on_process_error(followed, error)
+                        self._on_process_error(role, error)
         if response.session_id == 0 or self._restart_session:
             self._restart_session = False
             session.restart()
 
-    def _process(self, followed: FollowedPartition, data: PartitionData) -> None:
-        partition, role = followed.partition, followed.role
+    def _process(self, role: FollowerRole, data: PartitionData) -> None:
+        partition = role.partition
         log = partition.log
-        if log is None or partition.leader_epoch != followed.leader_epoch:
+        if log is None or partition.leader_epoch != role.leader_epoch:
             return
         if data.error_code:
-            self._on_partition_error(followed, known_code(data.error_code))
+            self._on_partition_error(role, known_code(data.error_code))
             return
-        followed.attempts = 0
-        followed.is_urgent = False
+        role.attempts = 0
+        role.is_urgent = False
         diverging = data.diverging_epoch
         if diverging.epoch >= 0 or diverging.end_offset >= 0:
-            role.truncate(self._log_manager, diverging.epoch, diverging.end_offset)
-            # More may have to be truncated, so the offsets in this response do not count. The
+            role.truncate(log, diverging.epoch, diverging.end_offset)
+            # The offsets in this response are ignored, because another truncation may follow. The
             # leader sends them only once, so the session is restarted.
             self._restart_session = True
             return
         records = data.records
         if records is not None and len(records):
-            if log.end_offset != followed.fetch_offset:
+            if log.end_offset != role.fetch_offset:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR,
-                    f"received records from offset {followed.fetch_offset} for a log that ends at {log.end_offset}",
+                    f"received records from offset {role.fetch_offset} for a log that ends at {log.end_offset}",
                 )
-            role.append(self._log_manager, records)
-            self.session.changed[followed] = None
+            role.append(log, records)
+            self.session.changed[role] = None
             self._shared.bytes_in.value += len(records)
-            if log.config.follower_replication_throttled_replicas and role.is_throttled:
+            throttled = log.config.follower_replication_throttled_replicas
+            if throttled and partition.is_throttled(throttled):
                 self._shared.follower_throttle.record(len(records), self._loop.time())
             if log.unflushed_messages >= log.config.flush_messages or log.config.flush_before_visible:
                 self._flush(partition, log.end_offset)
-        role.update_offsets(data.high_watermark, data.log_start_offset)
-        followed.lag = max(0, data.high_watermark - log.end_offset)
-        if log.start_offset != followed.sent_start_offset and followed.state is CopyState.FETCHING:
-            self.session.changed[followed] = None
+        role.update_offsets(log, data.high_watermark, data.log_start_offset)
+        role.lag = max(0, data.high_watermark - log.end_offset)
+        if log.start_offset != role.sent_start_offset and role.state is CopyState.FETCHING:
+            self.session.changed[role] = None
 
     def _flush(self, partition: Partition, end: int) -> None:
-        """A fetch acknowledges all records before its offset, so they are flushed first where the
-        topic requires it. No other request is sent meanwhile: the leader might hold it for long."""
+        """A fetch acknowledges all records before its offset. If the topic requires a flush, the
+        records are flushed before the next fetch. No other request is sent meanwhile, because the
+        leader might hold it for long."""
         flush = _PendingFlush(self, end)
         self.flushes.add(flush)
         partition.pending_appends.add(flush)
@@ -212,76 +221,79 @@ class FollowedPartitions:
         self.flushes.discard(flush)
         self._loop.call_soon(self._fetch, False)
 
-    def _on_process_error(self, followed: FollowedPartition, error: Exception) -> None:
-        tp = followed.partition.topic_partition
+    def _on_process_error(self, role: FollowerRole, error: Exception) -> None:
+        tp = role.partition.topic_partition
         if isinstance(error, KafkaError) and error.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD):
             # The corruption may have happened in transit: fetch again.
             logger.error("%s: broker %d sent a corrupt batch: %s", tp, self._source, error)
-            if followed.is_active:
-                self._delay(followed, self._shared.settings.fetch_backoff_s)
+            if role.is_active:
+                self._delay(role, self._shared.settings.fetch_backoff_s)
             return
         if not isinstance(error, (KafkaError, OSError)):
             logger.error("Copying %s failed unexpectedly", tp, exc_info=error)
-        self._on_partition_failure(followed, error)
+        self._on_partition_failure(role, error)
 
-    def _on_partition_error(self, followed: FollowedPartition, code: ErrorCode) -> None:
-        tp = followed.partition.topic_partition
+    def _on_partition_error(self, role: FollowerRole, code: ErrorCode) -> None:
+        tp = role.partition.topic_partition
         backoff = self._shared.settings.fetch_backoff_s
         if code is ErrorCode.OFFSET_OUT_OF_RANGE or code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
-            self._delay(followed, backoff)
-            is_tiered = code is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
-            earliest = leader_offsets.EARLIEST_LOCAL if is_tiered else leader_offsets.EARLIEST
-            task = self._loop.create_task(self._move_into_range(followed, earliest), name=f"offset-of-{tp}")
+            self._delay(role, backoff)
+            earliest = EARLIEST if code is ErrorCode.OFFSET_OUT_OF_RANGE else EARLIEST_LOCAL
+            task = self._loop.create_task(self._move_into_range(role, earliest), name=f"offset-of-{tp}")
             self._lookups.add(task)
             task.add_done_callback(self._lookups.discard)
         elif code is ErrorCode.FENCED_LEADER_EPOCH:
             # There is a newer leader. The controller will send an order to follow it.
-            logger.info("%s: broker %d has a newer leader epoch than %d", tp, self._source, followed.leader_epoch)
-            self._leave_out(followed, CopyState.FAILED)
+            logger.info("%s: broker %d has a newer leader epoch than %d", tp, self._source, role.leader_epoch)
+            self._leave_out(role, CopyState.FAILED)
         else:
             is_transient = code in _TRANSIENT
             level = logging.DEBUG if is_transient else logging.ERROR
             logger.log(level, "%s: broker %d refused a fetch: %s", tp, self._source, code.name)
-            self._delay(followed, self.backoff_s(followed.attempts) if is_transient else backoff)
-            followed.is_urgent = is_transient and followed.attempts < URGENT_ATTEMPTS
-            followed.attempts += 1
+            self._delay(role, self.backoff_s(role.attempts) if is_transient else backoff)
+            role.is_urgent = is_transient and role.attempts < URGENT_ATTEMPTS
+            role.attempts += 1
 
-    async def _move_into_range(self, followed: FollowedPartition, earliest: int) -> None:
+    async def _move_into_range(self, role: FollowerRole, earliest: int) -> None:
         """Find a fetch offset after OFFSET_OUT_OF_RANGE. The partition is delayed meanwhile."""
+        tp = role.partition.topic_partition
         try:
-            end = await self._leader_offset(followed, leader_offsets.LATEST)
-            start = await self._leader_offset(followed, earliest) if followed.is_active else -1
-            if not followed.is_active or followed.partition.log is None:
+            end = await self._leader_offset(role, LATEST)
+            start = await self._leader_offset(role, earliest) if role.is_active else -1
+            log = role.partition.log
+            if not role.is_active or log is None:
                 return
-            followed.role.move_into_range(self._log_manager, start, end)
+            role.move_into_range(log, start, end)
         except (KafkaError, OSError) as error:
-            logger.info(
-                "%s: looking up the offsets of broker %d failed: %s",
-                followed.partition.topic_partition,
-                self._source,
-                error,
-            )
+            logger.info("%s: looking up the offsets of broker %d failed: %s", tp, self._source, error)
             return  # the delay's timer retries
         except Exception as error:
-            self._on_process_error(followed, error)
+            self._on_process_error(role, error)
             return
-        self._resume(followed)
+        self._resume(role)
 
-    async def _leader_offset(self, followed: FollowedPartition, timestamp: int) -> int:
-        timeout_s = self._shared.settings.socket_timeout_s
-        return await leader_offsets.leader_offset(
-            self._peers, self._broker_id, self._source, followed, timestamp, timeout_s
+    async def _leader_offset(self, role: FollowerRole, timestamp: int) -> int:
+        """Look up an offset of the leader's log. Raises KafkaError or OSError."""
+        partition = ListOffsetsPartition(
+            partition_index=role.index, current_leader_epoch=role.leader_epoch, timestamp=timestamp
         )
+        request = ListOffsetsRequest(
+            replica_id=self._broker_id, topics=[ListOffsetsTopic(name=role.topic, partitions=[partition])]
+        )
+        timeout_s = self._shared.settings.socket_timeout_s
+        response = await self._peers.ask(self._source, request, channel=LOOKUP_CHANNEL, timeout=timeout_s)
+        result = response.topics[0].partitions[0]
+        if result.error_code:
+            raise KafkaError(known_code(result.error_code))
+        return int(result.offset)
 
 
+@dataclass(slots=True, eq=False)
 class _PendingFlush:
     """Waits in the purgatory until the copied records are flushed."""
 
-    __slots__ = ("_end", "_followed")
-
-    def __init__(self, followed: FollowedPartitions, end: int) -> None:
-        self._followed = followed
-        self._end = end
+    _followed: FollowedPartitions
+    _end: int
 
     def check(self, partition: Partition) -> None:
         log = partition.log
@@ -289,7 +301,7 @@ class _PendingFlush:
             self._complete(partition)
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
-        """The partition is no longer followed, or its log directory failed."""
+        """The partition is no longer role, or its log directory failed."""
         self._complete(partition)
 
     def _complete(self, partition: Partition) -> None:

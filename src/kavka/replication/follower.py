@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from asyncio import TimerHandle
 from typing import TYPE_CHECKING
 
 from kavka.replication.divergence import truncation_offset
-from kavka.replication.throttle import is_throttled
+from kavka.replication.fetcher_states import COPY_TRANSITIONS, CopyState
 from kavka.storage.log_append import UnexpectedOffset
 
 if TYPE_CHECKING:
@@ -18,104 +19,111 @@ logger = logging.getLogger(__name__)
 
 
 class FollowerRole:
-    """Exists while another broker leads the partition. The fetcher of that broker calls it, on the
-    loop thread. Truncation goes through the log manager, which stops the cleaner of the log."""
+    """Exists while this broker copies the partition from its leader, in one leader epoch.
 
-    __slots__ = ("_partition",)
+    The fetcher of the leader's broker owns it and calls it, on the loop thread. Truncation goes
+    through the log manager, which stops the cleaner of the log.
+    """
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, partition: Partition, log_manager: LogManager) -> None:
+        self.partition = partition
+        self.topic, self.index = partition.topic_partition
+        self.topic_id = partition.topic_id
+        self.leader_epoch = partition.leader_epoch
+        self.state = CopyState.FETCHING
+        # The end and the start of this log in the last fetch.
+        self.fetch_offset = -1
+        self.sent_start_offset = -1
+        self.attempts = 0
+        self.lag = -1
+        # Whether a request that the leader holds is abandoned to fetch this partition.
+        self.is_urgent = True
+        self.timer: TimerHandle | None = None
+        self._log_manager = log_manager
 
     @property
-    def _log(self) -> Log:
-        log = self._partition.log
-        assert log is not None
-        return log
+    def is_active(self) -> bool:
+        return self.state in (CopyState.FETCHING, CopyState.DELAYED)
 
-    @property
-    def is_throttled(self) -> bool:
-        partition = self._partition
-        log = partition.log
-        return log is not None and is_throttled(
-            log.config.follower_replication_throttled_replicas, partition.topic_partition.partition, partition.broker_id
-        )
+    def move_to(self, state: CopyState) -> None:
+        """Also cancels the timer of the previous state."""
+        if (self.state, state) not in COPY_TRANSITIONS:
+            raise ValueError(f"no transition from {self.state.name} to {state.name}")
+        self.state = state
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
-    def prepare(self, log_manager: LogManager) -> None:
-        """Before the first fetch from a leader. Records without leader epochs cannot be compared
-        with the leader's, so a log that has only such records is truncated to its high
-        watermark."""
-        log = self._log
+    def prepare(self, log: Log) -> None:
+        """Called before the first fetch from a leader. Records without leader epochs cannot be
+        compared with the leader's records, so a log that has only such records is truncated to its
+        high watermark."""
         log.roll_back()
         if log.epochs.latest < 0 and log.end_offset > log.high_watermark:
-            self._truncate_to(log_manager, log.high_watermark)
+            self._truncate_to(log, log.high_watermark)
 
-    def truncate(self, log_manager: LogManager, leader_epoch: int, leader_end: int) -> None:
-        """The leader responded that the logs diverge: its log has `leader_epoch` up to
-        `leader_end`. A further truncation may be needed after the next fetch."""
-        log = self._log
+    def truncate(self, log: Log, leader_epoch: int, leader_end: int) -> None:
+        """The logs diverge: in the leader's log, `leader_epoch` ends at `leader_end`. Another
+        truncation may be needed after the next fetch."""
         offset = truncation_offset(
             log.end_offset_for_epoch, log.end_offset, log.high_watermark, leader_epoch, leader_end
         )
-        self._truncate_to(log_manager, offset)
+        self._truncate_to(log, offset)
 
-    def _truncate_to(self, log_manager: LogManager, offset: int) -> None:
-        partition, log = self._partition, self._log
+    def _truncate_to(self, log: Log, offset: int) -> None:
+        tp = self.partition.topic_partition
         if offset < log.high_watermark:
             logger.warning(
                 "Truncating %s to offset %d, below its high watermark %d: the leader lacks committed records",
-                partition.topic_partition,
+                tp,
                 offset,
                 log.high_watermark,
             )
         elif offset < log.end_offset:
-            logger.info("Truncating %s from offset %d to %d", partition.topic_partition, log.end_offset, offset)
+            logger.info("Truncating %s from offset %d to %d", tp, log.end_offset, offset)
         try:
-            log_manager.truncate_to(partition.topic_partition, offset)
+            self._log_manager.truncate_to(tp, offset)
         finally:
-            # A full disk may raise after the truncation. Pending produces must not take later
-            # records for their own.
-            partition.on_truncate(offset)
+            # A full disk may raise an error after the truncation. The pending produces of the
+            # removed records must fail: later records may get the same offsets.
+            self.partition.on_truncate(offset)
 
-    def move_into_range(self, log_manager: LogManager, leader_start: int, leader_end: int) -> None:
+    def move_into_range(self, log: Log, leader_start: int, leader_end: int) -> None:
         """The end of this log is outside the leader's log. After an unclean election the leader's
-        log may be shorter; then this one is truncated. If all records here are older than the
-        leader's first, they are dropped."""
-        log = self._log
+        log may be shorter: then this log is truncated. If this log ends before the leader's log
+        starts, all its records are dropped."""
         if leader_end < log.end_offset:
-            self._truncate_to(log_manager, leader_end)
+            self._truncate_to(log, leader_end)
         elif leader_start > log.end_offset:
             logger.warning(
                 "Restarting %s at offset %d: the leader's log has no records before it",
-                self._partition.topic_partition,
+                self.partition.topic_partition,
                 leader_start,
             )
-            self._restart_at(log_manager, leader_start)
+            self._restart_at(leader_start)
 
-    def _restart_at(self, log_manager: LogManager, offset: int) -> None:
+    def _restart_at(self, offset: int) -> None:
         try:
-            log_manager.truncate_fully_and_start_at(self._partition.topic_partition, offset)
+            self._log_manager.truncate_fully_and_start_at(self.partition.topic_partition, offset)
         finally:
-            self._partition.on_truncate(0)
+            self.partition.on_truncate(0)
 
-    def append(self, log_manager: LogManager, records: memoryview) -> None:
-        log = self._log
-        leader_epoch = self._partition.leader_epoch
+    def append(self, log: Log, records: memoryview) -> None:
         try:
-            log.append_as_follower(records, leader_epoch)
+            log.append_as_follower(records, self.leader_epoch)
         except UnexpectedOffset as unexpected:
             end = log.end_offset
             if not (end == log.start_offset and unexpected.first_offset < end <= unexpected.last_offset):
                 raise
-            # The leader's log starts in the middle of this batch, because records were deleted up
-            # to there. So does this log, then.
-            self._restart_at(log_manager, unexpected.first_offset)
-            log.append_as_follower(records, leader_epoch)
+            # The leader's log starts in the middle of this batch, because DeleteRecords removed the
+            # records before. This log has to start at the same offset.
+            self._restart_at(unexpected.first_offset)
+            log.append_as_follower(records, self.leader_epoch)
             log.advance_start_offset(end)
 
-    def update_offsets(self, high_watermark: int, start_offset: int) -> None:
-        """Take the leader's start offset, and its high watermark up to the end of this log. The
-        high watermark never moves back: a new leader may know a lower one than its predecessor."""
-        log = self._log
+    def update_offsets(self, log: Log, high_watermark: int, start_offset: int) -> None:
+        """Apply the leader's start offset, and its high watermark up to the end of this log. The
+        high watermark never moves back: a new leader may have a lower one than its predecessor."""
         committed = min(high_watermark, log.end_offset)
         has_moved = committed > log.high_watermark
         if has_moved:
@@ -123,4 +131,4 @@ class FollowerRole:
         if start_offset > log.start_offset:
             log.advance_start_offset(start_offset)
         if has_moved:
-            self._partition.check_pending()
+            self.partition.check_pending()

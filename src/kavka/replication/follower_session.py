@@ -1,8 +1,8 @@
-"""The leader's state of a follower's fetch session. It makes the cost of a fetch depend on the
-number of changed partitions, not on the number of followed ones.
+"""The leader's state of a follower's fetch session.
 
-A follower's session may have thousands of partitions, nearly all without new records. Partitions
-notify the sessions that they are in. A partition of a session is idle, or it is
+A session may have thousands of partitions, most of them without new records. Partitions notify the
+sessions that contain them, so the cost of a fetch depends only on the number of changed partitions.
+A partition of a session is idle, or it is
 
     dirty        there may be records after the follower's position, or another change to send
     touched      the high watermark has moved: part of the next response, but no reason to respond
@@ -14,6 +14,7 @@ The follower had all records of an idle partition at its last fetch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,35 +26,27 @@ if TYPE_CHECKING:
 SWEEP_S = 10.0
 
 
+@dataclass(slots=True, eq=False)
 class FollowerSession:
-    """Owns which partitions of one follower's session have changes. An `entry` is the object that
-    stands for a partition in the fetch session. Only the loop thread uses it."""
+    """Owns the sets of changed partitions of one follower's session. An `entry` is the fetch
+    session's object for a partition. Only the loop thread uses it."""
 
-    __slots__ = (
-        "_swept_at",
-        "_tracked",
-        "dirty",
-        "fetched_at",
-        "outside_isr",
-        "pending_fetch",
-        "replica_id",
-        "touched",
-    )
+    replica_id: int
+    fetched_at: float
+    dirty: dict[Any, None] = field(default_factory=dict)
+    touched: dict[Any, None] = field(default_factory=dict)
+    outside_isr: dict[Any, None] = field(default_factory=dict)
+    pending_fetch: DelayedFetch | None = None
+    _tracked: dict[Any, Partition] = field(default_factory=dict)
+    _swept_at: float = field(init=False)
 
-    def __init__(self, replica_id: int, now: float) -> None:
-        self.replica_id = replica_id
-        self.fetched_at = now
-        self.dirty: dict[Any, None] = {}
-        self.touched: dict[Any, None] = {}
-        self.outside_isr: dict[Any, None] = {}
-        self.pending_fetch: DelayedFetch | None = None
-        self._tracked: dict[Any, Partition] = {}
-        self._swept_at = now
+    def __post_init__(self) -> None:
+        self._swept_at = self.fetched_at
 
     # ---- called for a fetch
 
     def begin(self, changed: Iterable[Any], now: float) -> None:
-        """A fetch has arrived that names the `changed` partitions."""
+        """A fetch arrived. It includes the `changed` partitions."""
         self.fetched_at = now
         for entry in changed:
             self.dirty[entry] = None
@@ -64,22 +57,21 @@ class FollowerSession:
             self.touched.update(dict.fromkeys(self._tracked))
 
     def entries_to_read(self) -> list[Any]:
-        touched = self.touched
-        if not touched:
-            return list(self.dirty)
-        return [*self.dirty, *(entry for entry in touched if entry not in self.dirty)]
+        return list(self.dirty | self.touched)
 
     def track(self, entry: Any, partition: Partition) -> None:
         """Let the partition notify this session instead of an older session of the same broker."""
         if self._tracked.get(entry) is partition:
             return
-        for other in [session for session in partition.follower_sessions if session.replica_id == self.replica_id]:
-            other.forget(partition.follower_sessions[other])
+        for session, previous_entry in list(partition.follower_sessions.items()):
+            if session.replica_id == self.replica_id:
+                session.forget(previous_entry)
         self._tracked[entry] = partition
         partition.follower_sessions[self] = entry
 
     def mark_read(self, entry: Any) -> None:
-        """The follower has all records. Its offsets are compared when the response is built."""
+        """The follower has all records. The next response includes the partition only if its
+        offsets have changed."""
         if entry in self.dirty:
             del self.dirty[entry]
             self.touched[entry] = None

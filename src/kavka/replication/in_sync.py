@@ -1,12 +1,13 @@
 """[pure] The rules of the ISR: which followers belong to it, and which offsets all members have.
 
-Times are in seconds of a monotonic clock. A leader knows its followers only by their fetches: a
-fetch from offset n means that the follower has all records before n.
+Times are in seconds of a monotonic clock. A leader learns the state of its followers only from
+their fetches: a fetch from offset n means that the follower has all records before n.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from kavka.common.backoff import Backoff
 
@@ -16,41 +17,26 @@ NEVER = float("-inf")
 PROPOSAL_BACKOFF = Backoff(50, 1_000, jitter=0)
 
 
+@dataclass(slots=True, eq=False)
 class FollowerState:
-    """The leader's state of one other replica, from its fetches in this epoch. `LeaderRole` owns
-    it."""
+    """The leader's state of one other replica, learned from its fetches in this epoch. `LeaderRole`
+    owns it."""
 
-    __slots__ = (
-        "broker_epoch",
-        "broker_id",
-        "caught_up_at",
-        "end_offset",
-        "fetched_at",
-        "is_ineligible",
-        "leader_end_at_fetch",
-        "propose_at",
-        "refusals",
-        "start_offset",
-    )
-
-    def __init__(self, broker_id: int) -> None:
-        self.broker_id = broker_id
-        self.reset()
-
-    def reset(self) -> None:
-        """A new leader knows nothing of the follower before its first fetch."""
-        self.end_offset = UNKNOWN
-        self.start_offset = UNKNOWN
-        self.broker_epoch = UNKNOWN
-        self.fetched_at = NEVER
-        self.caught_up_at = NEVER
-        self.leader_end_at_fetch = UNKNOWN
-        self.admit()
+    broker_id: int
+    end_offset: int = UNKNOWN
+    start_offset: int = UNKNOWN
+    broker_epoch: int = UNKNOWN
+    fetched_at: float = NEVER
+    caught_up_at: float = NEVER
+    leader_end_at_fetch: int = UNKNOWN
+    # The controller refused the follower as ineligible, probably because its broker is about to
+    # stop. The follower may join after a restart.
+    is_ineligible: bool = False
+    refusals: int = 0
+    propose_at: float = NEVER
 
     def admit(self) -> None:
-        """Forget refusals: the follower may join the ISR."""
-        # The controller found the follower ineligible, probably because its broker is about to
-        # stop. It may join after a restart.
+        """Reset the refusals: the follower may join the ISR."""
         self.is_ineligible = False
         self.refusals = 0
         self.propose_at = NEVER
@@ -62,12 +48,10 @@ class FollowerState:
         self.propose_at = now + PROPOSAL_BACKOFF.delay(self.refusals)
 
     def begin_epoch(self, now: float, leader_end: int, in_sync: bool, is_new_leader: bool) -> None:
-        """The leader begins an epoch, with or without having led before. A follower in the ISR
-        counts as caught up now."""
+        """A leader epoch begins. A follower in the ISR counts as caught up now. A new leader has
+        received no fetch from its followers."""
         self.admit()
-        if is_new_leader:
-            self.reset()
-        else:
+        if not is_new_leader:
             self.leader_end_at_fetch = leader_end if in_sync else 0
             self.fetched_at = now if in_sync else NEVER
         self.caught_up_at = now if in_sync else NEVER
@@ -75,8 +59,8 @@ class FollowerState:
     def record_fetch(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> None:
         """The follower fetches from `offset`, and the leader's log ends at `leader_end`.
 
-        A fetch from the end means that the follower has caught up now. A fetch from the end that
-        the log had at the fetch before means that it had caught up then. So a log that always grows
+        A follower that fetches from the log's end has caught up now. A follower that fetches from
+        the log's end at the previous fetch had caught up at that time. So a log that always grows
         does not make its followers lag.
         """
         if offset >= leader_end:
@@ -93,7 +77,7 @@ class FollowerState:
             self.leader_end_at_fetch = leader_end
 
     def mark_caught_up(self, fetched_at: float) -> None:
-        """The follower had all records at its fetch of that time, which did not name this
+        """The follower had all records at its fetch of that time, which did not include this
         partition."""
         if fetched_at > self.fetched_at:
             self.fetched_at = self.caught_up_at = fetched_at
@@ -101,9 +85,6 @@ class FollowerState:
 
     def is_caught_up(self, leader_end: int, now: float, max_lag: float) -> bool:
         return self.end_offset == leader_end or now - self.caught_up_at <= max_lag
-
-    def __repr__(self) -> str:
-        return "FollowerState(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__) + ")"
 
 
 def high_watermark(
@@ -118,9 +99,9 @@ def high_watermark(
     """The first offset that not all members of the ISR have. It never moves back under one leader.
 
     `maximal_isr` has every replica that the controller may consider in sync: the ISR, and the
-    members that a pending change adds. A live follower outside of it that has caught up and is
-    eligible holds the high watermark back as well: else it could never join, as the high watermark
-    would stay ahead of it.
+    members that a pending change adds. A live, eligible follower outside the maximal ISR that has
+    caught up also holds the high watermark back. Otherwise the follower could never join, because
+    the high watermark would stay ahead of it.
     """
     lowest = leader_end
     for follower in followers:
@@ -134,9 +115,9 @@ def high_watermark(
 
 
 def may_join(follower: FollowerState, high_watermark: int, epoch_start: int) -> bool:
-    """Whether to propose a follower for the ISR. It has all committed records, and all records from
-    before this leader epoch: the high watermark of a new leader may be lower than the committed
-    offset. After a refusal it is not proposed before `propose_at`."""
+    """Whether to propose a follower for the ISR. The follower must have all committed records, and
+    all records from before this leader epoch: the high watermark of a new leader may be lower than
+    the committed offset. After a refusal, the follower is not proposed before `propose_at`."""
     return (
         follower.end_offset >= high_watermark
         and follower.end_offset >= epoch_start

@@ -1,10 +1,10 @@
 """Sends proposed ISR changes to the controller (Kafka's AlterPartitionManager).
 
-One request is in flight at a time. Changes that are proposed meanwhile go together in the next
-request. After a failed request, the changes that are still pending are sent again, after a delay
-that doubles up to a second. A failure is logged when its reason changes, and once a minute while it
-lasts. The leader role of the partition gets the outcome: `on_isr_accepted` or `on_isr_refused`. An
-order of the controller in the meantime makes a change obsolete.
+One request is in flight at a time. Changes that are proposed meanwhile are sent together in the
+next request. After a failed request, the pending changes are sent again, after a delay that doubles
+up to a second. A failure is logged when its reason changes, and once a minute while it lasts. The
+partition's leader role gets the outcome: `on_isr_accepted` or `on_isr_refused`. A change becomes
+obsolete when the controller sends an order for its partition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 from uuid import UUID
 
 from kavka.common.backoff import Backoff
@@ -36,12 +35,7 @@ LOG_AGAIN_S = 60.0
 RECOVERED = 0
 
 Send = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
-Key = tuple[str, int]
-
-
-class Change(NamedTuple):
-    partition: Partition
-    pending: PendingIsr
+Changes = list[tuple[Partition, PendingIsr]]
 
 
 class IsrChanges:
@@ -51,7 +45,7 @@ class IsrChanges:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._send = send
-        self._changes: dict[Key, Change] = {}
+        self._changes: dict[Partition, PendingIsr] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._failures = 0
@@ -62,7 +56,7 @@ class IsrChanges:
         """Send the change. It replaces an earlier change of the same partition."""
         if self._closed:
             return
-        self._changes[partition.topic_partition] = Change(partition, pending)
+        self._changes[partition] = pending
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="isr-changes")
 
@@ -77,8 +71,7 @@ class IsrChanges:
         try:
             # All changes of this turn of the loop go into one request.
             await asyncio.sleep(0)
-            while self._drop_obsolete():
-                changes = list(self._changes.values())
+            while changes := self._drop_obsolete():
                 reason = await self._send_changes(changes)
                 if reason is None:
                     self._on_success()
@@ -89,16 +82,16 @@ class IsrChanges:
             self._task = None
             self._failures = 0
 
-    def _drop_obsolete(self) -> bool:
-        """Returns whether any change is left."""
+    def _drop_obsolete(self) -> Changes:
+        """Returns the pending changes."""
         self._changes = {
-            key: change for key, change in self._changes.items() if change.partition.isr_state is change.pending
+            partition: pending for partition, pending in self._changes.items() if partition.isr_state is pending
         }
-        return bool(self._changes)
+        return list(self._changes.items())
 
-    async def _send_changes(self, changes: list[Change]) -> str | None:
-        """Send one request. Returns None if all changes got their outcome, else the reason why some
-        have to be sent again."""
+    async def _send_changes(self, changes: Changes) -> str | None:
+        """Send one request. Returns None if all changes have their outcome, else the reason to send
+        some of them again."""
         try:
             response = await self._send(self._request(changes))
         except (KafkaError, OSError) as error:
@@ -108,8 +101,8 @@ class IsrChanges:
                 logger.exception("The AlterPartition request failed")
             return f"the request failed: {error!r}"
         if response.error_code:
-            # With a stale broker epoch this broker is about to register again. Another code may
-            # come from a broker that is no longer the controller.
+            # After STALE_BROKER_EPOCH this broker registers again. A broker that is no longer the
+            # controller responds with other codes.
             return f"the controller responded with {known_code(response.error_code).name}"
         return self._apply(changes, response)
 
@@ -126,20 +119,19 @@ class IsrChanges:
             self._logged_reason, self._logged_at = reason, now
             logger.info("%d ISR changes are pending after %d failed requests: %s", changes, self._failures, reason)
 
-    def _request(self, changes: list[Change]) -> AlterPartitionRequest:
+    def _request(self, changes: Changes) -> AlterPartitionRequest:
         topics: dict[tuple[str, UUID], AlterPartitionRequestTopicData] = {}
         for partition, pending in changes:
             name = partition.topic_partition.topic
-            topic = topics.get((name, partition.topic_id))
-            if topic is None:
-                topic = topics[name, partition.topic_id] = AlterPartitionRequestTopicData(
-                    topic_name=name, topic_id=partition.topic_id, partitions=[]
-                )
+            topic = topics.setdefault(
+                (name, partition.topic_id),
+                AlterPartitionRequestTopicData(topic_name=name, topic_id=partition.topic_id, partitions=[]),
+            )
             topic.partitions.append(
                 AlterPartitionRequestPartitionData(
                     partition_index=partition.topic_partition.partition,
                     leader_epoch=pending.leader_epoch,
-                    # Every supported controller has version 3: members with their broker epochs.
+                    # Every supported controller accepts version 3, which has broker epochs.
                     new_isr_with_epochs=[
                         BrokerState(broker_id=broker_id, broker_epoch=self._epoch_of(partition, broker_id))
                         for broker_id in sorted(pending.proposed)
@@ -159,30 +151,26 @@ class IsrChanges:
         follower = role.followers.get(broker_id) if role is not None else None
         return -1 if follower is None else follower.broker_epoch
 
-    def _apply(self, changes: list[Change], response: AlterPartitionResponse) -> str | None:
-        by_id: dict[tuple[UUID, int], AlterPartitionResponsePartitionData] = {}
-        by_name: dict[Key, AlterPartitionResponsePartitionData] = {}
-        for topic in response.topics:
-            for result in topic.partitions:
-                if topic.topic_id != ZERO_UUID:
-                    by_id[topic.topic_id, result.partition_index] = result
-                else:
-                    by_name[topic.topic_name, result.partition_index] = result
+    def _apply(self, changes: Changes, response: AlterPartitionResponse) -> str | None:
+        results = {
+            (topic.topic_name if topic.topic_id == ZERO_UUID else topic.topic_id, result.partition_index): result
+            for topic in response.topics
+            for result in topic.partitions
+        }
         reason: str | None = None
-        for change in changes:
-            tp = change.partition.topic_partition
-            outcome = by_id.get((change.partition.topic_id, tp.partition)) or by_name.get((tp.topic, tp.partition))
-            if outcome is None:
+        for partition, pending in changes:
+            tp = partition.topic_partition
+            result = results.get((partition.topic_id, tp.partition)) or results.get(tp)
+            if result is None:
                 reason = f"no result for {tp}"
-            elif not self._complete(change, outcome):
-                reason = f"{known_code(outcome.error_code).name} for {tp}"
-            elif self._changes.get(tp) is change:
-                del self._changes[tp]
+            elif not self._complete(partition, pending, result):
+                reason = f"{known_code(result.error_code).name} for {tp}"
+            elif self._changes.get(partition) is pending:
+                del self._changes[partition]
         return reason
 
-    def _complete(self, change: Change, result: AlterPartitionResponsePartitionData) -> bool:
-        """False if the change has to be sent again."""
-        partition, pending = change
+    def _complete(self, partition: Partition, pending: PendingIsr, result: AlterPartitionResponsePartitionData) -> bool:
+        """Returns False if the change has to be sent again."""
         role = partition.leader_role
         if role is None:
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kavka.common.errors import ErrorCode, KafkaError
@@ -16,7 +17,6 @@ from kavka.replication.partition_state import (
     UnresolvedIsr,
 )
 from kavka.replication.read_replica import Candidate, choose
-from kavka.replication.throttle import is_throttled
 
 if TYPE_CHECKING:
     from kavka.replication.partition import Partition
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The controller made no change, and the known ISR is still the committed one.
+# The controller made no change: the previous ISR is still in effect.
 _REVERTS = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
-# The state of this broker is stale.
+# This broker has a stale state of the partition.
 _STALE = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -40,23 +40,20 @@ _STALE = frozenset(
 )
 
 
+@dataclass(slots=True, eq=False)
 class LeaderRole:
-    """Exists while this broker leads the partition. Owns the state of the followers, which the
-    leader learns from their fetches, and proposes changes of the ISR to the controller.
+    """Exists while this broker leads the partition. Owns the state of the other replicas
+    (`followers`, by broker id), and proposes changes of the ISR to the controller.
 
-    `Partition` holds the ISR's state; only this class changes it between two orders of the
-    controller. Only the loop thread calls it.
+    `Partition` owns the ISR's state; between two orders of the controller only this class changes
+    it. `epoch_start` is the end of the log when the current leader epoch began. Only the loop
+    thread calls it.
     """
 
-    __slots__ = ("_partition", "_shared", "epoch_start", "followers")
-
-    def __init__(self, partition: Partition, shared: Shared) -> None:
-        self._partition = partition
-        self._shared = shared
-        # Every other replica of the partition, by broker id.
-        self.followers: dict[int, FollowerState] = {}
-        # The end of the log when the current leader epoch began.
-        self.epoch_start = 0
+    _partition: Partition
+    _shared: Shared
+    followers: dict[int, FollowerState] = field(default_factory=dict)
+    epoch_start: int = 0
 
     def update_followers(self, log: Log, *, is_new_epoch: bool, is_new_leader: bool) -> None:
         """Apply an order of the controller: the replicas or the leader epoch may have changed."""
@@ -64,7 +61,7 @@ class LeaderRole:
         if is_new_epoch:
             self.epoch_start = log.written_end
         now = self._shared.monotonic()
-        isr = partition.isr
+        isr = partition.isr_state.isr
         previous, self.followers = self.followers, {}
         for broker_id in partition.replicas:
             if broker_id != partition.broker_id:
@@ -74,8 +71,8 @@ class LeaderRole:
                     follower.begin_epoch(now, log.written_end, broker_id in isr, is_new_leader)
 
     def follower(self, broker_id: int) -> FollowerState:
-        """Raises UNKNOWN_LEADER_EPOCH for a broker without a replica: that broker knows a newer
-        assignment than this one."""
+        """Raises UNKNOWN_LEADER_EPOCH for a broker without a replica: that broker has a newer
+        assignment than this broker."""
         follower = self.followers.get(broker_id)
         if follower is None:
             raise KafkaError(
@@ -89,15 +86,15 @@ class LeaderRole:
     def committed_end(self, log: Log, leader_end: int) -> int:
         """The new high watermark. It does not move while the ISR is smaller than
         min.insync.replicas."""
-        partition = self._partition
-        if len(partition.isr_state.isr) < log.config.min_insync_replicas and partition.is_under_min_isr:
+        partition, shared = self._partition, self._shared
+        isr_state = partition.isr_state
+        if len(isr_state.isr) < log.config.min_insync_replicas and partition.is_under_min_isr:
             return log.high_watermark
-        shared = self._shared
         return high_watermark(
             log.high_watermark,
             leader_end,
             self.followers.values(),
-            partition.isr_state.maximal_isr,
+            isr_state.maximal_isr,
             shared.monotonic(),
             shared.settings.lag_time_max_s,
             shared.alive(),
@@ -113,51 +110,48 @@ class LeaderRole:
         return max(lowest, 0)
 
     def record_fetch(self, follower: FollowerState, offset: int, start_offset: int, now: float, epoch: int) -> None:
-        """A follower fetches from `offset`, so it has all records before. Moves the high watermark,
-        and may propose the follower for the ISR."""
+        """A follower fetches from `offset`, so it has all earlier records. Moves the high
+        watermark, and may propose the follower for the ISR."""
         if 0 <= epoch < follower.broker_epoch:
             return  # sent before that broker restarted
         partition = self._partition
         log = partition.log
         assert log is not None
-        end_before, start_before = follower.end_offset, follower.start_offset
+        previous_end, previous_start = follower.end_offset, follower.start_offset
         follower.record_fetch(offset, start_offset, now, log.written_end, epoch)
         if follower.broker_id not in partition.isr_state.maximal_isr:
             self._maybe_expand(follower, log)
-        if offset != end_before and offset > log.high_watermark:
-            end = self.committed_end(log, log.flushed_offset if partition.flush_limits_reads else log.written_end)
+        if offset != previous_end and offset > log.high_watermark:
+            config = log.config
+            flush_limits_reads = config.flush_before_visible or config.flush_messages == 1
+            end = self.committed_end(log, log.flushed_offset if flush_limits_reads else log.written_end)
             if end > log.high_watermark:
                 partition.commit(end)
                 partition.check_pending()
-        if start_before != start_offset and partition.pending_appends:
+        if start_offset != previous_start and partition.pending_appends:
             partition.check_pending()
 
-    # ---- reads by others
+    # ---- reads
 
     def is_throttling(self, follower: FollowerState, now: float) -> bool:
         """Whether the follower gets no records now: it is throttled, not in sync, and the quota is
         exceeded."""
-        log = self._partition.log
-        assert log is not None
+        partition = self._partition
+        assert partition.log is not None
+        throttled = partition.log.config.leader_replication_throttled_replicas
         return (
-            bool(log.config.leader_replication_throttled_replicas)
-            and self.is_throttled
-            and follower.broker_id not in self._partition.isr
+            bool(throttled)
+            and partition.is_throttled(throttled)
+            and follower.broker_id not in partition.isr_state.isr
             and self._shared.leader_throttle.is_exceeded(now)
         )
 
-    @property
-    def is_throttled(self) -> bool:
-        partition = self._partition
-        log = partition.log
-        return log is not None and is_throttled(
-            log.config.leader_replication_throttled_replicas, partition.topic_partition.partition, partition.broker_id
-        )
-
     def record_sent(self, size: int, now: float) -> None:
-        """Count records that were sent to a follower."""
+        """Count the bytes of records that were sent to a follower."""
         self._shared.bytes_out.value += size
-        if self.is_throttled:
+        log = self._partition.log
+        throttled = log.config.leader_replication_throttled_replicas if log is not None else ()
+        if throttled and self._partition.is_throttled(throttled):
             self._shared.leader_throttle.record(size, now)
 
     def preferred_replica(self, rack: str, offset: int, racks: Callable[[int], str | None]) -> int:
@@ -168,7 +162,7 @@ class LeaderRole:
             return -1
         broker_id = partition.broker_id
         leader = Candidate(log.written_end, self._shared.monotonic(), broker_id, racks(broker_id))
-        isr = partition.isr
+        isr = partition.isr_state.isr
         candidates = [
             Candidate(follower.end_offset, follower.caught_up_at, follower.broker_id, racks(follower.broker_id))
             for follower in self.followers.values()
@@ -188,11 +182,9 @@ class LeaderRole:
             and follower.broker_id in shared.alive()
             and may_join(follower, log.high_watermark, self.epoch_start)
         ):
-            self._propose(
-                PendingExpandIsr(
-                    state.isr, state.isr | {follower.broker_id}, partition.leader_epoch, partition.partition_epoch
-                )
-            )
+            isr = state.isr | {follower.broker_id}
+            epochs = partition.leader_epoch, partition.partition_epoch
+            self._propose(PendingExpandIsr(state.isr, isr, isr, *epochs))
 
     def shrink_isr(self, now: float) -> None:
         """Propose an ISR without the members that lag. Called periodically."""
@@ -207,15 +199,15 @@ class LeaderRole:
         ]
         if lagging:
             logger.info(
-                "%s: replicas %s are out of sync. High watermark %d, log end offset %d, their end offsets %s",
+                "%s: replicas %s are out of sync. High watermark %d, log end offset %d, end offsets of the ISR %s",
                 partition.topic_partition,
                 lagging,
                 log.high_watermark,
                 log.written_end,
                 {follower.broker_id: follower.end_offset for follower in members},
             )
-            proposed = state.isr - frozenset(lagging)
-            self._propose(PendingShrinkIsr(state.isr, proposed, partition.leader_epoch, partition.partition_epoch))
+            epochs = partition.leader_epoch, partition.partition_epoch
+            self._propose(PendingShrinkIsr(state.isr, state.isr, state.isr - frozenset(lagging), *epochs))
 
     def _propose(self, pending: PendingIsr) -> None:
         changes = self._shared.isr_changes
@@ -232,15 +224,13 @@ class LeaderRole:
             return  # a later order of the controller is already in effect
         if partition_epoch < partition.partition_epoch:
             return
-        if isinstance(pending, PendingExpandIsr):
-            self._shared.isr_expands.value += 1
-        else:
-            self._shared.isr_shrinks.value += 1
+        is_expand = isinstance(pending, PendingExpandIsr)
+        (self._shared.isr_expands if is_expand else self._shared.isr_shrinks).value += 1
         logger.info(
             "%s: the ISR is now %s (was %s), partition epoch %d",
             partition.topic_partition,
             sorted(isr),
-            sorted(partition.isr),
+            sorted(pending.isr),
             partition_epoch,
         )
         partition.partition_epoch = partition_epoch
@@ -250,33 +240,30 @@ class LeaderRole:
         partition.advance(appended=False)
 
     def on_isr_refused(self, pending: PendingIsr, code: ErrorCode) -> bool:
-        """The controller refused a proposed change; True if it has to be proposed again."""
+        """The controller refused a proposed change. Returns whether to propose it again."""
         partition = self._partition
         if pending is not partition.isr_state:
             return False
-        if code in _REVERTS:
-            joining = [self.followers[id_] for id_ in pending.proposed - pending.isr if id_ in self.followers]
-            # Followers that the controller keeps out of the ISR are proposed again and again. Only
-            # the first refusal is logged as INFO.
-            level = logging.DEBUG if joining and all(follower.refusals for follower in joining) else logging.INFO
-            self._log_refusal(level, pending, code)
+        is_reverted = code in _REVERTS
+        if not is_reverted and code not in _STALE:
+            return True
+        joining = [self.followers[id_] for id_ in pending.proposed - pending.isr if id_ in self.followers]
+        # The leader repeats the proposal for a refused follower. Only the first refusal is logged
+        # as INFO.
+        is_repeated = is_reverted and joining and all(follower.refusals for follower in joining)
+        logger.log(
+            logging.DEBUG if is_repeated else logging.INFO,
+            "%s: the controller refused the ISR %s (%s)",
+            partition.topic_partition,
+            sorted(pending.proposed),
+            code.name,
+        )
+        if is_reverted:
             now = self._shared.monotonic()
             for follower in joining:
                 follower.refuse(now, ineligible=code is ErrorCode.INELIGIBLE_REPLICA)
             partition.commit_isr(pending.isr)
             partition.advance()
-            return False
-        if code in _STALE:
+        else:
             partition.isr_state = UnresolvedIsr(pending.isr, pending.maximal_isr)
-            self._log_refusal(logging.INFO, pending, code)
-            return False
-        return True
-
-    def _log_refusal(self, level: int, pending: PendingIsr, code: ErrorCode) -> None:
-        logger.log(
-            level,
-            "%s: the controller refused the ISR %s (%s)",
-            self._partition.topic_partition,
-            sorted(pending.proposed),
-            code.name,
-        )
+        return False

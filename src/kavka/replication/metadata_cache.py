@@ -7,13 +7,13 @@ read it here, never from the metadata store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 NO_LEADER = -1
-# The controller announces the deletion of a topic by this leader of its partitions.
+# The leader of all partitions of a topic that the controller deletes.
 LEADER_DURING_DELETION = -2
 
 
@@ -38,30 +38,21 @@ class PartitionInfo:
     offline_replicas: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class TopicInfo:
     """The partitions of one topic by their index. `MetadataCache` owns it."""
 
-    __slots__ = ("name", "partitions", "topic_id")
-
-    def __init__(self, name: str, topic_id: UUID) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.partitions: dict[int, PartitionInfo] = {}
+    name: str
+    topic_id: UUID
+    partitions: dict[int, PartitionInfo] = field(default_factory=dict)
 
 
 class TopicUpdate(NamedTuple):
+    """The changed partitions of one topic."""
+
     name: str
     topic_id: UUID
     partitions: Sequence[PartitionInfo]
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataUpdate:
-    """All live brokers, and the partitions that have changed."""
-
-    controller_id: int = -1
-    brokers: Sequence[BrokerInfo] = ()
-    topics: Sequence[TopicUpdate] = ()
 
 
 class MetadataCache:
@@ -69,22 +60,25 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self.controller_id = -1
-        # Set by the first update. Before it the cache is empty.
+        # Set by the first update.
         self.initialized = asyncio.Event()
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.names_by_id: dict[UUID, str] = {}
-        # Increases when a topic is added or removed, or its partitions or their replicas change,
-        # but not with leaders.
+        # Increases when a topic, a partition or the replicas of a partition change. A change of the
+        # leader does not increase it.
         self.topics_version = 0
 
-    def update(self, update: MetadataUpdate) -> list[str]:
-        """Returns the names of the deleted topics."""
-        self.controller_id = update.controller_id
+    def update(
+        self, brokers: Iterable[BrokerInfo] = (), topics: Iterable[TopicUpdate] = (), controller_id: int = -1
+    ) -> list[str]:
+        """Apply an order with all live brokers and the changed partitions. Returns the names of the
+        deleted topics."""
+        self.controller_id = controller_id
         self.initialized.set()
-        self.brokers = {broker.id: broker for broker in update.brokers}
+        self.brokers = {broker.id: broker for broker in brokers}
         deleted: list[str] = []
-        for name, topic_id, partitions in update.topics:
+        for name, topic_id, partitions in topics:
             if any(partition.leader == LEADER_DURING_DELETION for partition in partitions):
                 self.remove_topic(name)
                 deleted.append(name)
@@ -116,8 +110,7 @@ class MetadataCache:
         return info.partitions.get(partition) if info else None
 
     def has_leaders(self, topic: str, partitions: int = 1) -> bool:
-        """Whether the topic has at least so many partitions, and all its partitions have a
-        leader."""
+        """Whether the topic has at least this number of partitions, all of them with a leader."""
         info = self.topics.get(topic)
         if info is None or len(info.partitions) < partitions:
             return False

@@ -1,34 +1,37 @@
-"""One partition as this broker holds it: its log, its leader, and its high watermark.
+"""One partition on this broker: its log, its role and its pending requests.
 
-Only the loop thread uses a Partition. A produce moves it in this order:
+Only the loop thread uses a Partition. A produce calls these methods in this order:
 
     stage(records)    assigns offsets; nothing is on disk, and no reader sees the records
-    write_staged()    the records are in the file, or the log is as before the first stage
+    write_staged()    writes the records, or restores the log to its state before the first stage
     advance()         moves the high watermark as far as the ISR and the flush permit, and checks
                       the pending requests
 
 A crash before `write_staged` returns loses only records that were not acknowledged.
 
 A partition has one of two roles. The leader (`leader.py`) learns the followers' positions from
-their fetches, and changes the ISR through the controller. A follower (`follower.py`) appends what
-its leader sends, and takes the high watermark from it.
+their fetches, and changes the ISR through the controller. A follower (`follower.py`) appends the
+records that its leader sends, and takes the high watermark from the leader. The fetcher of the
+leader's broker owns the follower role.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.records.rules import ValidatedBatch
-from kavka.replication.follower import FollowerRole
 from kavka.replication.follower_session import FollowerSession
 from kavka.replication.leader import LeaderRole
 from kavka.replication.partition_state import NO_ISR, CommittedIsr, IsrState, LeaderAndIsr, PendingIsr
 from kavka.replication.purgatory import DelayedAppend, DelayedFetch, DelayedProduce
 from kavka.replication.shared import Shared
+from kavka.replication.throttle import is_throttled
+from kavka.replication.topic_metrics import TopicCounters
 from kavka.storage.file_slice import FileClosed
 from kavka.storage.log import Log
 from kavka.storage.log_append import AppendInfo, AppendOrigin
@@ -39,73 +42,41 @@ READ_COMMITTED = 1
 # Followers read up to the end of the log.
 READ_ALL = 2
 
-# Runs a function in a worker thread, then calls the second one on the loop with its error, or None.
+# Runs the first function in a worker thread, then calls the second function on the loop with the
+# error, or with None.
 RunInWorker = Callable[[Callable[[], Any], Callable[[BaseException | None], None]], None]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Partition:
     """Owns the replica's state: the log, the role, the ISR and the pending requests.
 
-    `leader_role` is set while this broker leads, `follower_role` while it follows, neither before
-    the first order and after the replica is stopped. `log` is None while the log directory is
-    offline. `ReplicaManager` applies the controller's orders; handlers read and append.
+    `leader_role` is set while this broker leads. `log` is None before the first order and while the
+    log directory is offline. `ReplicaManager` applies the controller's orders; handlers read and
+    append.
     """
 
-    __slots__ = (
-        "_is_flush_running",
-        "_run_in_worker",
-        "_shared",
-        "adding_replicas",
-        "broker_id",
-        "follower_role",
-        "follower_sessions",
-        "isr_state",
-        "leader_epoch",
-        "leader_id",
-        "leader_role",
-        "log",
-        "metrics",
-        "on_storage_failure",
-        "partition_epoch",
-        "pending_appends",
-        "pending_fetches",
-        "pending_follower_fetches",
-        "replicas",
-        "topic_id",
-        "topic_partition",
-    )
-
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: UUID,
-        broker_id: int,
-        run_in_worker: RunInWorker,
-        metrics: Any,
-        shared: Shared | None = None,
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.broker_id = broker_id
-        self.metrics = metrics
-        self.log: Log | None = None
-        self.leader_role: LeaderRole | None = None
-        self.follower_role: FollowerRole | None = None
-        self.leader_id = -1
-        self.leader_epoch = NO_LEADER_EPOCH
-        self.partition_epoch = -1
-        self.replicas: tuple[int, ...] = ()
-        self.adding_replicas: tuple[int, ...] = ()
-        self.isr_state: IsrState = NO_ISR
-        # Followers with a fetch session are notified through it, the others by their pending fetch.
-        self.follower_sessions: dict[FollowerSession, Any] = {}
-        self.pending_follower_fetches: set[DelayedFetch] = set()
-        self.pending_fetches: set[DelayedFetch] = set()
-        self.pending_appends: set[DelayedAppend] = set()
-        self.on_storage_failure: Callable[[Partition, BaseException], None] | None = None
-        self._run_in_worker = run_in_worker
-        self._shared = shared or Shared()
-        self._is_flush_running = False
+    topic_partition: TopicPartition
+    topic_id: UUID
+    broker_id: int
+    run_in_worker: RunInWorker
+    metrics: TopicCounters
+    shared: Shared = field(default_factory=Shared)
+    on_storage_failure: Callable[[Partition, BaseException], None] | None = None
+    log: Log | None = None
+    leader_role: LeaderRole | None = None
+    leader_id: int = -1
+    leader_epoch: int = NO_LEADER_EPOCH
+    partition_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    isr_state: IsrState = NO_ISR
+    # A follower is notified through its fetch session, or else through its pending fetch.
+    follower_sessions: dict[FollowerSession, Any] = field(default_factory=dict)
+    pending_follower_fetches: set[DelayedFetch] = field(default_factory=set)
+    pending_fetches: set[DelayedFetch] = field(default_factory=set)
+    pending_appends: set[DelayedAppend] = field(default_factory=set)
+    _is_flush_running: bool = False
 
     # ---- roles
 
@@ -116,12 +87,11 @@ class Partition:
     def make_leader(self, state: LeaderAndIsr, log: Log) -> None:
         """Raises OSError or KafkaError if the new epoch cannot be written."""
         is_new_epoch = state.leader_epoch != self.leader_epoch or self.log is None
-        role = self.leader_role if self.log is not None else None
-        is_new_leader = role is None
-        if role is None:
-            role = LeaderRole(self, self._shared)
+        role = self.leader_role
+        is_new_leader = role is None or self.log is None
+        if role is None or is_new_leader:
+            role = self.leader_role = LeaderRole(self, self.shared)
         self._apply(state)
-        self.leader_role, self.follower_role = role, None
         self.log = log
         log.producer_states.admitted = NO_PRODUCER
         if is_new_epoch:
@@ -129,13 +99,13 @@ class Partition:
         role.update_followers(log, is_new_epoch=is_new_epoch, is_new_leader=is_new_leader)
         self.advance(appended=False)
         if is_new_epoch:
-            self.complete_fetches()  # a fetch with the old epoch is fenced
+            self.complete_fetches()  # a fetch with the previous epoch is fenced
 
     def make_follower(self, state: LeaderAndIsr, log: Log) -> bool:
-        """True if the leader or its epoch has changed."""
+        """Returns whether the leader or its epoch has changed."""
         is_new = state.leader_epoch != self.leader_epoch or state.leader != self.leader_id or self.log is None
         self._apply(state)
-        self.leader_role, self.follower_role = None, self.follower_role or FollowerRole(self)
+        self.leader_role = None
         self.log = log
         if is_new:
             for append in list(self.pending_appends):
@@ -149,7 +119,7 @@ class Partition:
     def stop(self) -> None:
         """This broker has no replica of the partition any more."""
         self.leader_id = -1
-        self.leader_role = self.follower_role = None
+        self.leader_role = None
         self.fail_pending(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def go_offline(self) -> None:
@@ -158,8 +128,8 @@ class Partition:
         self.fail_pending(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _apply(self, state: LeaderAndIsr) -> None:
-        # A new controller sends the current state to every broker. That order may be older than a
-        # change of the ISR that is in flight, so the response to the change still counts.
+        # A new controller sends the current state to every broker. Its order may be older than an
+        # ISR change in flight, so the change stays pending until its response arrives.
         repeats_state = isinstance(self.isr_state, PendingIsr) and (
             (state.leader, state.leader_epoch, state.partition_epoch)
             == (self.leader_id, self.leader_epoch, self.partition_epoch)
@@ -173,7 +143,8 @@ class Partition:
             self.commit_isr(state.isr)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Fence a client with an older leader epoch. A client with a newer one has to retry."""
+        """Raises FENCED_LEADER_EPOCH for a client with an older leader epoch, and
+        UNKNOWN_LEADER_EPOCH for a client with a newer epoch."""
         if current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -192,7 +163,7 @@ class Partition:
 
     def commit_isr(self, isr: frozenset[int]) -> None:
         """The controller has decided on this ISR. No change is in flight."""
-        self.isr_state = CommittedIsr(isr)
+        self.isr_state = CommittedIsr(isr, isr)
         for session, entry in self.follower_sessions.items():
             if session.replica_id not in isr:
                 session.outside_isr[entry] = None
@@ -210,15 +181,19 @@ class Partition:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Replicas that a reassignment is adding do not count."""
+        """Whether the ISR lacks a replica, other than those that a reassignment is adding."""
         return self.is_leader and len(self.isr) < sum(id_ not in self.adding_replicas for id_ in self.replicas)
 
     @property
     def is_high_watermark_current(self) -> bool:
         """False on a new leader until its high watermark reaches the start of its epoch. Until then
-        it may be lower than the committed offset."""
+        the high watermark may be lower than the committed offset."""
         log, role = self.log, self.leader_role
         return log is not None and (role is None or role.epoch_start <= log.high_watermark)
+
+    def is_throttled(self, replicas: tuple[str, ...]) -> bool:
+        """Whether the setting `….replication.throttled.replicas` contains this replica."""
+        return is_throttled(replicas, self.topic_partition.partition, self.broker_id)
 
     @property
     def low_watermark(self) -> int:
@@ -244,13 +219,8 @@ class Partition:
                 f"{self.topic_partition} has {len(self.isr)} in-sync replicas, "
                 f"min.insync.replicas requires {log.config.min_insync_replicas}.",
             )
-        return log.stage_as_leader(
-            records,
-            self.leader_epoch,
-            origin=origin,
-            api_version=api_version,
-            on_loop=origin is AppendOrigin.CLIENT,
-        )
+        on_loop = origin is AppendOrigin.CLIENT
+        return log.stage_as_leader(records, self.leader_epoch, origin=origin, api_version=api_version, on_loop=on_loop)
 
     def write_staged(self) -> None:
         """Only `StagedAppends` calls this."""
@@ -261,7 +231,7 @@ class Partition:
     def append(self, batch: bytearray) -> AppendInfo:
         """Append a batch of this broker, for example of a coordinator, and write it now. Raises
         KafkaError. The caller then calls `advance` or `report_storage_failure`."""
-        return self._shared.staged_appends.append(self, batch)
+        return self.shared.staged_appends.append(self, batch)
 
     def admit_producer(self, producer_id: int) -> None:
         """Allow the producer to begin a transaction here, until `revoke_admission`."""
@@ -272,19 +242,12 @@ class Partition:
         if self.log is not None:
             self.log.producer_states.admitted = NO_PRODUCER
 
-    @property
-    def flush_limits_reads(self) -> bool:
-        """Whether records are visible only after they are flushed."""
-        assert self.log is not None
-        config = self.log.config
-        return config.flush_before_visible or config.flush_messages == 1
-
     def advance(self, *, appended: bool = True) -> None:
-        """After an append, a flush or a change of the ISR: move the high watermark, and check the
-        pending requests.
+        """Move the high watermark and check the pending requests, after an append, a flush or a
+        change of the ISR.
 
-        Followers wait only for appends. A follower's request may name thousands of partitions;
-        checking it for every partition whose ISR has changed would take minutes.
+        Followers are notified of appends only. A follower's request may include thousands of
+        partitions; a check for every partition whose ISR has changed would take minutes.
         """
         log = self.log
         if log is None:
@@ -311,7 +274,7 @@ class Partition:
 
     def recheck_high_watermark(self) -> None:
         """A replica that holds the high watermark back may have died or lagged for too long. While
-        all producers wait, no fetch or append would notice that."""
+        all producers wait, no fetch or append would detect this."""
         log, role = self.log, self.leader_role
         if log is not None and role is not None and role.followers and log.high_watermark < log.written_end:
             self.advance(appended=False)
@@ -358,7 +321,7 @@ class Partition:
                 fetch.check()
 
     def on_truncate(self, offset: int) -> None:
-        """The log has lost all records from `offset` on: the current leader does not have them."""
+        """The log was truncated to `offset`, because the current leader lacks the later records."""
         for append in list(self.pending_appends):
             if isinstance(append, DelayedProduce):
                 append.on_truncate(self, offset)
@@ -408,7 +371,7 @@ class Partition:
             flush.complete()
             self.advance()  # starts the next flush if there were appends meanwhile
 
-        self._run_in_worker(flush.run, done)
+        self.run_in_worker(flush.run, done)
 
     def _on_flush_failure(self, error: BaseException) -> None:
         self.fail_pending(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -416,7 +379,7 @@ class Partition:
             self.on_storage_failure(self, error)
 
     def report_storage_failure(self, error: KafkaError) -> None:
-        """A write failed. The log manager decides whether the directory is offline."""
+        """A write failed. The log manager decides whether the directory goes offline."""
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR and self.on_storage_failure is not None:
             self.on_storage_failure(self, error.__cause__ or error)
 

@@ -1,13 +1,11 @@
 """[pure] The state of a partition as the controller decides it, and the states of its ISR.
 
     CommittedIsr ──propose──> PendingExpandIsr | PendingShrinkIsr
-    Pending*     ──accepted──> CommittedIsr (the new ISR)
-    Pending*     ──refused──> CommittedIsr (the old ISR), or UnresolvedIsr
+    Pending*     ──accepted──> CommittedIsr (the proposed ISR)
+    Pending*     ──refused──> CommittedIsr (the previous ISR), or UnresolvedIsr
     any          ──order of the controller──> CommittedIsr
 
-At most one change is in flight. Every state knows `isr`, the last ISR that the controller has
-committed, and `maximal_isr`, every replica that the controller may consider in sync. The high
-watermark waits for the maximal ISR.
+At most one change is in flight.
 """
 
 from __future__ import annotations
@@ -18,12 +16,10 @@ from uuid import UUID
 
 from kavka.common.types import TopicPartition
 
-NO_REPLICAS: frozenset[int] = frozenset()
-
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """The controller's order about one partition (Kafka's LeaderAndIsr)."""
+    """The controller's order for one partition (Kafka's LeaderAndIsr)."""
 
     leader: int
     leader_epoch: int
@@ -41,7 +37,7 @@ class PartitionOrder(NamedTuple):
 
 
 class ReplicaStop(NamedTuple):
-    """The controller's order to stop a replica, and perhaps to delete its log."""
+    """The controller's order to stop a replica and, with `delete`, to delete its log."""
 
     topic_partition: TopicPartition
     leader_epoch: int
@@ -49,54 +45,46 @@ class ReplicaStop(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CommittedIsr:
-    """No change is in flight."""
-
-    isr: frozenset[int]
-
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        return self.isr
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PendingIsr:
-    """The leader has proposed a change to the controller and has no response yet."""
-
-    isr: frozenset[int]
-    proposed: frozenset[int]
-    leader_epoch: int
-    partition_epoch: int
-
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        raise NotImplementedError
-
-
-class PendingExpandIsr(PendingIsr):
-    __slots__ = ()
-
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        return self.proposed
-
-
-class PendingShrinkIsr(PendingIsr):
-    __slots__ = ()
-
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        return self.isr
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class UnresolvedIsr:
-    """The controller refused a change because this broker's state is stale. Which ISR is in effect
-    is unknown until the next order, and the leader proposes no change before that."""
+class IsrState:
+    """`isr` is the last ISR that the controller committed. `maximal_isr` has every replica that the
+    controller may consider in sync; the high watermark waits for all of them."""
 
     isr: frozenset[int]
     maximal_isr: frozenset[int]
 
 
-IsrState = CommittedIsr | PendingIsr | UnresolvedIsr
-NO_ISR = CommittedIsr(NO_REPLICAS)
+class CommittedIsr(IsrState):
+    """No change is in flight. Both sets are equal."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingIsr(IsrState):
+    """The leader has proposed a change to the controller and has no response yet."""
+
+    proposed: frozenset[int]
+    leader_epoch: int
+    partition_epoch: int
+
+
+class PendingExpandIsr(PendingIsr):
+    """The maximal ISR is the proposed one."""
+
+    __slots__ = ()
+
+
+class PendingShrinkIsr(PendingIsr):
+    """The maximal ISR is the committed one."""
+
+    __slots__ = ()
+
+
+class UnresolvedIsr(IsrState):
+    """The controller refused a change because this broker's state is stale. The ISR in effect is
+    unknown until the next order, and the leader proposes no change before that order."""
+
+    __slots__ = ()
+
+
+NO_ISR = CommittedIsr(frozenset(), frozenset())

@@ -4,7 +4,7 @@ The fetcher, the controller and the coordinators each use a separate channel, th
 connection: a broker responds to the requests of a connection in order, so a fetch that waits for
 records would delay later requests.
 
-There are no retries here. An unreachable broker is an error key once.
+This module does not retry. A request fails after one attempt to connect.
 """
 
 from __future__ import annotations
@@ -61,11 +61,7 @@ class Peers:
     async def _connect(self, key: tuple[int, str], host: str, port: int) -> Connection:
         try:
             connection = await Connection.open(
-                host,
-                port,
-                client_id=self._client_id,
-                timeout=self._connect_timeout_s,
-                addresses=self._addresses,
+                host, port, client_id=self._client_id, timeout=self._connect_timeout_s, addresses=self._addresses
             )
         finally:
             self._opening.pop(key, None)

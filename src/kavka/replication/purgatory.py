@@ -1,10 +1,10 @@
 """Requests that cannot complete yet (Kafka's purgatory): a produce waits for its replicas or its
 flush, a DeleteRecords for its replicas, a fetch for data.
 
-A delayed operation is a future with a deadline. Partitions hold the operations that depend on them
-and call `check()` when an offset has moved. A completed operation removes itself from every
-partition. Responses are opaque here: their handlers pass the functions that write errors into them.
-Only the loop thread uses these classes.
+A delayed operation is a future with a deadline. Each partition has a set of the operations that
+depend on it, and calls `check()` when an offset has moved. A completed operation removes itself
+from every partition. Responses are opaque in this module: the handlers pass functions that write
+errors into them. Only the loop thread uses these classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEADER_CHANGE_TIMEOUT_S = 1.0
 """How long a produce waits, after a leader change, to learn whether its records are committed."""
 
-# Writes an error code into a partition's part of a response.
+# Writes an error code into a partition's result.
 SetError = Callable[[Any, ErrorCode], None]
 
 
@@ -51,8 +51,8 @@ class _DelayedResponse(ABC):
         self.response = response
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._set_error = set_error
-        # A request may name a partition more than once. The last item of each tuple is the
-        # partition's part of the response.
+        # A request may contain a partition more than once. The last item of each tuple is the
+        # partition's result in the response.
         self._pending: dict[Partition, list[tuple[Any, ...]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -67,7 +67,7 @@ class _DelayedResponse(ABC):
 
     @abstractmethod
     def check(self, partition: Partition) -> None:
-        """Call `_complete_partition` if all conditions of the partition hold."""
+        """Call `_complete_partition` if all conditions of the partition are met."""
 
     def fail(self, partition: Partition, code: ErrorCode) -> None:
         conditions = self._pending.get(partition)
@@ -108,13 +108,13 @@ class _DelayedResponse(ABC):
 
 
 class DelayedProduce(_DelayedResponse):
-    """Waits until every partition has what the request's acks require.
+    """Waits until every partition meets the request's acks.
 
-    A broker that has lost the leadership cannot commit, but its successor may commit the records
-    that it has copied. NOT_LEADER_OR_FOLLOWER would make the client send the records again, and a
-    producer without idempotence would duplicate them. So the response waits until this broker, as a
-    follower, learns the outcome: the high watermark passes the records, or the log is truncated
-    below them. After `LEADER_CHANGE_TIMEOUT_S` the request fails.
+    A broker that has lost the leadership cannot commit records, but the new leader may commit the
+    records that it has copied. After NOT_LEADER_OR_FOLLOWER the client would send the records
+    again, and a producer without idempotence would duplicate them. So the response waits until this
+    broker, as a follower, learns the outcome: the high watermark passes the records, or a
+    truncation removes them. After `LEADER_CHANGE_TIMEOUT_S` the request fails.
     """
 
     __slots__ = ()
@@ -126,14 +126,16 @@ class DelayedProduce(_DelayedResponse):
 
     def check(self, partition: Partition) -> None:
         conditions = self._pending.get(partition)
-        if conditions is not None and all(
-            partition.has(end_offset, acks_all) for end_offset, acks_all, _ in conditions
-        ):
-            if len(partition.maximal_isr) < partition.min_isr:
-                for _, acks_all, result in conditions:
-                    if acks_all:
-                        self._set_error(result, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            self._complete_partition(partition)
+        if conditions is None:
+            return
+        for end_offset, acks_all, _ in conditions:
+            if not partition.has(end_offset, acks_all):
+                return
+        if len(partition.isr_state.maximal_isr) < partition.min_isr:
+            for _, acks_all, result in conditions:
+                if acks_all:
+                    self._set_error(result, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        self._complete_partition(partition)
 
     def on_leader_lost(self, partition: Partition) -> None:
         """This broker follows another leader now."""
@@ -150,7 +152,7 @@ class DelayedProduce(_DelayedResponse):
             self.fail(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def on_truncate(self, partition: Partition, offset: int) -> None:
-        """The log has lost all records from `offset` on."""
+        """The log was truncated to `offset`."""
         conditions = self._pending.get(partition)
         if conditions is not None and any(end_offset > offset for end_offset, _, _ in conditions):
             self.fail(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -182,8 +184,8 @@ class DelayedFetch:
     """Completes with the result of `read()` as soon as enough data exists, or at the deadline.
 
     `is_ready()` is a cheap test whether another read would complete the request. `read()` builds
-    the response, and may return a future of it (cold data is read from disk first). A follower's
-    fetch waits for appends, a consumer's for the high watermark.
+    the response. It returns a future if data has to be read from disk first. A follower's fetch
+    waits for appends, a consumer's fetch for the high watermark.
     """
 
     __slots__ = ("_from_follower", "_is_ready", "_partitions", "_read", "_session", "_timer", "future")
@@ -197,8 +199,8 @@ class DelayedFetch:
         session: FollowerSession | None = None,
         from_follower: bool = False,
     ) -> None:
-        """A follower's `session` is notified of changes itself. Without one the fetch watches
-        `partitions`."""
+        """Partitions notify a follower's `session`. Without a session the fetch registers itself
+        with `partitions`."""
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
         self._partitions = partitions
@@ -250,13 +252,10 @@ class DelayedFetch:
     def _copy_outcome(self, response: asyncio.Future[Any]) -> None:
         if self.future.done():
             if not response.cancelled():
-                response.exception()
-            return
-        if response.cancelled():
+                response.exception()  # marks the exception as retrieved
+        elif response.cancelled():
             self.future.cancel()
-            return
-        error = response.exception()
-        if error is not None:
+        elif (error := response.exception()) is not None:
             self.future.set_exception(error)
         else:
             self.future.set_result(response.result())

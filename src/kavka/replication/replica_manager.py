@@ -1,13 +1,11 @@
-"""All replicas of this broker. Handlers find their partitions here, and the controller's orders
-are applied here.
+"""All replicas of this broker: lookup for request handlers, and the controller's orders.
 
-Creating and deleting logs touches the disk, so the two orders (`LeaderAndIsr`, `StopReplica`) are
-coroutines that yield to the loop after every partition. Orders are applied one after the other, in
-the order of their arrival. All other methods return at once.
+Creating and deleting logs accesses the disk, so the two orders (`LeaderAndIsr`, `StopReplica`) are
+coroutines that yield to the loop after every new or stopped partition. Orders are applied one at a
+time, in the order of their arrival. All other methods return at once.
 
 In a cluster `start` is called before the first order. From then on fetchers copy the partitions
-that other brokers lead, and the ISRs of the partitions that this broker leads are checked
-periodically.
+that other brokers lead, and this broker periodically checks the ISRs of the partitions it leads.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from kavka.storage.log_manager import LogManager
 
 logger = logging.getLogger(__name__)
 
-# Leader epochs of a StopReplica that do not fence it.
+# A StopReplica with one of these leader epochs is not fenced.
 NO_EPOCH = -1
 EPOCH_DURING_DELETE = -2
 
@@ -62,7 +60,7 @@ class ReplicaManager:
         self._run_in_worker = run_in_worker
         # Bounds the memory of batches that worker threads decompress.
         self.decompressions = asyncio.Semaphore(2)
-        self.shared = Shared(settings)
+        self.shared = Shared(settings or ReplicationSettings())
         self.staged_appends = self.shared.staged_appends
         self.shared.alive = lambda: metadata_cache.brokers
         self.fetchers: dict[int, ReplicaFetcher] = {}
@@ -70,14 +68,14 @@ class ReplicaManager:
         self._broker_epoch: Callable[[], int] = lambda: -1
         self._orders = asyncio.Lock()
         self._isr_timer: asyncio.TimerHandle | None = None
-        # Called with a partition and whether this broker leads it, after each order about it and
-        # when its log directory fails.
+        # Each listener is called with a partition and whether this broker leads it, after an order
+        # for the partition and when its log directory fails.
         self.on_leadership: list[Callable[[Partition, bool], None]] = []
 
     # ---- in a cluster
 
     def start(self, peers: Peers, isr_changes: IsrChanges, broker_epoch: Callable[[], int]) -> None:
-        """Start to copy from other leaders and to check the ISRs."""
+        """Start to copy from other brokers and to check the ISRs."""
         self._peers = peers
         self._broker_epoch = broker_epoch
         self.shared.isr_changes = isr_changes
@@ -114,43 +112,36 @@ class ReplicaManager:
         self._isr_timer = asyncio.get_running_loop().call_later(period, self._check_isrs)
 
     def on_brokers_removed(self) -> None:
-        """Brokers have disappeared from the metadata cache."""
+        """Brokers were removed from the metadata cache."""
         for partition in list(self.partitions.values()):
             partition.recheck_high_watermark()
 
     def _follow(self, partition: Partition) -> None:
         """Copy the partition from its current leader only."""
-        self._stop_following(partition.topic_partition, except_from=partition.leader_id)
-        if self._peers is None or partition.leader_id < 0:
-            self._stop_following(partition.topic_partition)
+        self._stop_following(partition.topic_partition)
+        leader, peers = partition.leader_id, self._peers
+        if peers is None or leader < 0:
             return
-        fetcher = self.fetchers.get(partition.leader_id)
+        fetcher = self.fetchers.get(leader)
         if fetcher is None:
-            fetcher = self.fetchers[partition.leader_id] = ReplicaFetcher(
-                self.broker_id,
-                partition.leader_id,
-                self._peers,
-                self._log_manager,
-                self.shared,
-                lambda: self._broker_epoch(),
-                self._on_storage_failure,
-            )
+            report, epoch = self._on_storage_failure, self._broker_epoch
+            fetcher = ReplicaFetcher(self.broker_id, leader, peers, self._log_manager, self.shared, epoch, report)
+            self.fetchers[leader] = fetcher
         fetcher.add(partition)
 
-    def _stop_following(self, tp: TopicPartition, except_from: int = -1) -> None:
+    def _stop_following(self, tp: TopicPartition) -> None:
         for fetcher in self.fetchers.values():
-            if fetcher.source != except_from:
-                fetcher.remove(tp)
+            fetcher.followed.remove(tp)
 
     def _drop_idle_fetchers(self) -> None:
-        for source in [source for source, fetcher in self.fetchers.items() if not fetcher]:
+        for source in [source for source, fetcher in self.fetchers.items() if not fetcher.followed.by_partition]:
             self.fetchers.pop(source).start_close()
 
     # ---- lookup
 
     def leader(self, topic: str, partition: int) -> Partition:
-        """The partition, if this broker leads it and its log directory is online; else raises the
-        error for the client."""
+        """The partition, if this broker leads it and its log directory is online. Otherwise raises
+        KafkaError with the code for the client."""
         replica = self.partitions.get((topic, partition))
         if replica is None:
             raise self._no_replica(topic, partition)
@@ -214,8 +205,8 @@ class ReplicaManager:
         self.controller_epoch = controller_epoch
 
     async def _create_folders(self, orders: Sequence[PartitionOrder]) -> None:
-        """Create the folders of all new partitions together, in a worker thread. Creating a log
-        meets an error again."""
+        """Create the folders of all new partitions together, in a worker thread. An error is
+        ignored: it occurs again when the log is created."""
         create = self._log_manager.place_new(
             (order.topic_partition, order.topic_id, order.state.is_new)
             for order in orders
@@ -232,16 +223,14 @@ class ReplicaManager:
         if self.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if partition is None:
-            partition = Partition(
-                tp, topic_id, self.broker_id, self._run_in_worker, self.metrics.of_topic(tp.topic), self.shared
-            )
-            partition.on_storage_failure = self._on_storage_failure
+            metrics, report = self.metrics.of_topic(tp.topic), self._on_storage_failure
+            partition = Partition(tp, topic_id, self.broker_id, self._run_in_worker, metrics, self.shared, report)
         elif topic_id not in (partition.topic_id, ZERO_UUID) and partition.topic_id != ZERO_UUID:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         elif state.leader_epoch < partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         elif state.leader_epoch == partition.leader_epoch and state.partition_epoch < partition.partition_epoch:
-            return ErrorCode.NONE  # the response to an ISR change was newer than this order
+            return ErrorCode.NONE  # this order is older than an accepted ISR change
         self.partitions[tp] = partition
         code = self._change_role(partition, order)
         self._notify_leadership(partition)
@@ -287,7 +276,7 @@ class ReplicaManager:
     def _stop_replica(self, stop: ReplicaStop) -> ErrorCode:
         tp, leader_epoch, delete = stop
         if self._log_manager.is_in_failed_dir(tp):
-            return ErrorCode.KAFKA_STORAGE_ERROR  # its clients get the same error until a restart
+            return ErrorCode.KAFKA_STORAGE_ERROR  # the partition stays offline until a restart
         partition = self.partitions.get(tp)
         if partition is not None:
             if leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch:
@@ -307,7 +296,7 @@ class ReplicaManager:
     # ---- failed log directories, moved logs
 
     def on_read_error(self, topic: str, index: int, error: OSError) -> KafkaError:
-        """A request other than an append met a disk error. Returns the error for its response."""
+        """A read failed with a disk error. Returns the error for the response."""
         partition = self.partitions.get((topic, index))
         if partition is not None:
             logger.error("The disk of %s failed: %s", partition.topic_partition, error)
@@ -327,12 +316,12 @@ class ReplicaManager:
                 partition.go_offline()
                 self._notify_leadership(partition)
 
-    def on_moved(self, tp: TopicPartition, moved: Log) -> None:
+    def on_moved(self, tp: TopicPartition, log: Log) -> None:
         """The log manager has moved the log to another directory."""
         partition = self.partitions.get(tp)
         if partition is not None and partition.log is not None:
-            moved.producer_states.admitted = partition.log.producer_states.admitted
-            partition.log = moved
+            log.producer_states.admitted = partition.log.producer_states.admitted
+            partition.log = log
             partition.advance()
 
     def online(self) -> Iterable[Partition]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from kavka.common.metrics import Counter
-from kavka.replication.settings import UNLIMITED, ReplicationSettings
+from kavka.replication.settings import ReplicationSettings
 from kavka.replication.staged_appends import StagedAppends
 from kavka.replication.throttle import Throttle
 
@@ -20,43 +21,32 @@ class IsrSubmitter(Protocol):
     def submit(self, partition: Partition, change: PendingIsr) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Shared:
-    """`ReplicaManager` owns the one instance of a broker. Partitions and fetchers read it."""
+    """`ReplicaManager` owns the one instance of a broker. Partitions and fetchers read it.
 
-    __slots__ = (
-        "alive",
-        "bytes_in",
-        "bytes_out",
-        "follower_throttle",
-        "isr_changes",
-        "isr_expands",
-        "isr_shrinks",
-        "leader_throttle",
-        "monotonic",
-        "settings",
-        "staged_appends",
-    )
+    `alive` returns the ids of the live brokers in the metadata cache.
+    """
 
-    def __init__(self, settings: ReplicationSettings | None = None) -> None:
-        self.monotonic: Callable[[], float] = monotonic
-        self.alive: Callable[[], Collection[int]] = tuple
-        """The ids of the live brokers in the metadata cache."""
-        self.isr_changes: IsrSubmitter | None = None
-        self.isr_expands = Counter()
-        self.isr_shrinks = Counter()
-        self.bytes_in = Counter()
-        self.bytes_out = Counter()
-        self.leader_throttle = Throttle(UNLIMITED)
-        self.follower_throttle = Throttle(UNLIMITED)
-        self.staged_appends = StagedAppends()
-        self.use_settings(settings or ReplicationSettings())
+    settings: ReplicationSettings = field(default_factory=ReplicationSettings)
+    monotonic: Callable[[], float] = monotonic
+    alive: Callable[[], Collection[int]] = tuple
+    isr_changes: IsrSubmitter | None = None
+    isr_expands: Counter = field(default_factory=Counter)
+    isr_shrinks: Counter = field(default_factory=Counter)
+    bytes_in: Counter = field(default_factory=Counter)
+    bytes_out: Counter = field(default_factory=Counter)
+    leader_throttle: Throttle = field(default_factory=Throttle)
+    follower_throttle: Throttle = field(default_factory=Throttle)
+    staged_appends: StagedAppends = field(default_factory=StagedAppends)
+
+    def __post_init__(self) -> None:
+        self.use_settings(self.settings)
 
     def use_settings(self, settings: ReplicationSettings) -> None:
         self.settings = settings
-        for throttle, rate in (
-            (self.leader_throttle, settings.leader_throttled_rate),
-            (self.follower_throttle, settings.follower_throttled_rate),
-        ):
-            throttle.rate = rate
-            throttle.count = settings.quota_samples
-            throttle.window_s = settings.quota_sample_s
+        self.leader_throttle.rate = settings.leader_throttled_rate
+        self.follower_throttle.rate = settings.follower_throttled_rate
+        for throttle in (self.leader_throttle, self.follower_throttle):
+            throttle.samples = settings.quota_samples
+            throttle.sample_s = settings.quota_sample_s

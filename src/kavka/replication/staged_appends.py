@@ -1,8 +1,8 @@
 """The appends of one turn of the event loop, written together.
 
     stage   `Partition.stage` assigns offsets. Nothing is on disk, and no reader sees the records.
-    add     the handler registers the append with the part of its response that an error goes into
-    write   one writev for each log, before any response of the turn is encoded
+    add     The handler registers the append together with the partition's result.
+    write   One writev writes all appends of a log, before any response of the turn is encoded.
 
 Staged records are views of a receive buffer. So a connection calls `write` before it receives into
 the buffer again, and before it encodes a response.
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Writes an error into a partition's part of a response.
+# Writes an error into a partition's result.
 SetError = Callable[[Any, KafkaError], None]
 
 
 class StagedAppends:
-    """Owns the appends that are staged and not written, and is the only object that writes them.
+    """Owns the appends that are staged and not written. No other object writes them.
 
-    There is one for each broker; its `ReplicaManager` creates it. Connections, handlers and
-    coordinators call it, on the loop thread. A write that fails leaves the log as it was before the
-    first append of the turn: the registered responses get an error, and the log directory is
-    reported as failed.
+    Every broker has one instance. Connections, handlers and coordinators call it, on the loop
+    thread. A failed write restores the log to its state before the first append of the turn. The
+    registered results get an error, and the failure is reported to the log manager.
     """
 
     __slots__ = ("_staged",)
@@ -45,8 +44,9 @@ class StagedAppends:
         self._staged.append((partition, result, set_error))
 
     def append(self, partition: Partition, batch: bytearray) -> AppendInfo:
-        """Stage and write a batch of this broker now, with all other appends staged there. Raises
-        KafkaError. The caller then calls `Partition.advance` or `report_storage_failure`."""
+        """Stage a batch of this broker, and write it now together with all staged appends of the
+        partition. Raises KafkaError. The caller then calls `Partition.advance` or
+        `report_storage_failure`."""
         info = partition.stage(memoryview(batch), -1, None, AppendOrigin.COORDINATOR)
         partition.write_staged()
         return info
@@ -56,7 +56,8 @@ class StagedAppends:
         staged = self._staged
         if not staged:
             return
-        # Every log must release its views of the receive buffer, also if another log fails.
+        # Every log must release its views of the receive buffer, even if the write to another log
+        # fails.
         self._staged = []
         partitions = dict.fromkeys(entry[0] for entry in staged) if len(staged) > 1 else (staged[0][0],)
         failures: dict[Partition, KafkaError] | None = None

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kavka.common.metrics import Counter, Registry
 
 
+@dataclass(slots=True, eq=False)
 class TopicCounters:
-    """The counters of one topic. All its partitions share it, and requests add to it."""
+    """The counters of one topic, shared by all its partitions."""
 
-    __slots__ = ("bytes_in", "bytes_out", "failed_fetches", "failed_produces", "messages_in", "messages_out")
-
-    def __init__(
-        self,
-        bytes_in: Counter,
-        bytes_out: Counter,
-        messages_in: Counter,
-        messages_out: Counter,
-        failed_produces: Counter,
-        failed_fetches: Counter,
-    ) -> None:
-        self.bytes_in = bytes_in
-        self.bytes_out = bytes_out
-        self.messages_in = messages_in
-        self.messages_out = messages_out
-        self.failed_produces = failed_produces
-        self.failed_fetches = failed_fetches
+    bytes_in: Counter
+    bytes_out: Counter
+    messages_in: Counter
+    messages_out: Counter
+    failed_produces: Counter
+    failed_fetches: Counter
 
 
 class TopicMetrics:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from kavka.broker.controller_requests import metadata_update
+from kavka.broker.controller_requests import update_cache
 from kavka.common.config_view import BrokerConfigs
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
@@ -57,7 +57,7 @@ class FakeBroker:
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         self.received.append(request)
-        self.cache.update(metadata_update(request))
+        update_cache(self.cache, request)
         return UpdateMetadataResponse()
 
     def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:

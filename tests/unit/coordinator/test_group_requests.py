@@ -50,7 +50,6 @@ from kavka.replication.metadata_cache import (
     BrokerInfo,
     Endpoint,
     MetadataCache,
-    MetadataUpdate,
     PartitionInfo,
     TopicUpdate,
 )
@@ -131,7 +130,7 @@ class Services:
     def publish_metadata(self, topic: str, topic_id: UUID, partitions: int) -> None:
         broker = BrokerInfo(4, None, {"PLAINTEXT": Endpoint("here", 9092)})
         states = [PartitionInfo(index, 4) for index in range(partitions)]
-        self.metadata_cache.update(MetadataUpdate(brokers=[broker], topics=[TopicUpdate(topic, topic_id, states)]))
+        self.metadata_cache.update([broker], [TopicUpdate(topic, topic_id, states)])
 
     async def create_topic(self, name: str, partitions: int, replicas: int, configs: Any) -> None:
         self.created.append((name, partitions, replicas, dict(configs)))
@@ -250,7 +249,7 @@ def test_a_failed_write_to_the_tree_is_a_server_error() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 5, 9])
-def test_a_commit_for_an_unknown_partition_is_refused_and_the_rest_is_committed(version: int) -> None:
+def test_a_commit_for_an_unknown_partition_is_refused_and_other_partitions_are_committed(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
         request = commit(5)
@@ -435,7 +434,7 @@ async def joined(services: Services, version: int) -> Any:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_member_joins_syncs_beats_and_leaves_in_every_version(version: int) -> None:
+def test_a_member_joins_syncs_sends_heartbeats_and_leaves_in_every_version(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
         response = await joined(services, version)
@@ -469,7 +468,7 @@ def test_a_member_joins_syncs_beats_and_leaves_in_every_version(version: int) ->
     run()
 
 
-def test_members_stay_while_the_group_is_loading() -> None:
+def test_members_remain_in_the_group_while_it_is_loading() -> None:
     async def main() -> None:
         services = Services(with_topic=False)
         services.publish_metadata(CONSUMER_OFFSETS, UUID(int=1), OFFSETS_PARTITIONS)
@@ -635,15 +634,15 @@ def test_a_coordinator_without_the_clients_listener_is_not_available() -> None:
         ("😀", 1772899),
     ],
 )
-def test_hashes_are_javas(text: str, value: int) -> None:
+def test_hashes_match_java(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
-def test_the_smallest_hash_has_a_partition() -> None:
+def test_the_smallest_hash_maps_to_partition_0() -> None:
     assert partition_for("polygenelubricants", 50) == 0
 
 
-def test_every_request_of_groups_is_served() -> None:
+def test_all_versions_of_group_requests_are_supported() -> None:
     served = registry.load()
     for key in (
         ApiKey.OFFSET_COMMIT,

@@ -72,7 +72,7 @@ def test_an_idle_partition_does_not_make_its_follower_lag(tmp_path):
         await asyncio.sleep(0.6)  # longer than the lag allowed
         partition = world.partition(0)
         world.produce(batch())
-        partition.leader_role.shrink_isr(partition._shared.monotonic())
+        partition.leader_role.shrink_isr(partition.shared.monotonic())
         assert isinstance(partition.isr_state, CommittedIsr)
         await world.until(lambda: world.log(0).high_watermark == 2)
         assert world.isr == [0, 1]

@@ -80,8 +80,8 @@ def test_a_reelected_leader_keeps_the_state_of_its_followers():
     state.record_fetch(50, 3, 1.0, 60, 7)
     state.begin_epoch(5.0, 60, in_sync=True, is_new_leader=False)
     assert (state.end_offset, state.start_offset, state.caught_up_at) == (50, 3, 5.0)
-    state.begin_epoch(6.0, 60, in_sync=False, is_new_leader=True)
-    assert (state.end_offset, state.start_offset, state.broker_epoch) == (-1, -1, -1)
+    state.begin_epoch(6.0, 60, in_sync=False, is_new_leader=False)
+    assert (state.end_offset, state.start_offset, state.broker_epoch) == (50, 3, 7)
     assert out_of_sync([state], 60, 6.0, LAG) == [1]
 
 

@@ -28,7 +28,9 @@ TOPIC_ID = UUID(int=7)
 
 
 class Partition(SimpleNamespace):
-    """A partition that plays its own leader role."""
+    """A fake of a partition and of its leader role."""
+
+    __hash__ = object.__hash__
 
     @property
     def leader_role(self) -> Any:
@@ -80,7 +82,7 @@ def run(monkeypatch: pytest.MonkeyPatch, outcomes: list[Any]) -> list[float]:
     async def body() -> None:
         partition: Any = Partition(topic_partition=TopicPartition("t", 0), topic_id=TOPIC_ID, followers={})
         changes = IsrChanges(0, lambda: 5, send)
-        partition.isr_state = PendingShrinkIsr(frozenset((0, 1)), frozenset((0,)), 1, 1)
+        partition.isr_state = PendingShrinkIsr(frozenset((0, 1)), frozenset((0, 1)), frozenset((0,)), 1, 1)
         changes.submit(partition, partition.isr_state)
         while partition.isr_state is not None:
             await real(0)

@@ -166,7 +166,7 @@ def test_records_appended_below_min_isr_get_an_error_after_the_append(tmp_path):
         # The follower has it, and the ISR is about to lose it, at the same time.
         partition = world.partition(0)
         follower = partition.leader_role.followers[1]
-        partition.isr_state = CommittedIsr(frozenset((0,)))
+        partition.isr_state = CommittedIsr(frozenset((0,)), frozenset((0,)))
         partition.log.set_high_watermark(1)
         partition.check_pending()
         assert follower.broker_id == 1
@@ -460,13 +460,13 @@ def test_a_corrupt_batch_is_fetched_again(tmp_path, monkeypatch):
         broken = []
         real = FollowerRole.append
 
-        def append(role, log_manager, records):
+        def append(role, log, records):
             if len(broken) < 3:
                 bad = bytearray(records)
                 bad[-1] ^= 1
                 broken.append(bad)
                 records = memoryview(bad)
-            real(role, log_manager, records)
+            real(role, log, records)
 
         monkeypatch.setattr(FollowerRole, "append", append)
         assert (await world.committed(3)).error_code == 0

@@ -15,7 +15,7 @@ from tests.unit.replication.replicas_world import QUICK, World, in_world
 
 
 def test_a_quiet_time_allows_a_burst_that_expires_with_its_window():
-    throttle = Throttle(100, count=11, window_s=1.0)
+    throttle = Throttle(100, samples=11, sample_s=1.0)
     assert not throttle.is_exceeded(0.0)
     throttle.record(1000, 0.0)
     assert throttle.measure(0.0) == 100
@@ -27,7 +27,7 @@ def test_a_quiet_time_allows_a_burst_that_expires_with_its_window():
 
 
 def test_a_steady_flow_is_measured_at_its_rate():
-    throttle = Throttle(100, count=11, window_s=1.0)
+    throttle = Throttle(100, samples=11, sample_s=1.0)
     for n in range(200):
         throttle.record(10, n / 10)
     assert throttle.measure(20.0) == pytest.approx(100, rel=0.1)
@@ -105,7 +105,7 @@ def test_consumers_are_sent_to_a_follower_in_their_rack_and_can_read_there(tmp_p
         response = await asyncio.wait_for(waiting, 10)
         assert len(response.responses[0].partitions[0].records)
         # A follower out of sync is not chosen.
-        world.partition(0).isr_state = CommittedIsr(frozenset((0,)))
+        world.partition(0).isr_state = CommittedIsr(frozenset((0,)), frozenset((0,)))
         assert world.fetch_in("rack-1", 0).preferred_read_replica == -1
 
     in_world(tmp_path, body, brokers=(0, 1), settings=replace(QUICK, rack_aware=True))

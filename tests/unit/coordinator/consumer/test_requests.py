@@ -21,7 +21,6 @@ from kavka.replication.metadata_cache import (
     LEADER_DURING_DELETION,
     BrokerInfo,
     MetadataCache,
-    MetadataUpdate,
     PartitionInfo,
     TopicUpdate,
 )
@@ -63,7 +62,7 @@ def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
 
 
 @with_services
-async def test_errors_come_with_their_message(services: Services) -> None:
+async def test_error_responses_have_a_message(services: Services) -> None:
     offer(services)
     response = await services.ask(heartbeat(5), 1)
     assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -133,7 +132,7 @@ async def test_added_partitions_are_assigned_with_the_next_heartbeat(services: S
 def tell(cache: MetadataCache, name: str, partitions: int, *, leader: int = 1, replicas: tuple[int, ...] = (1,)) -> int:
     states = [PartitionInfo(index, leader, replicas=list(replicas)) for index in range(partitions)]
     brokers = [BrokerInfo(1, "r1", {}), BrokerInfo(2, "r2", {})]
-    cache.update(MetadataUpdate(brokers=brokers, topics=[TopicUpdate(name, UUID(int=len(name)), states)]))
+    cache.update(brokers, [TopicUpdate(name, UUID(int=len(name)), states)])
     return cache.topics_version
 
 
@@ -155,7 +154,7 @@ def test_a_topic_has_the_racks_of_its_replicas() -> None:
     assert (topic.partitions, topic.racks) == (2, (frozenset(["r1", "r2"]),) * 2)
 
 
-def test_the_hash_changes_with_the_topics_of_the_group() -> None:
+def test_the_metadata_hash_changes_with_the_topics_of_the_group() -> None:
     cache = MetadataCache()
     topics = CachedTopics(cache)
     assert metadata_hash(["a", "bb"], topics) == 0

@@ -20,7 +20,6 @@ from kavka.records.control import parse_end_marker
 from kavka.replication.metadata_cache import (
     LEADER_DURING_DELETION,
     MetadataCache,
-    MetadataUpdate,
     PartitionInfo,
     TopicUpdate,
 )
@@ -167,7 +166,7 @@ class Node:
         deleted."""
         state = PartitionInfo(tp.partition, leader, replicas=[leader])
         topic = TopicUpdate(tp.topic, UUID(int=abs(hash(tp.topic))), [state])
-        self.cache.update(MetadataUpdate(topics=[topic]))
+        self.cache.update(topics=[topic])
 
     def delete(self, tp: TopicPartition) -> None:
         partition = self.replicas.partitions.pop(tp)
