@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kavka.storage.cleaner import CleanerSettings, LogCleaning, clean_now
+from kavka.storage.cleaner import CleanerSettings, LogCleaning
 from kavka.storage.cleaner_manager import measure
 from kavka.storage.log_config import LogConfig
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST
 from tests.support.java_client import run_tool
+from tests.support.jobs import clean_now
 from tests.support.logs import START_MS, append, append_marker, open_log
 from tests.support.material import COMPLAINTS, dump
 

@@ -7,9 +7,9 @@ The file is text, as in Kafka:
     orders 0 1234          topic, partition, offset
     orders 1 99
 
-Every data directory has four of them; `leader-epoch-checkpoint` (leader_epochs.py) has the same
-format with two columns. A write replaces the whole file (`files.atomic_write`): a crash leaves the
-old or the new file, and perhaps a `.tmp` file, which the next write replaces.
+Every data directory has four of these files. `leader-epoch-checkpoint` (leader_epochs.py) has the
+same format with two columns. A write replaces the whole file (`files.atomic_write`): a crash leaves
+the previous or the new contents, and perhaps a `.tmp` file, which the next write replaces.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def decode_epochs(data: bytes, name: str) -> list[tuple[int, int]]:
 
 
 def decode_entries(data: bytes, name: str, columns: int) -> list[list[str]]:
-    """The columns of each line after version and count. Raises CheckpointError."""
+    """The columns of each line after the version and the count. Raises CheckpointError."""
     try:
         lines = data.decode("ascii").splitlines()
     except UnicodeDecodeError:
@@ -90,12 +90,13 @@ def decode_entries(data: bytes, name: str, columns: int) -> list[list[str]]:
 
 def _number(text: str, largest: int, name: str) -> int:
     if not _NUMBER.fullmatch(text) or int(text) > largest:
-        raise CheckpointError(f"checkpoint file {name} has {text[:30]!r} where a number should be")
+        raise CheckpointError(f"checkpoint file {name} has {text[:30]!r} instead of a number")
     return int(text)
 
 
 class OffsetCheckpoint:
-    """One checkpoint file. It has no state in memory; the lock allows only one write at a time."""
+    """One checkpoint file, with no state in memory. A lock serializes writes. Any thread may call
+    the methods."""
 
     __slots__ = ("_writing", "path")
 
@@ -113,7 +114,6 @@ class OffsetCheckpoint:
         return decode_offsets(data, str(self.path))
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Blocks for two fsyncs, for a worker thread. The mapping must not change in the
-        meantime."""
+        """Replace the file. Blocks for two fsyncs. The mapping must not change in the meantime."""
         with self._writing:
             atomic_write(self.path, encode_offsets(offsets))

@@ -1,41 +1,37 @@
-"""Compaction of one log: new segments with the last record of every key replace the old segments.
+"""Compaction of one log: new segments with the last record of every key replace the segments.
 
-A cleaning has several steps. The loop thread prepares and finishes each; a worker thread runs it:
+A cleaning has several steps. The loop thread prepares and finishes each step, and a worker thread
+runs it:
 
 1. Read the keys of the dirty part, from the first dirty offset on, into an offset map, until the
    map is full or the first uncleanable offset is reached.
 2. Group the segments below that point, clean ones included, so that each group fits into one
    segment. Filter each group into a new segment, `<first base offset>.log.cleaned`.
-3. When the new segment is on disk, `Log.replace_segments` swaps it in on the loop thread: it
-   renames `.cleaned` to `.swap`, the old files to `.deleted`, and `.swap` to the plain name. A
-   crash before the last `.cleaned` is renamed leaves the old segments, a later one the new segment.
-   Opening the log completes either.
+3. When the new segment is on disk, the loop thread calls `Log.replace_segments`, which renames
+   `.cleaned` to `.swap`, the source files to `.deleted`, and `.swap` to the plain name. If a crash
+   happens before the last `.cleaned` file is renamed, opening the log keeps the source segments.
+   After a later crash, opening the log completes the swap.
 
-The worker thread opens the old files by name, so the loop thread may close or delete them in the
-meantime. A cleaning whose segments were removed is dropped.
+The worker thread opens the source files by name, so the loop thread may close or delete them in the
+meantime. A cleaning whose source segments were removed is aborted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
 
 from kavka.common.clock import Clock
 from kavka.common.errors import KafkaError
-from kavka.common.types import TopicPartition
 from kavka.records.batch import HEADER_SIZE, LENGTH_AND_MAGIC, LOG_OVERHEAD, Batch, Buffer, batch_at, corrupt
 from kavka.storage.compaction import BatchFilter, CleanedTransactions, CleanerStats, LastRecord, index_batch
 from kavka.storage.files import CLEANED_SUFFIX, fsync_dir
-from kavka.storage.log_config import LogConfig
+from kavka.storage.log import Log
 from kavka.storage.offset_map import OffsetMap, make_offset_map
 from kavka.storage.pace import Pace, Stopped
-from kavka.storage.producer_state import ProducerEntry
 from kavka.storage.segment import LogSegment
-from kavka.storage.segments import LogSegments
 from kavka.storage.transaction_index import AbortedTxn
 
 MAX_INT = 2**31 - 1
@@ -55,7 +51,7 @@ class CleanerSettings:
 
 
 class Uncleanable(Exception):
-    """The cleaner ignores the log until a restart. The message has the reason."""
+    """The log cannot be cleaned. The cleaner ignores it until a restart."""
 
 
 @dataclass(slots=True)
@@ -83,8 +79,8 @@ class _GroupStep:
     sources: list[_Source]
     producers: dict[int, LastRecord]
     cleaned: LogSegment | None = None
+    # Whether any batch was removed or rewritten. A single unchanged segment is not replaced.
     changed: bool = False
-    """Whether any batch was dropped or rewritten. A single unchanged segment is not replaced."""
 
 
 @dataclass(slots=True)
@@ -93,19 +89,6 @@ class CleaningResult:
 
     end_offset: int
     stats: CleanerStats = field(default_factory=CleanerStats)
-
-
-class CleanableLog(Protocol):
-    """The view of a log that a cleaning needs."""
-
-    dir: Path
-    config: LogConfig
-    topic_partition: TopicPartition
-    segments: LogSegments
-
-    def producers(self) -> Iterable[ProducerEntry]: ...
-    def aborted_transactions(self, from_offset: int, to_offset: int) -> list[AbortedTxn]: ...
-    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None: ...
 
 
 class LogCleaning:
@@ -118,7 +101,7 @@ class LogCleaning:
 
     def __init__(
         self,
-        log: CleanableLog,
+        log: Log,
         first_dirty_offset: int,
         upper_bound: int,
         settings: CleanerSettings,
@@ -141,13 +124,14 @@ class LogCleaning:
         self._groups: list[list[LogSegment]] | None = None
         self._step: _MapStep | _GroupStep | None = None
         self._map: OffsetMap | None = None
-        # Tombstones of the old formats have no delete horizon: the age of their segment decides.
-        clean = [s for s in log.segments if s.base_offset < first_dirty_offset]
+        # Tombstones of magic 0 and 1 have no delete horizon. They are removed by the age of their
+        # segment.
+        clean = [segment for segment in log.segments if segment.base_offset < first_dirty_offset]
         self._legacy_horizon_ms = clean[-1].last_modified_ms() - self._config.delete_retention_ms if clean else 0
 
     def abort(self) -> None:
-        """The log is about to be truncated, deleted or moved. Drop the work, at the latest when
-        `run` ends."""
+        """Abort the cleaning, at the latest when `run` ends, because the log is about to be
+        truncated, deleted or moved."""
         self.aborted = True
         self.pace.stop()
 
@@ -168,7 +152,7 @@ class LogCleaning:
             return
         if self._groups is None:
             self._groups = group_segments(
-                [s for s in self.log.segments if s.base_offset < self.end_offset],
+                [segment for segment in self.log.segments if segment.base_offset < self.end_offset],
                 self._config.segment_bytes,
                 self._config.segment_index_bytes,
                 self.upper_bound,
@@ -179,14 +163,15 @@ class LogCleaning:
         sources = self._sources(group, self.log.segments.base_after(group[-1]))
         for source in sources:
             source.aborted = self.log.aborted_transactions(source.base_offset, source.next_base)
-        producers = {e.producer_id: LastRecord(e.last_offset, e.epoch) for e in self.log.producers()}
-        self._step = _GroupStep(sources, producers)
+        entries = self.log.producer_states.entries.items()
+        last_records = {producer_id: LastRecord(entry.last_offset, entry.epoch) for producer_id, entry in entries}
+        self._step = _GroupStep(sources, last_records)
 
     def _sources(self, segments: Sequence[LogSegment], end: int) -> list[_Source]:
-        bases = [s.base_offset for s in segments[1:]] + [end]
+        next_bases = [segment.base_offset for segment in segments[1:]] + [end]
         return [
-            _Source(s, s.file.path, s.base_offset, s.size, bases[n], s.last_modified_ms())
-            for n, s in enumerate(segments)
+            _Source(s, s.file.path, s.base_offset, s.size, next_base, s.last_modified_ms())
+            for s, next_base in zip(segments, next_bases, strict=True)
         ]
 
     def _has_segments(self, group: list[LogSegment]) -> bool:
@@ -195,7 +180,8 @@ class LogCleaning:
         return all(id(segment) in inactive for segment in group)
 
     def finish(self) -> CleaningResult | None:
-        """Swap the new segment in. Returns the result after the last step, else None."""
+        """Finish a step; after a group was cleaned, replace its segments. Returns the result after
+        the last step, else None."""
         step, self._step = self._step, None
         if isinstance(step, _GroupStep):
             cleaned, step.cleaned = step.cleaned, None
@@ -213,20 +199,20 @@ class LogCleaning:
             raise Stopped
         elif self.end_offset <= self.first_dirty_offset:
             raise Uncleanable(
-                f"a single batch of {self.log.topic_partition} has more keys than log.cleaner.dedupe.buffer.size holds"
+                f"a batch of {self.log.topic_partition} has more keys than fit into log.cleaner.dedupe.buffer.size"
             )
         if self._groups is None or self._groups:
             return None
         return CleaningResult(self.end_offset, self.stats)
 
     def fail(self) -> None:
-        """After an error in `run` or `prepare`: remove the incomplete segment."""
+        """Remove the incomplete segment, after an error in `run` or `prepare`."""
         step, self._step = self._step, None
         if isinstance(step, _GroupStep) and step.cleaned is not None:
             with contextlib.suppress(OSError):
                 step.cleaned.delete()
 
-    # --- in the worker
+    # --- in the worker thread
 
     def run(self) -> None:
         """Run the step that `prepare` created. Raises Stopped if the cleaning was aborted or the
@@ -239,8 +225,8 @@ class LogCleaning:
             else:
                 self._clean_group(step)
         except (FileNotFoundError, KafkaError) as error:
-            # The loop thread renamed, removed or truncated a source since `prepare`. A truncated
-            # file that was written to again may look corrupt at an old position.
+            # The loop thread may have renamed, removed or truncated a source since `prepare`. A
+            # file that was truncated and appended to may look corrupt at a previous position.
             is_missing = isinstance(error, FileNotFoundError)
             if self.aborted or (is_missing and not all(os.path.exists(source.path) for source in step.sources)):
                 raise Stopped from None
@@ -255,16 +241,13 @@ class LogCleaning:
         pause_if_due = self.pace.pause_if_due
         for source in step.sources:
             for batch in self._batches(source):
-                self.stats.map_bytes += batch.size
                 with _naming(batch):
-                    fits = index_batch(
-                        batch, self.first_dirty_offset, offset_map, transactions, self.stats, pause_if_due
-                    )
+                    fits = index_batch(batch, self.first_dirty_offset, offset_map, transactions, pause_if_due)
                 if not fits:
                     self.end_offset = offset_map.latest_offset + 1
                     return
                 pause_if_due()
-            # An earlier cleaning may have removed batches at the end.
+            # An earlier cleaning may have removed the last batches of the segment.
             offset_map.latest_offset = max(offset_map.latest_offset, source.next_base - 1)
         self.end_offset = offset_map.latest_offset + 1
 
@@ -278,7 +261,7 @@ class LogCleaning:
         pending = 0
         for source in step.sources:
             self._transactions.add(source.aborted)
-            keep = BatchFilter(
+            batch_filter = BatchFilter(
                 self._map,
                 self._transactions,
                 step.producers,
@@ -291,11 +274,11 @@ class LogCleaning:
             )
             for batch in self._batches(source):
                 with _naming(batch):
-                    result = keep.clean(batch)
-                step.changed |= not isinstance(result, memoryview)
-                if result is not None:
-                    out.append(result)
-                    pending += len(result)
+                    cleaned_batch = batch_filter.clean(batch)
+                step.changed |= not isinstance(cleaned_batch, memoryview)
+                if cleaned_batch is not None:
+                    out.append(cleaned_batch)
+                    pending += len(cleaned_batch)
                     if pending >= self.settings.io_buffer_size // 2:
                         self._write(cleaned, out)
                         pending = 0
@@ -328,11 +311,11 @@ class LogCleaning:
                 pos = 0
                 batch = batch_at(chunk, 0, len(chunk))
                 if batch is None:
-                    chunk = _pread(fd, _needed(chunk, source, position), position)
+                    chunk = _pread(fd, _batch_size(chunk, source, position), position)
                     self.pace.add_bytes(len(chunk))
                     batch = batch_at(chunk, 0, len(chunk))
                     if batch is None:
-                        raise corrupt(f"{source.path}: no whole batch at position {position}")
+                        raise corrupt(f"{source.path}: no complete batch at position {position}")
                 while batch is not None:
                     yield batch
                     pos = batch.end
@@ -358,56 +341,39 @@ def _pread(fd: int, size: int, position: int) -> bytes:
     return data
 
 
-def _needed(chunk: bytes, source: _Source, position: int) -> int:
+def _batch_size(chunk: bytes, source: _Source, position: int) -> int:
     """The size of a batch that does not fit into the chunk."""
-    left = source.size - position
+    remaining = source.size - position
     if len(chunk) >= LENGTH_AND_MAGIC.size:
         size: int = LOG_OVERHEAD + LENGTH_AND_MAGIC.unpack_from(chunk, 0)[1]
-        if len(chunk) < size <= left:
+        if len(chunk) < size <= remaining:
             return size
-    raise corrupt(f"{source.path}: a batch at position {position} does not fit in the {left} bytes that are left")
+    raise corrupt(f"{source.path}: a batch at position {position} is larger than the remaining {remaining} bytes")
 
 
 def group_segments(
     segments: Sequence[LogSegment], max_bytes: int, max_index_bytes: int, upper_bound: int
 ) -> list[list[LogSegment]]:
-    """Groups of adjacent segments that fit into one segment by their bytes, their index entries,
-    and the 31 bits of a relative offset."""
+    """Group adjacent segments so that each group fits into one segment, by the size of its .log
+    file and indexes and by the 31 bits of a relative offset."""
     groups: list[list[LogSegment]] = []
     size = index = time_index = 0
     for n, segment in enumerate(segments):
-        bytes_ = segment.size
         index_bytes = segment.offset_index.entries * segment.offset_index.ENTRY
         time_bytes = segment.time_index.entries * segment.time_index.ENTRY
         last = (segments[n + 1].base_offset if n + 1 < len(segments) else upper_bound) - 1
         if (
             groups
-            and size + bytes_ <= max_bytes
+            and size + segment.size <= max_bytes
             and index + index_bytes <= max_index_bytes
             and time_index + time_bytes <= max_index_bytes
             and last - groups[-1][0].base_offset <= MAX_INT
         ):
             groups[-1].append(segment)
-            size += bytes_
+            size += segment.size
             index += index_bytes
             time_index += time_bytes
         else:
             groups.append([segment])
-            size, index, time_index = bytes_, index_bytes, time_bytes
+            size, index, time_index = segment.size, index_bytes, time_bytes
     return groups
-
-
-def clean_now(cleaning: LogCleaning, swapped: Callable[[], None] | None = None) -> CleaningResult:
-    """All steps in one thread, for tools and tests."""
-    while True:
-        try:
-            cleaning.prepare()
-            cleaning.run()
-        except BaseException:
-            cleaning.fail()
-            raise
-        result = cleaning.finish()
-        if swapped is not None:
-            swapped()
-        if result is not None:
-            return result

@@ -1,6 +1,6 @@
-"""The schedule of the cleaner: which log is cleaned next, and up to which offset each log is clean.
+"""The schedule of the cleaner: the next log to clean, and the offset up to which each log is clean.
 
-The loop thread owns all of it, except that `CleanerJob.run` runs in a worker thread.
+Only the loop thread uses this module, except that `CleanerJob.run` runs in a worker thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kavka.storage.jobs import Job
 from kavka.storage.log import Log
 from kavka.storage.log_config import MAX_LONG
 from kavka.storage.log_dir import LogDir, is_dir_failure
-from kavka.storage.pace import Pace, Stopped
+from kavka.storage.pace import Stopped
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class LogToClean:
     """The cleanable part of one log, in whole segments: the offsets in [first_dirty_offset,
-    upper_bound). `overdue` says that some records exceed `max.compaction.lag.ms`."""
+    upper_bound). `overdue` is True if records exceed `max.compaction.lag.ms`."""
 
     log: Log
     first_dirty_offset: int
@@ -37,12 +37,9 @@ class LogToClean:
     overdue: bool
 
     @property
-    def total_bytes(self) -> int:
-        return self.clean_bytes + self.cleanable_bytes
-
-    @property
     def ratio(self) -> float:
-        return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
+        total_bytes = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total_bytes if total_bytes else 0.0
 
     @property
     def due(self) -> bool:
@@ -54,7 +51,7 @@ def measure(log: Log, clean_offset: int | None, now_ms: int) -> LogToClean:
     last stable offset, and nothing within `min.compaction.lag.ms`."""
     first_dirty = log.start_offset if clean_offset is None else clean_offset
     if not log.start_offset <= first_dirty <= log.end_offset:
-        # Retention moved past the checkpoint, or the log lost its end: the whole log is dirty.
+        # Retention passed the checkpoint, or the log was truncated: the whole log is dirty.
         first_dirty = log.start_offset
     segments = log.segments
     active = segments[-1].base_offset
@@ -78,11 +75,13 @@ def measure(log: Log, clean_offset: int | None, now_ms: int) -> LogToClean:
 
 
 class CleanerManager:
-    """The compaction state of all logs of a broker: the offset up to which each is clean, the log
-    that is being cleaned, and the logs that must not be.
+    """The compaction state of all logs of a broker: the offset up to which each log is clean, the
+    log that is being cleaned, and the logs that must not be cleaned.
 
     While a log is cleaned, no other code may remove its segments. Code that truncates, deletes or
-    moves a log calls `abort` or `pause` first; retention skips a log that `is_cleaning`.
+    moves a log calls `abort` or `pause` first. Retention skips the log that is being cleaned. The
+    offsets are saved in `cleaner-offset-checkpoint`; a crash loses at most the offset of the last
+    cleaning, which is then repeated. Only the loop thread may call the methods.
     """
 
     def __init__(self, logs: Callable[[], Iterable[Log]], dir_of: Callable[[Log], LogDir], clock: Clock) -> None:
@@ -93,8 +92,6 @@ class CleanerManager:
         self.uncleanable: dict[TopicPartition, str] = {}
         self.current: LogCleaning | None = None
         self._paused: dict[TopicPartition, int] = {}
-        self.max_dirty_ratio = 0.0
-        self.last_run_ms = clock.now_ms()
 
     def load(self, log_dir: LogDir) -> None:
         """Read the checkpoint of a directory, while the broker starts. Without a valid checkpoint
@@ -119,31 +116,29 @@ class CleanerManager:
         return self.current is not None and self.current.log.topic_partition == partition
 
     def pause(self, partition: TopicPartition) -> None:
-        """Do not clean the log until `resume` was called as often as `pause`. Aborts a cleaning in
-        progress."""
+        """Do not clean the log until `resume` has been called as often as `pause`. Aborts a
+        cleaning in progress."""
         self._paused[partition] = self._paused.get(partition, 0) + 1
         self.abort(partition)
 
     def resume(self, partition: TopicPartition) -> None:
-        left = self._paused.get(partition, 0) - 1
-        if left > 0:
-            self._paused[partition] = left
-        else:
-            self._paused.pop(partition, None)
+        count = self._paused.pop(partition, 0) - 1
+        if count > 0:
+            self._paused[partition] = count
 
     def abort(self, partition: TopicPartition) -> None:
         if self.current is not None and self.is_cleaning(partition):
             self.current.abort()
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition was deleted."""
+        """Remove the state of a deleted partition."""
         self.abort(partition)
         self.clean_offsets.pop(partition, None)
         self.uncleanable.pop(partition, None)
         self._paused.pop(partition, None)
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """The log was truncated to `offset`: records from there on will be dirty."""
+        """Mark the offsets from `offset` on as dirty, after the log was truncated there."""
         if self.clean_offsets.get(partition, 0) > offset:
             self.clean_offsets[partition] = offset
 
@@ -151,9 +146,8 @@ class CleanerManager:
 
     def pick(self) -> LogToClean | None:
         """The log with the highest dirty ratio that is due."""
-        now = self.last_run_ms = self._clock.now_ms()
+        now = self._clock.now_ms()
         best: LogToClean | None = None
-        self.max_dirty_ratio = 0.0
         for log in self._logs():
             partition = log.topic_partition
             if not log.config.compact or len(log.segments) < 2:
@@ -165,7 +159,6 @@ class CleanerManager:
             except Exception as error:
                 self.give_up(partition, error)
                 continue
-            self.max_dirty_ratio = max(self.max_dirty_ratio, candidate.ratio)
             if candidate.due and (best is None or candidate.ratio > best.ratio):
                 best = candidate
         return best
@@ -176,8 +169,8 @@ class CleanerManager:
 
 
 class CleanerJob(Job):
-    """Cleans logs one after another, the dirtiest first, until none is due. After each log it
-    writes the checkpoint of its directory."""
+    """Cleans logs one after another, the dirtiest first, until none is due. After each log, the job
+    writes the cleaner checkpoint of the log's directory."""
 
     name = "cleaner"
 
@@ -191,7 +184,6 @@ class CleanerJob(Job):
     ) -> None:
         self.period_ms = settings.backoff_ms
         self.settings = settings
-        self.cleaned_logs = 0
         self._manager = manager
         self._clock = clock
         self._fail_dir = fail_dir
@@ -218,15 +210,9 @@ class CleanerJob(Job):
             candidate = manager.pick()
             if candidate is None:
                 return False
-            pace = Pace(self.settings.io_max_bytes_per_second)
             self._log_dir = self._dir_of(candidate.log)
             cleaning = manager.current = LogCleaning(
-                candidate.log,
-                candidate.first_dirty_offset,
-                candidate.upper_bound,
-                self.settings,
-                self._clock,
-                pace,
+                candidate.log, candidate.first_dirty_offset, candidate.upper_bound, self.settings, self._clock
             )
         try:
             cleaning.prepare()
@@ -277,7 +263,6 @@ class CleanerJob(Job):
         manager.clean_offsets[log.topic_partition] = result.end_offset
         if self._log_dir is not None:
             self._checkpoint = (self._log_dir, manager.offsets_in(self._log_dir), log.dir)
-        self.cleaned_logs += 1
         stats = result.stats
         logger.info(
             "cleaned %s up to offset %d: %d of %d records and %d of %d bytes remain",
@@ -290,8 +275,8 @@ class CleanerJob(Job):
         )
 
     def _failed(self, cleaning: LogCleaning, error: BaseException) -> bool:
-        """A cleaning failed: it was aborted, the disk is full or broken, or the log cannot be
-        cleaned. True if the next log may be cleaned at once."""
+        """End a cleaning that was aborted, met a full or broken disk, or cannot clean its log.
+        Returns whether the next log may be cleaned at once."""
         partition = cleaning.log.topic_partition
         cleaning.fail()
         self._manager.current = None

@@ -1,13 +1,13 @@
-"""Compaction of one batch: which records are retained, and how the batch is rewritten.
+"""Compaction of one batch: selects the records to retain, and rewrites the batch.
 
-Offsets never change: a batch keeps its base offset, its last offset and its producer fields, and
-retained records are copied byte for byte, because their deltas stay valid. The exception is a batch
-that gets a delete horizon: it replaces the base timestamp (attribute bit 6), so the timestamp
+A rewritten batch has the same base offset, last offset and producer fields, so the deltas of the
+retained records stay valid, and the records are copied byte for byte. The exception is a batch that
+gets a delete horizon. The horizon replaces the base timestamp (attribute bit 6), so the timestamp
 deltas are recomputed.
 
-A batch without retained records is removed, unless it is the last batch of an active producer (a
-retry is compared with its sequence number) or the last of the cleaned range: then its header is
-retained without records.
+A batch without retained records is removed, with two exceptions: the last batch of an active
+producer (a retry is compared with its sequence number) and the last batch of the cleaned range. The
+headers of these batches are retained without records.
 """
 
 from __future__ import annotations
@@ -48,24 +48,23 @@ from kavka.storage.transaction_index import AbortedTxn
 
 _PLACE = Struct(">qi")
 _LENGTHS = Struct(">ii")
+# Records are parsed in slices of this size, with a call of `pause_if_due` after each.
 SLICE = 256
-"""The number of records between two calls of `pause_if_due`. Only that many are parsed at a
-time."""
 
 
 def unpacked_limit(batch: Batch) -> int:
-    """The maximum decompressed size of a batch. The cleaner holds it in memory, and a batch of a
-    few kilobytes can decompress to gigabytes. It is twice the limit of Produce, because a rewritten
+    """The maximum decompressed size of a batch, which the cleaner needs in memory: a batch of a few
+    kilobytes can decompress to gigabytes. The limit is twice that of Produce, because a rewritten
     batch may grow.
 
     A log with a larger batch is uncleanable, like a log with a corrupt batch. Such a batch must not
-    be copied unread: the tombstone of a key in it would be removed later, and the older value in
-    the batch would become the last one of its key again."""
+    be copied unread. It may have an older value of a key whose tombstone is removed later, and then
+    that value would be the last one of its key again."""
     return 2 * limits.unpacked_limit(batch.size)
 
 
 class LastRecord(NamedTuple):
-    """The last offset of an active producer, -1 if it has only written a marker."""
+    """The last offset of an active producer (-1 if it has only written a marker) and its epoch."""
 
     offset: int
     epoch: int
@@ -85,8 +84,6 @@ class CleanerStats:
     bytes_read: int = 0
     records_written: int = 0
     bytes_written: int = 0
-    map_records: int = 0
-    map_bytes: int = 0
     keyless: int = 0
 
 
@@ -94,19 +91,21 @@ class CleanerStats:
 
 
 def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
-    """The records of a decompressed magic 2 body, SLICE at a time. Raises CORRUPT_MESSAGE, at the
-    latest in place of the last list, if they do not fill the body exactly."""
-    part: list[Entry] = []
-    add = part.append
+    """Yield the records of a decompressed magic 2 body in lists of SLICE records. Raises
+    CORRUPT_MESSAGE, at the latest instead of the last list, if they do not fill the body exactly.
+
+    It is one long function, because calls per record would be slow."""
+    records: list[Entry] = []
+    add = records.append
     new = tuple.__new__
     pos = 0
     size = len(body)
     try:
         for _ in range(count):
-            if len(part) == SLICE:
-                yield part
-                part = []
-                add = part.append
+            if len(records) == SLICE:
+                yield records
+                records = []
+                add = records.append
             # Varints of one byte, and lengths and deltas of two bytes, are decoded inline.
             start = pos
             n = body[pos]
@@ -147,15 +146,15 @@ def entries(body: bytes, count: int) -> Iterator[list[Entry]]:
             # A null value has length -1, which is 1 in zigzag encoding.
             tombstone = body[pos] == 1
             if not pos < end <= size:
-                raise corrupt(f"a record at byte {start} does not end where it says")
+                raise corrupt(f"the length of the record at byte {start} is wrong")
             add(new(Entry, (delta, key, tombstone)))
             pos = end
     except IndexError:
         raise corrupt(f"the body ends before the last of {count} records") from None
     if pos != size:
         raise corrupt(f"{size - pos} bytes follow the last record")
-    if part:
-        yield part
+    if records:
+        yield records
 
 
 def body_of(batch: Batch) -> bytes:
@@ -178,30 +177,31 @@ def marker_type(batch: Batch) -> int | None:
 
 
 class CleanedTransactions:
-    """The transactions in the batches of a cleaning, which come in order: whose data was aborted,
-    and which markers still have data before them. `write` gets the aborted transactions that the
-    transaction index of the new segment needs."""
+    """The transactions in the batches of a cleaning. The batches must come in order. It determines
+    which batches belong to aborted transactions, and which markers still have data before them.
+    `write` is called with the aborted transactions that the transaction index of the new segment
+    needs. Only the worker thread of the cleaning may call the methods."""
 
-    __slots__ = ("_aborted", "_committed", "_waiting", "write")
+    __slots__ = ("_aborted", "_committed", "_pending", "write")
 
     def __init__(self, write: Callable[[AbortedTxn], None] | None = None) -> None:
         self.write = write
-        self._waiting: list[tuple[int, AbortedTxn]] = []
+        self._pending: list[tuple[int, AbortedTxn]] = []
         self._aborted: dict[int, tuple[AbortedTxn, bool]] = {}
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTxn]) -> None:
         for txn in transactions:
-            heapq.heappush(self._waiting, (txn.first_offset, txn))
+            heapq.heappush(self._pending, (txn.first_offset, txn))
 
     def _advance(self, offset: int) -> None:
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= offset:
-            txn = heapq.heappop(waiting)[1]
+        pending = self._pending
+        while pending and pending[0][0] <= offset:
+            txn = heapq.heappop(pending)[1]
             self._aborted.setdefault(txn.producer_id, (txn, False))
 
     def is_aborted(self, batch: Batch) -> bool:
-        """For a data batch: whether its transaction was aborted."""
+        """Whether the transaction of a data batch was aborted."""
         self._advance(batch.last_offset)
         if not batch.attributes & TRANSACTIONAL_MASK or batch.magic < 2:
             return False
@@ -213,8 +213,8 @@ class CleanedTransactions:
         return True
 
     def is_spent(self, batch: Batch) -> bool:
-        """For a control batch: whether the cleaned range has no data of its transaction, so that
-        the marker may be removed after the delete horizon."""
+        """Whether the cleaned range has no data of the transaction that a control batch ends. If
+        so, the marker may be removed after the delete horizon."""
         self._advance(batch.last_offset)
         kind = marker_type(batch)
         if kind is None:
@@ -238,7 +238,7 @@ class CleanedTransactions:
 
 
 def no_pause() -> None:
-    """For callers that need not yield to the event loop."""
+    """The `pause_if_due` of callers that need not yield to the event loop."""
 
 
 def index_batch(
@@ -246,19 +246,14 @@ def index_batch(
     start_offset: int,
     offset_map: OffsetMap,
     transactions: CleanedTransactions,
-    stats: CleanerStats,
     pause_if_due: Callable[[], None] = no_pause,
 ) -> bool:
-    """First pass: add the keys of one batch to the map. False if the map is full and does not
-    cover the batch."""
+    """First pass: add the keys of one batch to the map. Returns False if the map is full and does
+    not cover the batch."""
     if batch.magic >= 2 and batch.attributes & CONTROL_MASK:
         transactions.is_spent(batch)
-        stats.map_records += 1
-    elif batch.magic >= 2 and transactions.is_aborted(batch):
-        stats.map_records += batch.count or 0
-    else:
+    elif batch.magic < 2 or not transactions.is_aborted(batch):
         for pairs in _keys(batch):
-            stats.map_records += len(pairs)
             keyed = [(key, offset) for key, offset in pairs if key is not None and offset >= start_offset]
             if not offset_map.put_all(keyed):
                 return False
@@ -269,21 +264,21 @@ def index_batch(
 
 
 def _keys(batch: Batch) -> Iterator[list[tuple[bytes | None, int]]]:
-    """(key, offset) of all records, SLICE at a time."""
+    """Yield (key, offset) of all records, in lists of SLICE records."""
     if batch.magic < 2:
         records = batch_records(batch, max_decompressed=unpacked_limit(batch))
         while pairs := [(record.key, record.offset) for record in islice(records, SLICE)]:
             yield pairs
     elif batch.count:
         base = batch.base_offset
-        for part in entries(body_of(batch), batch.count):
-            yield [(key, base + delta) for delta, key, _ in part]
+        for fields in entries(body_of(batch), batch.count):
+            yield [(key, base + delta) for delta, key, _ in fields]
 
 
 @dataclass(slots=True)
 class BatchFilter:
-    """Second pass: the retained part of each batch. Each source segment has its own filter, because
-    its age decides on tombstones of the old formats."""
+    """Second pass: retains a part of each batch. Each source segment has its own filter, because
+    tombstones of magic 0 and 1 are removed by the age of their segment."""
 
     offset_map: OffsetMap
     transactions: CleanedTransactions
@@ -296,7 +291,7 @@ class BatchFilter:
     pause_if_due: Callable[[], None] = no_pause
 
     def clean(self, batch: Batch) -> Buffer | None:
-        """The replacement of the batch: the batch itself, a rewritten one, or None."""
+        """The unchanged bytes of the batch, a rewritten batch, or None if it is removed."""
         self.stats.bytes_read += batch.size
         result = self._clean_legacy(batch) if batch.magic < 2 else self._clean(batch)
         if result is not None:
@@ -315,7 +310,7 @@ class BatchFilter:
         else:
             drop_all = self.transactions.is_aborted(batch)
         if drop_all or not count:
-            return self._empty(batch) if self._must_stay(batch) else None
+            return self._empty(batch) if self._must_retain(batch) else None
         if is_control:
             self.stats.records_written += count
             if spent and horizon is None:
@@ -331,7 +326,7 @@ class BatchFilter:
         flags, has_tombstone = self._decide(batch, body, horizon is None or self.now_ms < horizon)
         retained = flags.count(1)
         if not retained:
-            return self._empty(batch) if self._must_stay(batch) else None
+            return self._empty(batch) if self._must_retain(batch) else None
         self.stats.records_written += retained
         new_horizon = None
         if horizon is None and has_tombstone:
@@ -341,7 +336,7 @@ class BatchFilter:
         return rebuild(batch, body, flags, new_horizon, self.pause_if_due)
 
     def _decide(self, batch: Batch, body: bytes, keep_tombstones: bool) -> tuple[bytearray, bool]:
-        """A flag per record, 1 if it is retained, and whether a tombstone covered by the map is
+        """One flag per record, 1 if it is retained, and whether a tombstone that the map covers is
         retained."""
         base = batch.base_offset
         latest = self.offset_map.latest_offset - base
@@ -349,8 +344,8 @@ class BatchFilter:
         flags = bytearray()
         flag = flags.append
         has_tombstone = False
-        for part in entries(body, batch.count or 0):
-            for delta, key, tombstone in part:
+        for records in entries(body, batch.count or 0):
+            for delta, key, tombstone in records:
                 if delta > latest:
                     flag(1)
                 elif key is None:
@@ -364,7 +359,7 @@ class BatchFilter:
             self.pause_if_due()
         return flags, has_tombstone
 
-    def _must_stay(self, batch: Batch) -> bool:
+    def _must_retain(self, batch: Batch) -> bool:
         """Whether the header of the batch is retained even without records."""
         if batch.last_offset + 1 == self.upper_bound:
             return True
@@ -434,16 +429,16 @@ def rebuild(
         if not flag:
             continue
         # The attributes of the record, one byte, precede the timestamp delta.
-        delta, after = decode_varint(body, pos + 1, 10)
+        delta, delta_end = decode_varint(body, pos + 1, 10)
         delta += shift
         if max_delta is None or delta > max_delta:
             max_delta = delta
         if shift:
             timestamp = encode_varint(delta)
-            out += encode_varint(1 + len(timestamp) + end - after)
+            out += encode_varint(1 + len(timestamp) + end - delta_end)
             out += view[pos : pos + 1]
             out += timestamp
-            out += view[after:end]
+            out += view[delta_end:end]
         else:
             out += view[start:end]
     max_timestamp = batch.max_timestamp
@@ -482,8 +477,8 @@ def _header(
 def rebuild_legacy(wrapper: Batch, flags: bytearray, last_offset: int) -> bytes:
     """A compressed message of magic 0 or 1 with the inner messages whose flag is set.
 
-    The inner messages are not changed: in magic 1 their offsets are relative to that of the
-    wrapper, which is the offset of the last inner message.
+    The inner messages are not changed: in magic 1 their offsets are relative to the offset of the
+    wrapper, which is that of the last inner message.
     """
     _, packed = legacy_key_value(wrapper.buf, wrapper)
     if packed is None:

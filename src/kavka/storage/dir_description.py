@@ -1,4 +1,4 @@
-"""Data directories as DescribeLogDirs reports them."""
+"""The description of data directories for DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class DirInfo:
-    """Sizes are -1 if they are unknown."""
+    """`total_bytes` and `usable_bytes` are -1 if they are unknown."""
 
     path: str
     online: bool
@@ -32,7 +32,8 @@ class DirInfo:
 def describe_dir(
     log_dir: LogDir, replicas: list[ReplicaInfo], on_failure: Callable[[LogDir, OSError, str], None]
 ) -> DirInfo:
-    """`on_failure` is called with an error of the disk, and may take the directory offline."""
+    """Describe a directory. `on_failure` is called with an error of the disk, and may take the
+    directory offline."""
     total = usable = -1
     if log_dir.online:
         try:

@@ -1,4 +1,4 @@
-"""Which data directories of a broker can be used."""
+"""The health of a broker's data directories."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class DirHealth:
     """The state of the data directories, and the partitions that cannot be used because of it.
 
     A directory that fails with an I/O error is offline until the next start, and so are its
-    partitions. A full disk is not a failure: only the request that meets it gets an error. A
-    partition whose folder cannot be opened is unreadable; its directory stays online.
+    partitions. A full disk is not a failure: it fails only single requests. A partition whose
+    folder cannot be opened is unreadable, but its directory stays online.
 
-    `release(dir)` closes the logs of a directory that failed and returns their partitions. Then
-    `on_failure(dir, partitions)` is called. Only the loop thread may call it, except for `open`,
-    `claim` and `mark`, which run while the broker starts.
+    After a failure, `release(dir)` closes the logs of the directory and returns their partitions,
+    then `on_failure(dir, partitions)` is called. Only the loop thread may call the methods, except
+    for `open`, `claim` and `mark`, which are called while the broker starts.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class DirHealth:
     # --- start
 
     def open(self) -> None:
-        """Create and lock the directories. Blocks. Raises LogDirError if another broker holds
-        one, or none can be used."""
+        """Create and lock the directories. Blocks. Raises LogDirError if another broker has locked
+        a directory, or if no directory can be used."""
         for log_dir in self._dirs:
             try:
                 log_dir.prepare()
@@ -69,7 +69,7 @@ class DirHealth:
         return claim_dirs(self.online_dirs, broker_id, cluster_id)
 
     def mark(self, broker_id: int, cluster_id: str) -> None:
-        """Write `meta.properties` where it is missing."""
+        """Write the `meta.properties` that are missing."""
         for log_dir in self.online_dirs:
             try:
                 mark_dirs([log_dir], broker_id, cluster_id)
@@ -104,8 +104,7 @@ class DirHealth:
         return partition in self._offline or partition in self._unreadable
 
     def check_available(self, partition: TopicPartition, is_new: bool) -> None:
-        """Raises KAFKA_STORAGE_ERROR if the log of the partition may exist but cannot be
-        used."""
+        """Raise KAFKA_STORAGE_ERROR if the log of the partition may exist but cannot be used."""
         if partition in self._unreadable:
             raise storage_error(f"The log of {partition} could not be opened: {self._unreadable[partition][1]}.")
         if partition in self._offline or (not is_new and not self.is_complete):
@@ -120,12 +119,13 @@ class DirHealth:
         self._unreadable[partition] = (path, reason)
 
     def pop_unreadable(self, partition: TopicPartition) -> Path | None:
-        """Forget an unreadable partition, which is deleted. Returns its folder."""
+        """Remove an unreadable partition, which is being deleted. Returns its folder, or None."""
         entry = self._unreadable.pop(partition, None)
         return None if entry is None else entry[0]
 
     def report(self, log_dir: LogDir, error: BaseException | None, action: str) -> None:
-        """An error while a job worked in a directory."""
+        """Handle the error of `action` in a directory: take the directory offline if the error
+        means that it has failed, else log the error."""
         if is_dir_failure(error):
             assert error is not None
             self.fail(log_dir, error)
@@ -133,11 +133,11 @@ class DirHealth:
             logger.warning("%s in %s failed: %s", action, log_dir.path, error)
 
     def report_for_log(self, log: Log, log_dir: LogDir, error: BaseException) -> None:
-        """A directory failure met while working on a log."""
+        """Take the directory of a log offline after an error that means that it has failed."""
         missing = os_error(error)
         if isinstance(missing, FileNotFoundError) and missing.filename is not None:
-            # A worker may miss files of a log whose folder was renamed in the meantime: the disk is
-            # fine.
+            # A worker thread may miss files of a log whose folder was renamed in the meantime. That
+            # is no failure of the disk.
             path = os.fsdecode(missing.filename)
             if path != str(log.dir) and not path.startswith(f"{log.dir}{os.sep}"):
                 return

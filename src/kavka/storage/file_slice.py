@@ -1,7 +1,7 @@
 """The .log file of a segment, and slices of it that are sent without being read.
 
-A FileSlice is the `records` of a Fetch response: the network layer passes it to sendfile, or reads
-it if sendfile cannot be used (TLS). It keeps its LogFile alive, so a segment may be deleted
+A FileSlice is the `records` field of a Fetch response. The network layer passes it to sendfile, or
+reads it if sendfile cannot be used (TLS). It keeps its LogFile alive, so a segment may be deleted
 while a slice of it is being sent.
 """
 
@@ -11,19 +11,19 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 from kavka.common.errors import ErrorCode, KafkaError
 
 _CLOEXEC = os.O_CLOEXEC
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-IOV_MAX = 1024
-"""The maximum number of buffers of one pwritev."""
+IOV_MAX = 1024  # The maximum number of buffers of one pwritev.
 
 
 class FileClosed(KafkaError):
     """An access to a file that this broker has closed, because its segment was deleted or its log
-    closed. The disk is fine."""
+    closed. The disk has not failed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is closed.")
@@ -31,20 +31,20 @@ class FileClosed(KafkaError):
 
 class LogFile:
     """A .log file: its path, its descriptor (opened at its first use), and `size`, the number of
-    its bytes that are complete batches.
+    bytes of complete batches.
 
     Descriptor numbers are reused, so no thread may use a descriptor that another thread can close.
-    Only the thread that owns the log calls `close` and uses `fd` directly. Other threads call
-    `acquire` and `release`, or `read`, which does both. After `close` new users get FileClosed; the
-    last `release` closes the descriptor. Without `close` it is closed with the last reference to
-    this object.
+    Only the thread that owns the log may call `close` and use `fd` directly. Other threads call
+    `acquire` and `release`, or `read`, which calls both. After `close`, `acquire` raises
+    FileClosed, and the last `release` closes the descriptor. Without `close`, the descriptor is
+    closed when this object is freed.
 
     A file is opened by its path, which the loop thread may change, so the loop thread opens files
     before a worker thread reads them.
 
-    Bytes after `size` are never read: zeros of a preallocated file, or the rest of a failed append
-    while the disk refuses to truncate the file. The next append truncates that rest first, because
-    recovery after a crash would accept complete batches in it.
+    Bytes after `size` are never read. They are zeros of a preallocated file, or were left by a
+    failed append whose truncation also failed. The next append truncates the file first, because
+    recovery would accept complete batches after `size`.
     """
 
     __slots__ = ("_closed", "_fd", "_lock", "_orphan", "_torn", "_users", "path", "preallocated", "size")
@@ -72,38 +72,32 @@ class LogFile:
         return file
 
     def append(self, buffers: Sequence[bytes | bytearray | memoryview], total: int) -> None:
-        """Write all buffers (`total` bytes) at the end. OSError leaves the file unchanged."""
+        """Write all buffers (`total` bytes) at the end. An OSError leaves `size` unchanged."""
         if self._torn:
             self.truncate(self.size)
         position = self.size
         try:
             written = os.pwritev(self.fd, buffers[:IOV_MAX], position)
             if written != total:
-                self._append_rest(buffers, written, position)
+                self._append_remaining(buffers, written, position)
         except BaseException:
             with contextlib.suppress(OSError):
                 self.truncate(position)
             raise
         self.size = position + total
 
-    def _append_rest(self, buffers: Sequence[bytes | bytearray | memoryview], written: int, position: int) -> None:
-        """Write the rest after a short write: there were too many buffers, or the disk is full
-        (then the next call fails)."""
-        rest = [memoryview(buffer) for buffer in buffers]
+    def _append_remaining(self, buffers: Sequence[bytes | bytearray | memoryview], written: int, position: int) -> None:
+        """Write the remaining bytes after a short write: there were too many buffers, or the disk
+        is full, in which case the next call fails."""
+        views = [memoryview(buffer) for buffer in buffers]
         position += written
         while True:
-            done = 0
-            for view in rest:
-                if written < len(view):
-                    break
-                written -= len(view)
-                done += 1
-            del rest[:done]
-            if not rest:
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if not views:
                 return
-            if written:
-                rest[0] = rest[0][written:]
-            written = os.pwritev(self.fd, rest[:IOV_MAX], position)
+            views[0] = views[0][written:]
+            written = os.pwritev(self.fd, views[:IOV_MAX], position)
             if not written:
                 raise OSError(errno.EIO, "the disk accepts no more bytes", self.path)
             position += written
@@ -125,8 +119,8 @@ class LogFile:
 
     @property
     def fd(self) -> int:
-        """For the thread that owns the log, within one turn of the loop: the next turn may close
-        the file."""
+        """The descriptor, for the thread that owns the log. It is valid for one turn of the loop:
+        the next turn may close the file."""
         fd = self._fd
         if fd < 0:
             with self._lock:
@@ -148,7 +142,7 @@ class LogFile:
             return fd
 
     def release(self) -> None:
-        """Must be called once for every `acquire`, in any thread."""
+        """End the use that `acquire` began. Any thread may call it, once for every `acquire`."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -165,10 +159,6 @@ class LogFile:
         finally:
             self.release()
 
-    @property
-    def is_open(self) -> bool:
-        return self._fd >= 0
-
     def read(self, position: int, size: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file. Any thread may call it."""
         fd = self.acquire()
@@ -178,8 +168,8 @@ class LogFile:
             self.release()
 
     def read_nowait(self, position: int, size: int) -> bytes:
-        """Like `read`, for the thread that owns the log, but raises BlockingIOError if the bytes
-        are not in the page cache."""
+        """Like `read`, but raises BlockingIOError if the bytes are not in the page cache. Only the
+        thread that owns the log may call it."""
         if not _NOWAIT:
             return _pread_all(self.fd, position, size)
         buffer = bytearray(size)
@@ -200,7 +190,7 @@ class LogFile:
             os.close(fd)
 
     def close(self) -> None:
-        """Admit no new users. The last one closes the descriptor."""
+        """Reject new users. The last `release` closes the descriptor."""
         with self._lock:
             self._closed = True
             fd, self._fd = self._fd, -1
@@ -219,22 +209,20 @@ class LogFile:
         return f"LogFile({self.path!r}, size={self.size})"
 
 
+@dataclass(slots=True, eq=False)
 class FileSlice:
     """`size` bytes of a LogFile from `position` on. Immutable."""
 
-    __slots__ = ("file", "position", "size")
-
-    def __init__(self, file: LogFile, position: int, size: int) -> None:
-        self.file = file
-        self.position = position
-        self.size = size
+    file: LogFile
+    position: int
+    size: int
 
     def __len__(self) -> int:
         return self.size
 
     @property
     def fd(self) -> int:
-        """Only for the loop thread (LogFile)."""
+        """The descriptor, only for the loop thread (`LogFile.fd`)."""
         return self.file.fd
 
     def read(self) -> bytes:
@@ -243,23 +231,16 @@ class FileSlice:
         return self.file.read(self.position, self.size)
 
     def tail(self, n: int) -> FileSlice:
-        """The rest after the first `n` bytes."""
+        """The slice without its first `n` bytes."""
         return FileSlice(self.file, self.position + n, self.size - n)
-
-    def __repr__(self) -> str:
-        return f"FileSlice({self.file.path!r}, {self.position}, {self.size})"
 
 
 def _pread_all(fd: int, position: int, size: int) -> bytes:
     data = os.pread(fd, size, position)
     if len(data) == size or not data:
         return data
-    parts = [data]
-    got = len(data)
-    while got < size:
-        data = os.pread(fd, size - got, position + got)
-        if not data:
-            break
-        parts.append(data)
-        got += len(data)
-    return b"".join(parts)
+    received = bytearray(data)
+    while data and len(received) < size:
+        data = os.pread(fd, size - len(received), position + len(received))
+        received += data
+    return bytes(received)

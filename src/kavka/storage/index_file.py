@@ -105,16 +105,15 @@ class IndexFile:
         finally:
             os.close(fd)
 
-    def _count(self, field: Struct, position: int, value: int) -> int:
-        """The number of entries whose `field`, at byte `position` of the entry, is at most
-        `value`."""
+    def _count(self, field: Struct, value: int) -> int:
+        """The number of entries whose `field` is at most `value`."""
         low, high = 0, self.entries
         if not high:
             return 0
         mapped, size, unpack = self._mapped(), self.ENTRY, field.unpack_from
         while low < high:
             middle = (low + high) >> 1
-            if unpack(mapped, middle * size + position)[0] <= value:
+            if unpack(mapped, middle * size)[0] <= value:
                 low = middle + 1
             else:
                 high = middle

@@ -3,11 +3,11 @@
 The broker's loop schedules jobs; this module does not depend on asyncio. Every `period_ms`, unless
 the same job is running, the loop
 
-1. calls `prepare()` on the loop thread, which collects the work; False if there is none;
-2. calls `run()` in a worker thread: the blocking part (fsync, unlink, copying), which uses no state
-   of a Log;
-3. calls `finish(error)` on the loop thread, with the exception of `run` or None, which applies the
-   results. True requests another round at once.
+1. calls `prepare()` on the loop thread, which collects the work and returns False if there is none;
+2. calls `run()` in a worker thread, which does the blocking part (fsync, unlink, copying) and uses
+   no state of a Log;
+3. calls `finish(error)` on the loop thread with the exception of `run` or None, which applies the
+   results. If it returns True, the next round follows at once.
 """
 
 from __future__ import annotations
@@ -24,29 +24,14 @@ class Job:
     period_ms: int = 60_000
 
     def prepare(self) -> bool:
-        """On the loop thread; must not block."""
+        """Runs on the loop thread and must not block."""
         raise NotImplementedError
 
     def run(self) -> None:
-        """In a worker thread, may block."""
+        """Runs in a worker thread and may block."""
 
     def finish(self, error: BaseException | None) -> bool:
-        """On the loop thread; must not block."""
+        """Runs on the loop thread and must not block."""
         if error is not None:
             logger.error("%s failed: %s", self.name, error, exc_info=error)
         return False
-
-
-def run_now(job: Job) -> int:
-    """Run all rounds of a job in the calling thread. Returns their number."""
-    rounds = 0
-    while job.prepare():
-        error: BaseException | None = None
-        try:
-            job.run()
-        except Exception as failure:
-            error = failure
-        rounds += 1
-        if not job.finish(error):
-            break
-    return rounds

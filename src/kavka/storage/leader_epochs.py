@@ -5,8 +5,8 @@
     0 0               epoch, its first offset
     3 1042
 
-Both columns strictly increase. A follower compares them with those of its leader to find where
-their logs diverge.
+Both columns strictly increase. A follower compares its epochs with those of its leader to find the
+offset at which their logs diverge.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class LeaderEpochs:
     a new epoch, and at a clean shutdown. After a crash before that, recovery finds the epochs in
     the batches past the recovery point.
 
-    Only the thread that owns the log may change it. Any thread may call `write`, with the result of
-    `snapshot`; it waits for fsync, so the loop thread does not.
+    Only the thread that owns the log may change the epochs. Any thread may call `write` with the
+    result of `snapshot`. `write` waits for fsync, so the loop thread does not call it.
     """
 
     __slots__ = ("_saved", "_version", "_writing", "epochs", "latest", "path", "starts")
@@ -52,7 +52,7 @@ class LeaderEpochs:
             self.epochs.append(epoch)
             self.starts.append(start)
         self.latest = self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
-        # Incremented with each change, and the version in the file.
+        # `_version` is incremented with each change; `_saved` is the version in the file.
         self._version = self._saved = 0
         self._writing = Lock()
 
@@ -76,23 +76,23 @@ class LeaderEpochs:
         return list(zip(self.epochs, self.starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """`epoch` begins at `start_offset`. Removes contradicting entries (not smaller in both
-        columns). Returns whether anything changed."""
+        """Record that `epoch` begins at `start_offset`. Removes contradicting entries, which are
+        not smaller in both columns. Returns whether the entries changed."""
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
         if self.epochs and epoch == self.latest and start_offset >= self.starts[-1]:
             return False
-        keep = min(bisect_left(self.epochs, epoch), bisect_left(self.starts, start_offset))
-        del self.epochs[keep:], self.starts[keep:]
+        count = min(bisect_left(self.epochs, epoch), bisect_left(self.starts, start_offset))
+        del self.epochs[count:], self.starts[count:]
         self.epochs.append(epoch)
         self.starts.append(start_offset)
         self._changed()
         return True
 
     def recover_batch(self, epoch: int, base_offset: int, last_offset: int) -> None:
-        """Recovery found this batch; batches come in order. Entries that a crash left in the file
-        and that contradict the batch are removed: those that begin within it, and those that put
-        its offsets in another epoch."""
+        """Record the epoch of a batch that recovery read. Batches must come in order. Entries that
+        a crash left in the file and that contradict the batch are removed: entries that begin
+        within the batch or assign its offsets to another epoch."""
         if epoch < 0 or (self.epoch_for(base_offset) == epoch == self.epoch_for(last_offset)):
             return
         self.truncate_from_end(base_offset + 1)
@@ -106,10 +106,10 @@ class LeaderEpochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self.latest:
             return epoch, log_end_offset
-        after = bisect_right(self.epochs, epoch)
-        if after == len(self.epochs):
+        next_entry = bisect_right(self.epochs, epoch)
+        if next_entry == len(self.epochs):
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
-        return self.epochs[after - 1] if after else epoch, self.starts[after]
+        return self.epochs[next_entry - 1] if next_entry else epoch, self.starts[next_entry]
 
     def epoch_for(self, offset: int) -> int:
         """The epoch of the record at `offset`, or -1."""
@@ -118,14 +118,14 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove epochs that begin at or after `end_offset`."""
-        keep = bisect_left(self.starts, end_offset)
-        if keep < len(self.starts):
-            del self.epochs[keep:], self.starts[keep:]
+        count = bisect_left(self.starts, end_offset)
+        if count < len(self.starts):
+            del self.epochs[count:], self.starts[count:]
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove epochs that end at or before `start_offset`. The epoch that holds it now begins
-        there."""
+        """Remove epochs that end at or before `start_offset`. The epoch of `start_offset` then
+        begins there."""
         n = bisect_right(self.starts, start_offset)
         if n and (n > 1 or self.starts[0] != start_offset):
             del self.epochs[: n - 1], self.starts[: n - 1]
@@ -139,7 +139,7 @@ class LeaderEpochs:
             self._changed()
 
     def restore(self, entries: list[tuple[int, int]]) -> None:
-        """Take back all changes since `entries` had this value."""
+        """Set the entries to an earlier value of `entries`."""
         self.epochs = [epoch for epoch, _ in entries]
         self.starts = [start for _, start in entries]
         self._changed()
@@ -159,8 +159,8 @@ class LeaderEpochs:
         return EpochsSnapshot(self._version, self.entries)
 
     def write(self, snapshot: EpochsSnapshot) -> None:
-        """Write a snapshot to disk, unless a later one is there. Blocks for two fsyncs; any thread
-        may call it."""
+        """Write a snapshot to the file, unless the file has a later one. Blocks for two fsyncs. Any
+        thread may call it."""
         with self._writing:
             if snapshot.version > self._saved:
                 lines = [f"{VERSION}\n{len(snapshot.entries)}\n"]
@@ -174,5 +174,5 @@ class LeaderEpochs:
             self.write(self.snapshot())
 
     def mark_dirty(self) -> None:
-        """The file is malformed: write it even if there is no epoch."""
+        """Make the next `save` write the file, because it is malformed."""
         self._changed()

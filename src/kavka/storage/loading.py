@@ -1,4 +1,4 @@
-"""Opening all logs of all data directories when the broker starts."""
+"""Opens all logs of all data directories when the broker starts, and closes them when it stops."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from kavka.storage.partition_dir import DELETE, FUTURE, LOG, PartitionDir, parse
 
 logger = logging.getLogger(__name__)
 
+# The metadata log of KRaft, in directories that a KRaft broker has used. It is never loaded.
 METADATA_TOPIC = "__cluster_metadata"
-"""The metadata log of KRaft, in directories that a KRaft broker has used. It is never loaded."""
+# Closing a log waits for the disk, and file systems combine concurrent fsyncs.
+_MIN_CLOSE_THREADS = 8
 _SILENTLY_IGNORED = frozenset({"lost+found", "remote-log-index-cache"})
 
 Progress = Callable[[int, int, Sequence[str]], None]
@@ -136,10 +138,10 @@ def open_logs(
     producer_id_expiration_ms: int,
     progress: Progress | None = None,
 ) -> list[LoadedFolder]:
-    """Open all logs, `threads_per_dir` at a time in each directory that needs recovery. Blocks.
+    """Open all logs, with `threads_per_dir` threads for each directory that needs recovery. Blocks.
 
-    After a clean shutdown there is little I/O to wait for, and more threads would only compete. A
-    directory that fails while its logs are opened goes offline.
+    After a clean shutdown one thread per directory opens the logs, because there is little I/O to
+    wait for. A directory that fails while its logs are opened goes offline.
     """
 
     def open_folder(folder: LoadedFolder, contents: DirContents) -> LoadedFolder:
@@ -190,3 +192,18 @@ def open_logs(
         for pool in pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
     return loaded
+
+
+def close_logs(logs: Sequence[Log], threads: int) -> bool:
+    """Close the logs of a directory. Returns False if a log could not be closed cleanly."""
+
+    def close(log: Log) -> bool:
+        try:
+            log.close()
+        except Exception as error:
+            logger.error("%s could not be closed cleanly: %s", log.topic_partition, error)
+            return False
+        return True
+
+    with ThreadPoolExecutor(max(_MIN_CLOSE_THREADS, threads), "close") as pool:
+        return all(list(pool.map(close, logs)))

@@ -1,4 +1,4 @@
-"""The topic configuration that a log needs, parsed."""
+"""The parsed topic configuration of a log."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ class LogConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> LogConfig:
-        """From parsed topic settings by Kafka's names (`segment.bytes`). Missing settings have
-        their default; settings that a log does not use are ignored."""
+        """Create the configuration from parsed topic settings, whose keys are Kafka's names
+        (`segment.bytes`). Missing settings have their default. Settings that a log does not use are
+        ignored."""
         options: dict[str, Any] = {}
         for name in _FIELDS:
             value = values.get(name.replace("_", "."))
@@ -82,7 +83,7 @@ class LogConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """The level for `compression_type`; None if it has no level, or the producer chooses."""
+        """The level for `compression_type`, or None if it has no level or the producer chooses."""
         level: int | None = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -91,8 +92,8 @@ class LogConfig:
         return level
 
     def random_segment_jitter(self) -> int:
-        """A random time by which a new segment rolls earlier than `segment.ms`, so that many
-        partitions do not roll at once."""
+        """A random time (ms) by which a segment rolls earlier than `segment.ms`, so that many
+        partitions do not roll at the same time."""
         if self.segment_jitter_ms == 0:
             return 0
         return random.randrange(max(1, min(self.segment_jitter_ms, self.segment_ms)))

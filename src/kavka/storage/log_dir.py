@@ -11,7 +11,6 @@ Its contents:
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -40,49 +39,26 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 # Errors that take a directory offline. All others concern one request: no space (ENOSPC, EDQUOT,
 # EFBIG), no descriptor or memory (EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR), an invalid name
 # (ENAMETOOLONG), an unsupported call (EOPNOTSUPP), or a programming error (EBADF, EINVAL).
-_BROKEN = frozenset(
-    {
-        # The device has failed, or lost data.
-        errno.EIO,
-        errno.ENXIO,
-        errno.ENODEV,
-        errno.ENOMEDIUM,
-        errno.EMEDIUMTYPE,
-        errno.EREMOTEIO,
-        errno.ENODATA,
-        errno.EILSEQ,
-        errno.ETIMEDOUT,
-        errno.ENOLINK,
-        # The file system is corrupt (EUCLEAN; EBADMSG is a wrong checksum), or read-only after an
-        # error.
-        errno.EUCLEAN,
-        errno.EBADMSG,
-        errno.EROFS,
-        # A network or FUSE file system is unavailable.
-        errno.ESTALE,
-        errno.ENOTCONN,
-        errno.ECONNABORTED,
-        errno.ECONNREFUSED,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-        errno.ESHUTDOWN,
-        # It was unmounted or removed, or this process has lost its permissions.
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.EACCES,
-        errno.EPERM,
-    }
-)
+_BROKEN = frozenset((
+    # The device has failed or lost data.
+    errno.EIO, errno.ENXIO, errno.ENODEV, errno.ENOMEDIUM, errno.EMEDIUMTYPE, errno.EREMOTEIO, errno.ENODATA,
+    errno.EILSEQ, errno.ETIMEDOUT, errno.ENOLINK,
+    # The file system is corrupt (EBADMSG is a wrong checksum), or read-only after an error.
+    errno.EUCLEAN, errno.EBADMSG, errno.EROFS,
+    # A network or FUSE file system is unavailable.
+    errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.ECONNREFUSED, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.ENETDOWN, errno.ENETUNREACH, errno.ESHUTDOWN,
+    # The directory was unmounted or removed, or this process has lost its permissions.
+    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM,
+))  # fmt: skip
 
 
 class LogDirError(Exception):
-    """The reason why a broker cannot start on its data directories, in one line for the user."""
+    """A broker cannot start with its data directories. The message is one line for the user."""
 
 
 def os_error(error: BaseException | None) -> OSError | None:
-    """The OSError that `error` is or was raised from, or None. FileClosed is not a system error."""
+    """`error` or the OSError that caused it; None if there is no OSError, or for FileClosed."""
     while error is not None and not isinstance(error, OSError):
         if isinstance(error, FileClosed):
             return None
@@ -154,8 +130,8 @@ def encode_meta(meta: MetaProperties) -> str:
 
 class LogDir:
     """A data directory: its lock, its health and its checkpoint files. The thread that starts the
-    broker prepares and locks it. Any thread may call `fail`, which keeps the first error; only the
-    log manager may call the rest."""
+    broker prepares and locks it. Any thread may call `fail`, which stores only the first error;
+    only the log manager may call the other methods."""
 
     __slots__ = ("_lock_fd", "cleaner", "failure", "high_watermarks", "path", "recovery_points", "start_offsets")
 
@@ -176,7 +152,7 @@ class LogDir:
         return self.failure is None
 
     def fail(self, error: BaseException) -> bool:
-        """Take the directory offline. False if it already was."""
+        """Take the directory offline. Returns False if it is already offline."""
         if self.failure is not None:
             return False
         self.failure = error
@@ -195,7 +171,7 @@ class LogDir:
     # --- the lock
 
     def lock(self) -> None:
-        """Lock `.lock`. Raises LogDirError if another broker, Apache Kafka included, holds
+        """Lock `.lock`. Raises LogDirError if another broker (including Apache Kafka) has locked
         it."""
         if self._lock_fd >= 0:
             return
@@ -203,27 +179,22 @@ class LogDir:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if hasattr(fcntl, "F_OFD_SETLK"):
-                # Java's FileChannel.tryLock is a record lock on the whole file, independent of
-                # flock.
+                # Java's FileChannel.tryLock sets a record lock on the file, independent of flock.
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         except OSError as error:
             os.close(fd)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES, errno.EAGAIN):
                 raise LogDirError(
-                    f"log directory {self.path} is in use by another broker: its {LOCK_FILE} is held by another process"
+                    f"log directory {self.path} is in use by another broker: another process has locked its {LOCK_FILE}"
                 ) from None
             raise
         self._lock_fd = fd
 
     def unlock(self) -> None:
-        """Closing the file releases the lock. The file stays, as in Kafka."""
+        """Release the lock by closing the file. The file is not removed, as in Kafka."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
-
-    @property
-    def locked(self) -> bool:
-        return self._lock_fd >= 0
 
     # --- meta.properties
 
@@ -254,43 +225,37 @@ class LogDir:
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         atomic_write(self.path / CLEAN_SHUTDOWN_FILE, content.encode())
 
-    def read_clean_shutdown_epoch(self) -> int | None:
-        """The broker epoch in the clean shutdown file, or None."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            return int(json.loads((self.path / CLEAN_SHUTDOWN_FILE).read_bytes())["brokerEpoch"])
-        return None
-
 
 def claim_dirs(dirs: Sequence[LogDir], broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
     """Check that the `meta.properties` of all directories agree with each other and with the
-    configured ids. Returns the broker id and the cluster id, or None if neither has them. Raises
+    configured ids. Returns the broker id and the cluster id; an id is None if it is unknown. Raises
     LogDirError."""
-    known_broker: tuple[int, str] | None = None if broker_id is None else (broker_id, "is configured")
-    known_cluster: tuple[str, str] | None = None if cluster_id is None else (cluster_id, "is this cluster's")
+    expected_broker: tuple[int, str] | None = None if broker_id is None else (broker_id, "is configured")
+    expected_cluster: tuple[str, str] | None = None if cluster_id is None else (cluster_id, "is this cluster's")
     for log_dir in dirs:
         meta = log_dir.read_meta()
         if meta is None:
             continue
         name = str(log_dir.path / META_FILE)
         if meta.broker_id is not None:
-            if known_broker is not None and known_broker[0] != meta.broker_id:
+            if expected_broker is not None and expected_broker[0] != meta.broker_id:
                 raise LogDirError(
-                    f"{name} belongs to broker.id {meta.broker_id}, but {known_broker[0]} {known_broker[1]}; "
+                    f"{name} belongs to broker.id {meta.broker_id}, but {expected_broker[0]} {expected_broker[1]}; "
                     "use the right directory, or remove the file if its data may be taken over"
                 )
-            known_broker = (meta.broker_id, f"is in {name}")
+            expected_broker = (meta.broker_id, f"is in {name}")
         if meta.cluster_id is not None:
-            if known_cluster is not None and known_cluster[0] != meta.cluster_id:
+            if expected_cluster is not None and expected_cluster[0] != meta.cluster_id:
                 raise LogDirError(
-                    f"{name} belongs to cluster.id {meta.cluster_id}, but {known_cluster[0]} {known_cluster[1]}; "
+                    f"{name} belongs to cluster.id {meta.cluster_id}, but {expected_cluster[0]} {expected_cluster[1]}; "
                     "use the right directory or zookeeper.connect, or remove the file if its data may be taken over"
                 )
-            known_cluster = (meta.cluster_id, f"is in {name}")
-    return (known_broker and known_broker[0], known_cluster and known_cluster[0])
+            expected_cluster = (meta.cluster_id, f"is in {name}")
+    return (expected_broker and expected_broker[0], expected_cluster and expected_cluster[0])
 
 
 def mark_dirs(dirs: Sequence[LogDir], broker_id: int, cluster_id: str) -> None:
-    """Write `meta.properties` where it is missing or incomplete. Raises OSError."""
+    """Write the `meta.properties` that are missing or incomplete. Raises OSError."""
     for log_dir in dirs:
         meta = log_dir.read_meta()
         if meta is not None and meta.broker_id == broker_id and meta.cluster_id == cluster_id:

@@ -1,15 +1,16 @@
-"""Flushing: prepared on the loop, run in a worker thread, completed on the loop, while the log
-takes appends.
+"""Flushing. The loop thread prepares and completes a flush, and a worker thread runs it. Appends
+continue in the meantime.
 
-Before the recovery point may pass an offset, these must be on disk: the .log files up to it, the
-leader epochs, and for every finished segment its indexes and the producer snapshot at its end. The
-indexes of the segment that holds the recovery point need not be: recovery rebuilds them.
+Before the recovery point may pass an offset, the .log files up to it, the leader epochs, and the
+indexes and the end producer snapshot of every inactive segment must be on disk. The indexes of the
+segment that contains the recovery point need not be, because recovery rebuilds them.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 
 from kavka.common.clock import Clock
 from kavka.storage.file_slice import LogFile
@@ -20,65 +21,54 @@ from kavka.storage.producer_snapshot import SnapshotFiles
 from kavka.storage.segments import LogSegments
 
 
+@dataclass(slots=True, eq=False)
 class LogFlush:
-    """One flush. Any thread may call `run`, once; afterwards the loop thread calls `complete`, or
-    `cancel` where `run` failed or is not called.
+    """One flush. Any thread may call `run`, once. Then the loop thread calls `complete`, or
+    `cancel` if `run` failed or was not called.
 
-    `offset` is the recovery point that `complete` sets; a truncation in between lowers it. The job
-    holds the files from `prepare_flush` on, so that a truncation, deletion or failure in between
-    does not close them. `run` releases each file after its fsync, `cancel` the remaining ones.
+    `offset` is the recovery point that `complete` sets; a truncation in the meantime lowers it.
+    `files` are acquired in `prepare_flush`, with their descriptors, so that a truncation, deletion
+    or failure in the meantime does not close them. `run` releases each file after its fsync,
+    `cancel` releases the remaining files.
     """
 
-    __slots__ = ("_dir", "_epochs", "_epochs_snapshot", "_files", "_flusher", "_paths", "offset")
-
-    def __init__(
-        self,
-        flusher: LogFlusher,
-        offset: int,
-        files: list[tuple[LogFile, int]],
-        paths: list[str],
-        epochs: LeaderEpochs,
-        epochs_snapshot: EpochsSnapshot | None,
-        dir: str | None,
-    ) -> None:
-        """`files` are acquired, with their descriptors."""
-        self._flusher = flusher
-        self._files = files
-        self._paths = paths
-        self._epochs = epochs
-        self._epochs_snapshot = epochs_snapshot
-        self._dir = dir
-        self.offset = offset
+    flusher: LogFlusher
+    offset: int
+    files: list[tuple[LogFile, int]]
+    paths: list[str]
+    epochs: LeaderEpochs
+    epochs_snapshot: EpochsSnapshot | None
+    dir: str | None
 
     def run(self) -> None:
-        """Raises OSError if the disk fails: written data may be lost, and the log must not be
-        used further."""
-        if self._epochs_snapshot is not None:
-            self._epochs.write(self._epochs_snapshot)
+        """Write the files to disk. Raises OSError if the disk fails: written data may be lost, and
+        the log must not be used any more."""
+        if self.epochs_snapshot is not None:
+            self.epochs.write(self.epochs_snapshot)
         try:
-            while self._files:
-                file, fd = self._files.pop()
+            while self.files:
+                file, fd = self.files.pop()
                 try:
                     os.fdatasync(fd)
                 finally:
                     file.release()
-            for path in self._paths:
+            for path in self.paths:
                 sync_file(path)
-            if self._dir is not None:
-                fsync_dir(self._dir)
+            if self.dir is not None:
+                fsync_dir(self.dir)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                # The kernel has dropped the pages that did not fit: unlike a write, an fsync cannot
-                # be repeated.
+                # The kernel has dropped the pages that it could not write. Unlike a write, an fsync
+                # cannot be repeated.
                 raise OSError(errno.EIO, f"not flushed: {error.strerror}", error.filename) from error
             raise
 
     def complete(self) -> None:
-        self._flusher.end(self, self.offset)
+        self.flusher.end(self, self.offset)
 
     def cancel(self) -> None:
-        _release(self._files)
-        self._flusher.end(self, None, has_unsynced_names=self._dir is not None)
+        _release(self.files)
+        self.flusher.end(self, None, has_unsynced_names=self.dir is not None)
 
 
 def _release(files: list[tuple[LogFile, int]]) -> None:
@@ -89,8 +79,8 @@ def _release(files: list[tuple[LogFile, int]]) -> None:
 class LogFlusher:
     """The recovery point of one log (`flushed_offset`), and the flushes that are in progress.
 
-    Only the thread that owns the log may call it. A crash loses batches past the recovery point at
-    most; recovery checks them.
+    A crash of the machine can only damage batches past the recovery point, which recovery checks.
+    Only the thread that owns the log may call the methods.
     """
 
     __slots__ = ("_clock", "_epochs", "_jobs", "_offsets", "_segments", "_snapshots", "last_flush_ms")
@@ -107,7 +97,7 @@ class LogFlusher:
         self.last_flush_ms = clock.now_ms()
 
     def prepare_flush(self, up_to: int | None = None) -> LogFlush:
-        """On the loop thread: acquire the files to flush for the recovery point `up_to`, by default
+        """Acquire the files that must be flushed before the recovery point is `up_to`, by default
         the end of the log."""
         offsets = self._offsets
         offset = offsets.written_end if up_to is None else min(up_to, offsets.written_end)
@@ -129,8 +119,8 @@ class LogFlusher:
         return job
 
     def _collect_unflushed(self, offset: int, files: list[tuple[LogFile, int]], paths: list[str]) -> None:
-        """Acquire the .log files that hold unflushed batches before `offset`, and list the paths
-        that must be on disk with them."""
+        """Acquire the .log files with unflushed batches before `offset`, and list the paths of the
+        other files that must be flushed with them."""
         flushed, segments = self._offsets.flushed_offset, self._segments
         if offset <= flushed:
             return
@@ -144,7 +134,7 @@ class LogFlusher:
                 paths.append(self._snapshots.path(segments[n + 1].base_offset))
 
     def end(self, job: LogFlush, flushed: int | None, *, has_unsynced_names: bool = False) -> None:
-        """For the job: it has flushed all records before `flushed`, or failed (None)."""
+        """For LogFlush: a flush has written all records before `flushed`, or failed (None)."""
         if job in self._jobs:
             self._jobs.remove(job)
         if flushed is not None:
@@ -154,7 +144,7 @@ class LogFlusher:
             self._segments.has_unsynced_names = True
 
     def flush(self, up_to: int | None = None) -> None:
-        """All steps at once. Blocks."""
+        """Run all steps of a flush. Blocks."""
         job = self.prepare_flush(up_to)
         try:
             job.run()
@@ -164,7 +154,7 @@ class LogFlusher:
         job.complete()
 
     def truncate_to(self, offset: int) -> None:
-        """The log ends at `offset`: neither the recovery point nor a running flush goes past it."""
+        """Limit the recovery point and the flushes in progress to `offset`, the end of the log."""
         self._offsets.flushed_offset = min(self._offsets.flushed_offset, offset)
         for job in self._jobs:
             job.offset = min(job.offset, offset)

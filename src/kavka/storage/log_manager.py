@@ -1,8 +1,8 @@
-"""All logs of a broker: opening, creating, truncating and deleting them, and their periodic jobs.
+"""All logs of a broker: opens, creates, truncates and deletes them, and has their periodic jobs.
 
-The loop thread owns everything here, except for `open_dirs`, `load` and `shutdown`, which block and
-run in the thread that starts or stops the broker while the logs have no other user. The blocking
-part of periodic work is in the `run` of jobs.
+Only the loop thread uses the log manager, except for `open_dirs`, `load` and `shutdown`. These
+block, and run in the thread that starts or stops the broker while the logs have no other user. The
+blocking part of periodic work is in the `run` method of jobs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,25 @@ from kavka.common.clock import Clock, SystemClock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.storage.cleaner_manager import CleanerJob, CleanerManager
-from kavka.storage.closing import close_all
 from kavka.storage.dir_description import DirInfo, ReplicaInfo, describe_dir
 from kavka.storage.dir_health import DirHealth
 from kavka.storage.files import storage_error
 from kavka.storage.jobs import Job
-from kavka.storage.loading import DirContents, LoadedFolder, Progress, check_duplicates, complete_moves, open_logs, scan
+from kavka.storage.loading import (
+    DirContents,
+    LoadedFolder,
+    Progress,
+    check_duplicates,
+    close_logs,
+    complete_moves,
+    open_logs,
+    scan,
+)
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_dir import LogDir, LogDirError, is_dir_failure
 from kavka.storage.log_moves import LogMoves, PartitionMove
-from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, LeaderEpochJob, SweepJob, by_dir
+from kavka.storage.maintenance import CheckpointJob, DeletionJob, FlushJob, LeaderEpochJob, SweepJob
 from kavka.storage.partition_dir import DELETE, FUTURE, MAX_NAME, STRAY, marked_name
 from kavka.storage.placement import LogPlacement, create_folders
 from kavka.storage.settings import StorageSettings
@@ -38,12 +46,12 @@ logger = logging.getLogger(__name__)
 class LogManager:
     """The open logs of a broker, one per partition, and the directory of each.
 
-    It is composed of DirHealth (which directories can be used), LogPlacement (the directory of a
-    new log), LogMoves (moves between directories), the cleaner, and the jobs of maintenance.py.
+    It is composed of DirHealth (the usable directories), LogPlacement (the directory of a new log),
+    LogMoves (moves between directories), the cleaner, and the jobs of maintenance.py.
 
-    `on_dir_failure(dir, partitions)` is called on the loop thread after a directory went offline
-    with these partitions; `on_moved(partition, log)` after the log of a partition was replaced by a
-    copy in another directory.
+    The loop thread calls `on_dir_failure(dir, partitions)` after a directory went offline with
+    these partitions, and `on_moved(partition, log)` after a copy in another directory replaced the
+    log of a partition.
     """
 
     def __init__(
@@ -64,7 +72,7 @@ class LogManager:
         if not self.dirs:
             raise LogDirError("log.dirs names no directory")
         self._logs: dict[TopicPartition, Log] = {}
-        self._homes: dict[TopicPartition, LogDir] = {}
+        self._partition_dirs: dict[TopicPartition, LogDir] = {}
         self.ignored_folders: list[Path] = []
         self._health = DirHealth(self.dirs, self._release_dir, on_dir_failure)
         self._placement = LogPlacement()
@@ -78,30 +86,30 @@ class LogManager:
                 self,
                 "checkpoint-recovery-points",
                 self.settings.flush_offset_checkpoint_interval_ms,
-                lambda d: d.recovery_points,
-                lambda: self._by_dir(lambda log: log.flushed_offset),
+                lambda log_dir: log_dir.recovery_points,
+                lambda: self._offsets_by_dir(lambda log: log.flushed_offset),
             ),
             CheckpointJob(
                 self,
                 "checkpoint-start-offsets",
                 self.settings.flush_start_offset_checkpoint_interval_ms,
-                lambda d: d.start_offsets,
-                lambda: self._by_dir(_advanced_start),
+                lambda log_dir: log_dir.start_offsets,
+                lambda: self._offsets_by_dir(_advanced_start),
             ),
             CheckpointJob(
                 self,
                 "checkpoint-high-watermarks",
                 self.settings.high_watermark_checkpoint_interval_ms,
-                lambda d: d.high_watermarks,
-                lambda: self._by_dir(lambda log: log.high_watermark),
+                lambda log_dir: log_dir.high_watermarks,
+                lambda: self._offsets_by_dir(lambda log: log.high_watermark),
             ),
         ]
 
     # --- start
 
     def open_dirs(self) -> None:
-        """Create and lock the directories. Blocks. Raises LogDirError if another broker holds
-        one, or none can be used."""
+        """Create and lock the directories. Blocks. Raises LogDirError if another broker has locked
+        a directory, or if no directory can be used."""
         self._health.open()
 
     def claim(self, broker_id: int | None, cluster_id: str | None) -> tuple[int | None, str | None]:
@@ -110,12 +118,12 @@ class LogManager:
         return self._health.claim(broker_id, cluster_id)
 
     def mark(self, broker_id: int, cluster_id: str) -> None:
-        """Write `meta.properties` where it is missing."""
+        """Write the `meta.properties` that are missing."""
         self._health.mark(broker_id, cluster_id)
 
     def load(self, progress: Progress | None = None) -> None:
-        """Open all logs. Blocks, for long after a crash. Raises LogDirError if a partition has
-        two logs, or no directory is usable."""
+        """Open all logs. Blocks, for a long time after a crash. Raises LogDirError if a partition
+        has two logs, or if no directory can be used."""
         dirs = self._scan_dirs()
         complete_moves(dirs)
         check_duplicates(dirs)
@@ -169,18 +177,18 @@ class LogManager:
 
     def _resume_move(self, folder: LoadedFolder, future: Log) -> None:
         current = self._logs.get(folder.partition)
-        if current is None or self._homes[folder.partition] is folder.log_dir:
+        if current is None or self._partition_dirs[folder.partition] is folder.log_dir:
             logger.warning("%s is a copy of a log that does not exist: ignoring it", folder.path)
             self.ignored_folders.append(folder.path)
             future.abandon()
         else:
-            source = self._homes[folder.partition]
+            source = self._partition_dirs[folder.partition]
             self._moves.add(PartitionMove(current, future, source, folder.log_dir, folder.unique))
             self.cleaner.pause(folder.partition)
 
     def _adopt(self, log: Log, log_dir: LogDir) -> None:
         self._logs[log.topic_partition] = log
-        self._homes[log.topic_partition] = log_dir
+        self._partition_dirs[log.topic_partition] = log_dir
         self._flush.watch(log)
 
     # --- lookup
@@ -199,20 +207,20 @@ class LogManager:
         return len(self._logs)
 
     def logs(self) -> Iterable[Log]:
-        """The logs of all partitions, without copies that are in progress."""
+        """The logs of all partitions, without the future logs of moves."""
         return self._logs.values()
 
     def all_logs(self) -> Iterator[Log]:
-        """The logs of all partitions, and the copies in progress."""
+        """The logs of all partitions, and the future logs of moves."""
         yield from self._logs.values()
         for move in self._moves.in_progress.values():
             yield move.future
 
     def dir_of(self, log: Log) -> LogDir:
-        """Raises KeyError for a log that was deleted or replaced."""
+        """The directory of a log. Raises KeyError if the log was deleted or replaced."""
         partition = log.topic_partition
         if self._logs.get(partition) is log:
-            return self._homes[partition]
+            return self._partition_dirs[partition]
         move = self._moves.in_progress[partition]
         if move.future is log:
             return move.target
@@ -233,10 +241,12 @@ class LogManager:
     # --- creating and deleting
 
     def place_new(self, partitions: Iterable[tuple[TopicPartition, UUID, bool]]) -> Callable[[], None] | None:
-        """Choose the directories of logs that `get_or_create` is about to create. Returns a
-        function that creates their folders and waits for the disk, for a worker thread. Where it is
-        not called, or fails, `get_or_create` creates the folders. The flag of a partition is its
-        `is_new`."""
+        """Choose the directories of logs that `get_or_create` is about to create. The flag of each
+        partition is its `is_new` (see `get_or_create`).
+
+        Returns a function for a worker thread that creates the folders and waits for the disk, or
+        None if there are none. If it is not called or fails, `get_or_create` creates the folders.
+        """
         counts = self._partition_counts()
         folders: list[tuple[str, UUID]] = []
         for partition, topic_id, is_new in partitions:
@@ -256,21 +266,22 @@ class LogManager:
         *,
         is_new: bool = True,
     ) -> Log:
-        """The log of the partition, created if it does not exist (LogPlacement has its directory).
-        Raises KAFKA_STORAGE_ERROR if it cannot be created, or may be in an offline directory.
+        """The log of the partition, created if it does not exist. LogPlacement chooses its
+        directory. Raises KAFKA_STORAGE_ERROR if the log cannot be created, or may be in an offline
+        directory.
 
-        `is_new` False: the partition had a log on this broker before, so none is created while a
-        directory is offline.
+        If `is_new` is False, this broker had a log of the partition before, so none is created
+        while a directory is offline.
 
-        A log with another topic id belongs to an earlier topic of that name, which was moved
-        elsewhere and deleted while this broker was down. With `is_new` it is renamed to `-stray`,
-        else KAFKA_STORAGE_ERROR is raised.
+        A log with another topic id belongs to an earlier topic of the same name, whose partition
+        was moved to another broker or deleted while this broker was down. If `is_new` is True, its
+        folder is renamed to `-stray`, else KAFKA_STORAGE_ERROR is raised.
         """
         log = self._logs.get(partition)
         # A request of an old version has no topic id (all zeros).
         if log is not None and topic_id is not None and topic_id.int and log.topic_id not in (None, topic_id):
             if not is_new:
-                raise storage_error(f"{log.dir} holds topic {log.topic_id}, not {topic_id}.")
+                raise storage_error(f"{log.dir} belongs to topic {log.topic_id}, not to {topic_id}.")
             self._mark_stray(log, topic_id)
             log = None
         if log is not None:
@@ -278,7 +289,7 @@ class LogManager:
                 log.set_topic_id(topic_id)
             return log
         self._health.check_available(partition, is_new)
-        log_dir = self._placement.take(partition, self._partition_counts())
+        log_dir = self._placement.choose(partition, self._partition_counts())
         if not log_dir.online:
             raise storage_error(f"The log of {partition} may be in a log directory that is offline.")
         log = self._create(partition, log_dir, str(partition), config or self.config_for(partition.topic), topic_id)
@@ -307,7 +318,7 @@ class LogManager:
     def _partition_counts(self) -> dict[LogDir, int]:
         """The number of partitions that each online directory has, or is about to have."""
         targets = [move.target for move in self._moves.in_progress.values()]
-        return self._placement.counts(self.online_dirs, [*self._homes.values(), *targets])
+        return self._placement.counts(self.online_dirs, [*self._partition_dirs.values(), *targets])
 
     def update_config(self, topic: str, config: LogConfig) -> None:
         """Set the configuration of all partitions of a topic."""
@@ -318,7 +329,7 @@ class LogManager:
                     self._flush.watch(log)
 
     def settings_changed(self, settings: StorageSettings) -> None:
-        """Adopt the dynamic settings: the cleaner's rate and memory, the expiration of producers,
+        """Apply the dynamic settings: the cleaner's rate and memory, the expiration of producers,
         and the number of threads at shutdown."""
         self.settings = settings
         self._cleaning.settings = settings.cleaner
@@ -327,7 +338,7 @@ class LogManager:
             log.producer_states.expiration_ms = settings.producer_id_expiration_ms
 
     def delete(self, partition: TopicPartition) -> None:
-        """Remove the log at once and rename its folder; its files are removed after
+        """Remove the log and rename its folder at once. Its files are removed after
         `file.delete.delay.ms`."""
         self._placement.forget(partition)
         log = self._release(partition)
@@ -336,10 +347,10 @@ class LogManager:
             if path is not None:
                 self._deletion.add(path.rename(path.with_name(marked_name(partition, DELETE))), 0)
             return
-        due = self.clock.now_ms() + log.config.file_delete_delay_ms
+        due_ms = self.clock.now_ms() + log.config.file_delete_delay_ms
         self._rename(log, DELETE)
-        # The log stays open until then: responses in flight may still send its files.
-        self._deletion.add(log.dir, due, log)
+        # The log stays open until then, because responses in flight may still send its files.
+        self._deletion.add(log.dir, due_ms, log)
 
     def _mark_stray(self, log: Log, topic_id: UUID) -> None:
         """Rename the folder of a log that belongs to no partition, and leave it to the operator."""
@@ -350,7 +361,7 @@ class LogManager:
         self.ignored_folders.append(log.dir)
 
     def _release(self, partition: TopicPartition) -> Log | None:
-        """Take the log out of the table; `_rename` must follow."""
+        """Remove and return the open log of a partition. `_rename` must follow."""
         self._moves.cancel(partition)
         log = self._logs.pop(partition, None)
         if log is not None:
@@ -361,7 +372,7 @@ class LogManager:
     def _rename(self, log: Log, kind: str) -> None:
         """Rename the folder of a released log to `-delete` or `-stray`."""
         partition = log.topic_partition
-        log_dir = self._homes.pop(partition)
+        log_dir = self._partition_dirs.pop(partition)
         try:
             log.rename_dir(marked_name(partition, kind))
         except OSError as error:
@@ -373,16 +384,17 @@ class LogManager:
     # --- truncation
 
     def truncate_to(self, partition: TopicPartition, offset: int) -> None:
-        """Truncate a log, its copy, and the offsets in the cleaner and the checkpoints."""
+        """Truncate a log and its future log, and lower the offsets of the cleaner and the
+        checkpoints."""
         log = self._logs[partition]
         self.cleaner.abort(partition)
         try:
             log.truncate_to(offset)
         finally:
-            # Also after an error of a full disk: the log is truncated.
+            # The log is truncated even if a full disk caused an error.
             self.cleaner.truncated(partition, offset)
             self._moves.truncate(partition, offset)
-            self.lower_checkpoints(self._homes[partition], partition, log.end_offset)
+            self.lower_checkpoints(self._partition_dirs[partition], partition, log.end_offset)
 
     def truncate_fully_and_start_at(self, partition: TopicPartition, offset: int) -> None:
         log = self._logs[partition]
@@ -390,23 +402,23 @@ class LogManager:
         log.truncate_fully_and_start_at(offset)
         self.cleaner.clean_offsets.pop(partition, None)
         self._moves.truncate(partition, None)
-        self.lower_checkpoints(self._homes[partition], partition, offset)
+        self.lower_checkpoints(self._partition_dirs[partition], partition, offset)
 
     def lower_checkpoints(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
-        """On the loop thread: the log ends at `offset` now, so no checkpoint may have a larger
-        offset. Raises OSError."""
+        """Lower the offset of a partition in all checkpoints to at most `offset`, the end of its
+        log. Raises OSError."""
         for checkpoint in self._checkpoints:
             checkpoint.lower(log_dir, partition, offset)
 
     # --- moves between directories
 
     def move(self, partition: TopicPartition, path: str | os.PathLike[str]) -> None:
-        """Start to move a partition to the directory `path`. For a partition without a log, keep
-        the directory for its creation.
+        """Start to move a partition to the directory `path`. If the partition has no log yet, its
+        log will be created there.
 
-        Raises INVALID_TOPIC_EXCEPTION, as Kafka, if the topic name is too long for the folder of
-        the copy; LOG_DIR_NOT_FOUND for a path that is not in log.dirs; KAFKA_STORAGE_ERROR for a
-        directory that is offline.
+        Raises INVALID_TOPIC_EXCEPTION, as Kafka does, if the topic name is too long for the name of
+        the future folder, LOG_DIR_NOT_FOUND if `path` is not in log.dirs, and KAFKA_STORAGE_ERROR
+        if the directory or the log is offline.
         """
         name = marked_name(partition, FUTURE)
         if len(name) > MAX_NAME:
@@ -421,15 +433,15 @@ class LogManager:
         current = self._logs.get(partition)
         if current is None:
             self._placement.request(partition, target)
-        elif self._moves.is_needed(partition, self._homes[partition], target):
+        elif self._moves.is_needed(partition, self._partition_dirs[partition], target):
             future = self._create(partition, target, name, current.config)
             unique = name.rpartition(".")[2].removesuffix(f"-{FUTURE}")
-            self._moves.add(PartitionMove(current, future, self._homes[partition], target, unique))
+            self._moves.add(PartitionMove(current, future, self._partition_dirs[partition], target, unique))
             self.cleaner.pause(partition)
 
     def future(self, partition: TopicPartition) -> Log | None:
-        """The copy of a log that is being moved to another directory."""
-        move = self._moves.get(partition)
+        """The future log of a partition that is being moved to another directory, or None."""
+        move = self._moves.in_progress.get(partition)
         return None if move is None or move.dropped else move.future
 
     def remove_copy(self, move: PartitionMove) -> None:
@@ -441,20 +453,21 @@ class LogManager:
             move.future.abandon()
 
     def _on_swapped(self, move: PartitionMove) -> None:
-        partition, old, new = move.partition, move.current, move.future
+        partition, replaced_log = move.partition, move.current
         self.cleaner.resume(partition)
-        self._flush.unwatch(old)
-        self._adopt(new, move.target)
-        self._deletion.add(old.dir, self.clock.now_ms() + old.config.file_delete_delay_ms, old)
+        self._flush.unwatch(replaced_log)
+        self._adopt(move.future, move.target)
+        due_ms = self.clock.now_ms() + replaced_log.config.file_delete_delay_ms
+        self._deletion.add(replaced_log.dir, due_ms, replaced_log)
         logger.info("moved %s from %s to %s", partition, move.source.path, move.target.path)
         if self.on_moved is not None:
-            self.on_moved(partition, new)
+            self.on_moved(partition, move.future)
 
     # --- failure
 
     def report_failure(self, log: Log, error: BaseException | None) -> bool:
-        """On the loop thread, after an error with a log: take its directory offline if the error
-        means that it is broken. False for other errors."""
+        """After an error in a log, take its directory offline if the error means that it has
+        failed. Returns False for other errors. On the loop thread."""
         if not is_dir_failure(error):
             return False
         assert error is not None
@@ -466,17 +479,17 @@ class LogManager:
         return True
 
     def report_dir_failure(self, log_dir: LogDir, error: BaseException | None, action: str) -> None:
-        """On the loop thread, after `action` failed in a directory."""
+        """Handle the error of `action` in a directory. On the loop thread."""
         self._health.report(log_dir, error, action)
 
     def _release_dir(self, log_dir: LogDir) -> list[TopicPartition]:
         """For DirHealth: close all logs of a failed directory. Returns their partitions."""
-        partitions = [partition for partition, home in self._homes.items() if home is log_dir]
+        partitions = [partition for partition, other in self._partition_dirs.items() if other is log_dir]
         self._moves.cancel_dir(log_dir)
         for partition in partitions:
             self.cleaner.abort(partition)
             log = self._logs.pop(partition)
-            del self._homes[partition]
+            del self._partition_dirs[partition]
             self._flush.unwatch(log)
             log.abandon()
         self._placement.drop_dir(log_dir)
@@ -510,16 +523,22 @@ class LogManager:
         if not self.cleaner.is_cleaning(log.topic_partition):
             log.delete_old_segments(self.clock.now_ms())
 
-    def _by_dir(self, offset: Callable[[Log], int | None]) -> dict[LogDir, dict[TopicPartition, int]]:
-        pairs = [(log, self.dir_of(log)) for log in self.all_logs()]
-        return by_dir(((log, home) for log, home in pairs if home.online), self.online_dirs, offset)
+    def _offsets_by_dir(self, offset_of: Callable[[Log], int | None]) -> dict[LogDir, dict[TopicPartition, int]]:
+        """The contents of a checkpoint file of each online directory. Logs for which `offset_of`
+        returns None are omitted."""
+        offsets: dict[LogDir, dict[TopicPartition, int]] = {log_dir: {} for log_dir in self.online_dirs}
+        for log in self.all_logs():
+            log_dir, offset = self.dir_of(log), offset_of(log)
+            if log_dir.online and offset is not None:
+                offsets[log_dir][log.topic_partition] = offset
+        return offsets
 
     def describe(self) -> list[DirInfo]:
         """The directories and their partitions, for DescribeLogDirs."""
         replicas: dict[LogDir, list[ReplicaInfo]] = {log_dir: [] for log_dir in self.dirs}
         for partition, log in self._logs.items():
             lag = max(0, log.high_watermark - log.end_offset)
-            replicas[self._homes[partition]].append(ReplicaInfo(partition, log.size, lag, False))
+            replicas[self._partition_dirs[partition]].append(ReplicaInfo(partition, log.size, lag, False))
         for partition, move in self._moves.in_progress.items():
             if not move.dropped:
                 replicas[move.target].append(ReplicaInfo(partition, move.future.size, move.lag, True))
@@ -528,7 +547,8 @@ class LogManager:
     # --- stop
 
     def stop_jobs(self) -> None:
-        """On the loop thread, before `shutdown`: running jobs end soon, and none is started."""
+        """Make running jobs end soon, and start no new ones. On the loop thread, before
+        `shutdown`."""
         self._cleaning.stop()
         self._moves.stop()
 
@@ -536,21 +556,21 @@ class LogManager:
         """Flush and close all logs, write the checkpoints and the clean shutdown files, and unlock
         the directories. Blocks; no job may be running."""
         self.stop_jobs()
-        points = self._by_dir(lambda log: log.end_offset)
-        starts = self._by_dir(_advanced_start)
-        high_watermarks = self._by_dir(lambda log: log.high_watermark)
+        recovery_points = self._offsets_by_dir(lambda log: log.end_offset)
+        start_offsets = self._offsets_by_dir(_advanced_start)
+        high_watermarks = self._offsets_by_dir(lambda log: log.high_watermark)
         logs: dict[LogDir, list[Log]] = {log_dir: [] for log_dir in self.online_dirs}
         for log in self.all_logs():
-            home = self.dir_of(log)
-            if home.online:
-                logs[home].append(log)
+            log_dir = self.dir_of(log)
+            if log_dir.online:
+                logs[log_dir].append(log)
         self._deletion.abandon_logs()
-        for log_dir, in_dir in logs.items():
-            if not close_all(in_dir, self.settings.recovery_threads_per_data_dir):
+        for log_dir, dir_logs in logs.items():
+            if not close_logs(dir_logs, self.settings.recovery_threads_per_data_dir):
                 continue
             try:
-                log_dir.recovery_points.write(points[log_dir])
-                log_dir.start_offsets.write(starts[log_dir])
+                log_dir.recovery_points.write(recovery_points[log_dir])
+                log_dir.start_offsets.write(start_offsets[log_dir])
                 log_dir.high_watermarks.write(high_watermarks[log_dir])
                 log_dir.cleaner.write(self.cleaner.offsets_in(log_dir))
                 log_dir.write_clean_shutdown(broker_epoch)
@@ -558,18 +578,18 @@ class LogManager:
                 logger.error("log directory %s could not be closed cleanly: %s", log_dir.path, error)
         self._health.unlock()
         self._logs.clear()
-        self._homes.clear()
+        self._partition_dirs.clear()
 
     def abandon(self) -> None:
-        """Close all files and write nothing, like a crash: for tests, and after a failed start."""
+        """Close all files and write nothing, like a crash. For tests, and after a failed start."""
         for log in self.all_logs():
             log.abandon()
         self._deletion.abandon_logs()
         self._health.unlock()
         self._logs.clear()
-        self._homes.clear()
+        self._partition_dirs.clear()
 
 
 def _advanced_start(log: Log) -> int | None:
-    """The start offset where it is past the first segment's base offset."""
+    """The start offset, or None if the log starts at the base offset of its first segment."""
     return log.start_offset if log.start_offset > log.segments[0].base_offset else None

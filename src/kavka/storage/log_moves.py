@@ -1,10 +1,11 @@
-"""Moving a log to another data directory while it takes appends (AlterReplicaLogDirs).
+"""Moves a log to another data directory while it is appended to (AlterReplicaLogDirs).
 
-A second log, in a folder `<topic>-<partition>.<unique>-future` of the target directory, copies the
-first one batch by batch, as a follower would, in a worker thread. When it has nearly caught up, the
-loop thread copies the rest and swaps the two: the old folder is renamed to `….<unique>-delete`,
-then the new one to `<topic>-<partition>`. After a crash between the two renames, the next start
-sees the same unique name in both directories and completes the move (loading.py).
+A worker thread copies the current log, batch by batch as a follower would, to a future log in a
+folder `<topic>-<partition>.<unique>-future` of the target directory. When the future log has nearly
+caught up, the loop thread copies the remaining batches and swaps the logs: it renames the current
+folder to `….<unique>-delete`, then the future folder to `<topic>-<partition>`. After a crash
+between the two renames, the next start finds the same unique name in both directories and completes
+the move (loading.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kavka.common.types import TopicPartition
@@ -31,12 +33,11 @@ logger = logging.getLogger(__name__)
 
 ROUND_BYTES = 16 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
-SWAP_BYTES = 2 * 1024 * 1024
-"""The loop thread copies at most this much itself."""
+SWAP_BYTES = 2 * 1024 * 1024  # The maximum that the loop thread copies itself.
 
 
 class SourceFailed(Exception):
-    """The source of the copy cannot be read: its directory has failed, not that of the copy."""
+    """The source of the copy cannot be read. Its directory has failed, not that of the copy."""
 
 
 @contextlib.contextmanager
@@ -47,34 +48,21 @@ def _blaming_source() -> Iterator[None]:
         raise SourceFailed(str(error)) from error
 
 
+@dataclass(slots=True, eq=False)
 class PartitionMove:
-    """The move of one log. The future log belongs to the worker thread while `run` is in progress,
-    else to the loop thread."""
+    """The move of one log from `source` to `target`. The worker thread owns the future log while
+    `run` is in progress, the loop thread otherwise."""
 
-    __slots__ = (
-        "_has_caught_up",
-        "_slice",
-        "_truncate_at",
-        "current",
-        "dropped",
-        "future",
-        "pace",
-        "source",
-        "target",
-        "unique",
-    )
-
-    def __init__(self, current: Log, future: Log, source: LogDir, target: LogDir, unique: str) -> None:
-        self.current = current
-        self.future = future
-        self.source = source
-        self.target = target
-        self.unique = unique
-        self.dropped = False
-        self.pace = Pace()
-        self._slice: FileSlice | None = None
-        self._truncate_at: int | None = None
-        self._has_caught_up = False
+    current: Log
+    future: Log
+    source: LogDir
+    target: LogDir
+    unique: str
+    dropped: bool = False
+    pace: Pace = field(default_factory=Pace)
+    _slice: FileSlice | None = None
+    _truncate_at: int | None = None
+    _has_caught_up: bool = False
 
     @property
     def partition(self) -> TopicPartition:
@@ -85,24 +73,23 @@ class PartitionMove:
         return max(0, self.current.end_offset - self.future.end_offset)
 
     def drop(self) -> None:
-        """On the loop thread: cancel the move. The job removes the copy."""
+        """Cancel the move. The job removes the copy. On the loop thread."""
         self.dropped = True
         self.pace.stop()
 
     def truncate(self, offset: int | None) -> None:
-        """The log was truncated to `offset`, or emptied (None). The next `prepare` truncates the
-        copy."""
+        """Make the next `prepare` truncate the copy, after the log was truncated to `offset` or
+        emptied (None)."""
         bound = -1 if offset is None else offset
         self._truncate_at = bound if self._truncate_at is None else min(bound, self._truncate_at)
 
     def is_outdated(self, error: BaseException) -> bool:
-        """On the loop thread, after `run` failed: whether it failed only because the log was
-        truncated, or its segment deleted, during the copy. The next round copies the current
-        state."""
+        """Whether `run` failed only because the log was truncated or its segment deleted during the
+        copy. The next round then copies the current state. On the loop thread."""
         return isinstance(error, FileClosed) or (self._truncate_at is not None and not is_dir_failure(error))
 
     def prepare(self) -> None:
-        """On the loop thread: select the bytes to copy next."""
+        """Select the bytes to copy next. On the loop thread."""
         current, future = self.current, self.future
         start = current.start_offset
         if self._truncate_at is not None:
@@ -120,21 +107,23 @@ class PartitionMove:
         )
 
     def run(self) -> None:
-        """In the worker thread."""
+        """Copy the selected bytes. In the worker thread."""
         if self._slice is not None:
             copy(self.future, self._slice, self.pace)
         if self._has_caught_up:
-            # The swap then has little left to flush.
+            # This leaves little to flush after the swap.
             self.future.flush()
 
     def can_swap(self) -> bool:
-        """On the loop thread, after `run`: whether the rest is small enough to copy now."""
+        """Whether the loop thread can copy the remaining bytes now. On the loop thread, after
+        `run`."""
         if not self._has_caught_up or self._truncate_at is not None:
             return False
         return self.current.bytes_between(self.future.end_offset, self.current.end_offset) <= SWAP_BYTES
 
     def swap(self) -> None:
-        """On the loop thread: copy the rest, then the future log becomes the log."""
+        """Copy the remaining batches and replace the current log by the future log. On the loop
+        thread."""
         current, future = self.current, self.future
         while future.end_offset < current.end_offset:
             read = current.read(future.end_offset, SWAP_BYTES, limit=current.end_offset, min_one_batch=True)
@@ -162,26 +151,26 @@ class PartitionMove:
 
 
 def copy(future: Log, piece: FileSlice, pace: Pace | None) -> None:
-    """Append the whole batches of a slice, about a megabyte at a time."""
-    position, left = piece.position, piece.size
+    """Append the complete batches of a slice, about a megabyte at a time."""
+    position, remaining = piece.position, piece.size
     chunk = PIECE_BYTES
-    while left > 0:
+    while remaining > 0:
         with _blaming_source():
-            data = piece.file.read(position, min(left, chunk))
+            data = piece.file.read(position, min(remaining, chunk))
         end = 0
         for batch in batches(data):
             if not end and batch.base_offset < future.end_offset and future.end_offset == future.start_offset:
-                # The log starts in the middle of a batch; the copy has all of that batch.
+                # The log starts in the middle of a batch. The copy stores the complete batch.
                 future.truncate_fully_and_start_at(batch.base_offset)
             end = batch.end
         if not end:
-            if chunk >= left:
+            if chunk >= remaining:
                 return
-            chunk = min(left, chunk * 4)
+            chunk = min(remaining, chunk * 4)
             continue
         future.append_as_follower(memoryview(data)[:end])
         position += end
-        left -= end
+        remaining -= end
         chunk = PIECE_BYTES
         if pace is not None:
             pace.pause_if_due()
@@ -190,8 +179,8 @@ def copy(future: Log, piece: FileSlice, pace: Pace | None) -> None:
 class LogMoves(Job):
     """All moves in progress. The job copies a few megabytes of each in turn.
 
-    `in_progress` has one move per partition, cancelled ones included until the next `prepare`. Only
-    the loop thread may call it, except for `run`.
+    `in_progress` has one move per partition, including cancelled moves until the next `prepare`.
+    Only the loop thread may call the methods, except for `run`.
     """
 
     name = "move-logs"
@@ -206,24 +195,21 @@ class LogMoves(Job):
         self._cancelled: list[PartitionMove] = []
 
     def add(self, move: PartitionMove) -> None:
-        """Start a move. A move of the same partition is cancelled."""
-        old = self.in_progress.pop(move.partition, None)
-        if old is not None:
-            old.drop()
-            self._cancelled.append(old)
+        """Start a move. An earlier move of the same partition is cancelled."""
+        previous_move = self.in_progress.pop(move.partition, None)
+        if previous_move is not None:
+            previous_move.drop()
+            self._cancelled.append(previous_move)
         self.in_progress[move.partition] = move
 
-    def is_needed(self, partition: TopicPartition, home: LogDir, target: LogDir) -> bool:
-        """Whether a move to `target` must be started. A move to another directory is cancelled."""
+    def is_needed(self, partition: TopicPartition, source: LogDir, target: LogDir) -> bool:
+        """Whether a move to `target` must be started. Cancels a move to another directory."""
         move = self.in_progress.get(partition)
         if move is not None and not move.dropped:
             if move.target is target:
                 return False
             move.drop()
-        return home is not target
-
-    def get(self, partition: TopicPartition) -> PartitionMove | None:
-        return self.in_progress.get(partition)
+        return source is not target
 
     def cancel(self, partition: TopicPartition) -> None:
         move = self.in_progress.get(partition)
@@ -231,13 +217,13 @@ class LogMoves(Job):
             move.drop()
 
     def cancel_dir(self, log_dir: LogDir) -> None:
-        """The directory failed: cancel all moves from and to it."""
+        """Cancel all moves from and to a failed directory."""
         for move in self.in_progress.values():
             if move.target is log_dir or move.source is log_dir:
                 move.drop()
 
     def truncate(self, partition: TopicPartition, offset: int | None) -> None:
-        """The log was truncated to `offset`, or emptied (None)."""
+        """Truncate the copy, after the log was truncated to `offset` or emptied (None)."""
         move = self.in_progress.get(partition)
         if move is not None:
             move.truncate(offset)
@@ -251,7 +237,8 @@ class LogMoves(Job):
         for partition, move in list(self.in_progress.items()):
             if move.dropped:
                 self._cancelled.append(self.in_progress.pop(partition))
-        # Not earlier: a worker thread may have used the copies until now.
+        # The copies cannot be removed earlier, because a worker thread may have used them until
+        # now.
         while self._cancelled:
             self._manager.remove_copy(self._cancelled.pop())
         if not self.in_progress:

@@ -1,13 +1,14 @@
-"""Reading: the bytes of a file that a fetch gets, and offsets by timestamp."""
+"""Reading: the slice of a file for a fetch, and offsets by timestamp."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
-from kavka.records.batch import batch_at
+from kavka.records.batch import batch_at, corrupt
 from kavka.records.compression import UnpacksToTooMuch
 from kavka.records.limits import MAX_UNPACKED_BYTES, SMALL_BATCH_BYTES, SMALL_UNPACKED_BYTES
 from kavka.records.reader import batch_records
@@ -28,11 +29,11 @@ class TimestampOffset(NamedTuple):
 
 
 class StoredBatch(NamedTuple):
-    """The place of a batch, and which of its records is searched: the first record with at least
-    `timestamp` at offset `start` or later.
+    """A batch in a file in which a record is searched: the first record at offset `start` or later
+    with a timestamp of at least `timestamp`.
 
     It does not depend on its log, so a worker thread may read and decompress it. The bytes are read
-    late, because a request may name thousands of partitions.
+    only then, because a request may name thousands of partitions.
     """
 
     piece: FileSlice
@@ -42,12 +43,12 @@ class StoredBatch(NamedTuple):
     start: int
 
     def first_record(self, max_unpacked: int = MAX_UNPACKED_BYTES) -> TimestampOffset | None:
-        """The matching record, or the start of a batch that is too large to decompress
+        """The matching record, or the start of the batch if it is too large to decompress
         (kavka.records.limits)."""
         data = self.piece.read()
         batch = batch_at(data, 0, len(data))
         if batch is None:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"There is no whole batch before offset {self.last_offset}.")
+            raise corrupt(f"There is no complete batch with last offset {self.last_offset}.")
         try:
             for record in batch_records(batch, max_decompressed=max_unpacked, limited=True):
                 if record.timestamp >= self.timestamp and record.offset >= self.start:
@@ -61,7 +62,8 @@ class StoredBatch(NamedTuple):
         return None
 
     def first_record_if_small(self) -> TimestampOffset | None:
-        """Like `first_record`. UnopenedBatch if it may take more than a few milliseconds."""
+        """Like `first_record`, but raises UnopenedBatch if that may take more than a few
+        milliseconds."""
         if len(self.piece) > SMALL_BATCH_BYTES:
             raise UnopenedBatch(self)
         try:
@@ -71,11 +73,11 @@ class StoredBatch(NamedTuple):
 
 
 class UnopenedBatch(Exception):
-    """The search reached a batch that must not be decompressed on the event loop. Search it in a
-    worker thread (`first_record`), then continue after its last offset."""
+    """The search reached a batch that must not be decompressed on the event loop. The caller
+    searches it in a worker thread (`first_record`), then continues after its last offset."""
 
     def __init__(self, batch: StoredBatch) -> None:
-        super().__init__("a batch has to be opened in a worker thread")
+        super().__init__("a batch must be decompressed in a worker thread")
         self.batch = batch
 
 
@@ -93,32 +95,28 @@ def _first_record(batches: Iterator[StoredBatch], max_opened: int | None) -> Tim
 
 
 class ColdRead(Exception):
-    """The batch headers before an offset are not in the page cache. Warm `slice` in a worker thread
-    and read again."""
+    """The batch headers before an offset are not in the page cache. The caller warms `slice` in a
+    worker thread and reads again."""
 
     def __init__(self, slice: FileSlice) -> None:
         super().__init__("not in the page cache")
         self.slice = slice
 
 
+@dataclass(slots=True, eq=False)
 class LogRead:
-    """The bytes for a fetch: whole batches, except that the last one may be incomplete.
+    """The bytes for a fetch. All batches are complete, except possibly the last one.
 
-    `first_batch_size` is the size of the whole first batch. `recent` says that the position came
-    from memory, so the batch was written lately and is almost certainly in the page cache.
+    `first_batch_size` is the size of the complete first batch. `recent` is True if the position
+    came from memory: the batch was written recently and is almost certainly in the page cache.
     """
 
-    __slots__ = ("_is_partial", "_limit", "_segment", "first_batch_size", "recent", "slice")
-
-    def __init__(
-        self, slice: FileSlice, first_batch_size: int, recent: bool, segment: LogSegment, limit: int, is_partial: bool
-    ) -> None:
-        self.slice = slice
-        self.first_batch_size = first_batch_size
-        self.recent = recent
-        self._segment = segment
-        self._limit = limit
-        self._is_partial = is_partial
+    slice: FileSlice
+    first_batch_size: int
+    recent: bool
+    _segment: LogSegment
+    _limit: int
+    _is_partial: bool
 
     @property
     def position(self) -> int:
@@ -129,26 +127,23 @@ class LogRead:
         return self.slice.size >= self.first_batch_size
 
     def end_offset(self) -> int:
-        """The offset after the last whole batch of the slice. An estimate where the slice is
-        neither recent nor reaches the limit of the read; -1 if there is none."""
+        """The offset after the last complete batch of the slice, or -1 if there is none. It is an
+        estimate if the slice is not recent and ends before the limit of the read."""
         if not self._is_partial:
             return self._limit
         last = self._segment.last_offset_before(self.slice.position + self.slice.size)
         return -1 if last is None else last + 1
 
     def upper_bound(self) -> int:
-        """An offset past all records of the slice, near its end. It bounds the aborted transactions
-        of the response."""
+        """An offset past all records of the slice, near its end. The aborted transactions of the
+        response end there."""
         upper = self._segment.upper_offset(self.slice.position + self.slice.size)
         return self._limit if upper is None or upper > self._limit else upper
 
-    def __repr__(self) -> str:
-        return f"LogRead({self.slice!r})"
-
 
 class LogReader:
-    """Reads of one log. It changes nothing but a cached position. A read sees the batches up to the
-    last `write_staged`. Only the thread that owns the log may call it."""
+    """Reads of one log, which change only a cached position. A read returns batches up to the last
+    `write_staged`. Only the thread that owns the log may call the methods."""
 
     __slots__ = ("_limit_position", "_offsets", "_segments", "_topic_partition")
 
@@ -160,19 +155,19 @@ class LogReader:
         self._limit_position: tuple[LogSegment, int, int] | None = None
 
     def forget_position(self) -> None:
-        """Segments were removed or truncated."""
+        """Drop the cached position, after segments were removed or truncated."""
         self._limit_position = None
 
     def read(
         self, offset: int, max_bytes: int, *, limit: int, min_one_batch: bool, nowait: bool = False
     ) -> LogRead | None:
-        """The batches from the one that holds `offset` (or the next one, where compaction left a
-        gap) up to `max_bytes`, or None if there is no record before `limit`.
+        """At most `max_bytes` of batches, beginning with the batch that contains `offset` (or the
+        next one, if compaction left a gap); None if there is no record from `offset` to `limit`.
 
-        `limit` is the high watermark, the last stable offset or the end of the log. Raises
-        OFFSET_OUT_OF_RANGE outside of [start_offset, end_offset]. With `min_one_batch` the first
-        batch is complete whatever its size. With `nowait`, ColdRead instead of waiting for the
-        disk. It reads only batch headers, and near the end of the log none.
+        `limit` is the high watermark, the last stable offset or the end of the log. With
+        `min_one_batch` the first batch is complete whatever its size. Raises OFFSET_OUT_OF_RANGE if
+        `offset` is not in [start_offset, end_offset]. With `nowait`, raises ColdRead instead of
+        waiting for the disk. Only batch headers are read, and none near the end of the log.
         """
         offsets = self._offsets
         if not offsets.start_offset <= offset <= offsets.end_offset:
@@ -225,8 +220,8 @@ class LogReader:
         )
 
     def _end_position(self, segment: LogSegment, number: int, limit: int, nowait: bool) -> int:
-        """Where the bytes before `limit` end in the segment. `number` counts from the end: -1 is
-        the active segment."""
+        """The position in the segment at which the batches before `limit` end. `number` counts
+        segments from the end: -1 is the active segment."""
         if limit >= (self._offsets.written_end if number == -1 else self._segments[number + 1].base_offset):
             return segment.file.size
         cached = self._limit_position
@@ -238,7 +233,7 @@ class LogReader:
         return end
 
     def bytes_between(self, from_offset: int, to_offset: int) -> int:
-        """An estimate of the bytes between two offsets that reads no .log file."""
+        """Estimate the number of bytes between two offsets, without reading a .log file."""
         written_end = self._offsets.written_end
         to_offset = min(to_offset, written_end)
         if from_offset >= to_offset:
@@ -273,11 +268,10 @@ class LogReader:
     def offset_for_timestamp(
         self, timestamp: int, *, after: int = -1, max_opened: int | None = None
     ) -> TimestampOffset | None:
-        """The first record whose timestamp is `timestamp` or later, in batches that end past offset
-        `after`.
+        """The first record past offset `after` whose timestamp is `timestamp` or later.
 
-        It decompresses the batch that holds the record, and rarely others. With `max_opened`, for
-        the event loop, it raises UnopenedBatch at a large batch and after that many batches.
+        It decompresses the batch that contains the record, and rarely others. With `max_opened`,
+        for the event loop, it raises UnopenedBatch at a large batch and after that many batches.
         """
         return _first_record(
             (
@@ -300,7 +294,7 @@ class LogReader:
         return _first_record(batches, max_opened)
 
     def _batches_at(self, segment: LogSegment, from_offset: int, timestamp: int, after: int) -> Iterator[StoredBatch]:
-        """The batches that have a record of `timestamp` or later according to their headers."""
+        """The batches that, by their headers, have a record of `timestamp` or later."""
         start = max(self._offsets.start_offset, after + 1)
         _, position = segment.offset_index.lookup(max(from_offset, start))
         for at, header in segment.batches(position):

@@ -1,8 +1,8 @@
 """The periodic jobs of the log manager: retention, expiration of producers, flushing, checkpoints,
 and removal of files.
 
-jobs.py says which method runs in which thread. Work on all logs is done in slices of a few
-milliseconds, so that it does not block the loop, however many partitions there are.
+jobs.py defines which method runs in which thread. Jobs over all logs work in slices of a few
+milliseconds, so that they do not block the loop, however many partitions there are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,32 +39,32 @@ DELETION_PERIOD_MS = 1_000
 class SweepJob(Job):
     """Calls a quick function for every log, on the loop thread, a few milliseconds at a time."""
 
-    def __init__(self, manager: LogManager, name: str, period_ms: int, each: Callable[[Log], object]) -> None:
+    def __init__(self, manager: LogManager, name: str, period_ms: int, action: Callable[[Log], object]) -> None:
         self.name = name
         self.period_ms = period_ms
         self._manager = manager
-        self._each = each
-        self._left: Iterator[Log] | None = None
+        self._action = action
+        self._remaining_logs: Iterator[Log] | None = None
 
     def prepare(self) -> bool:
-        if self._left is None:
-            self._left = iter(list(self._manager.logs()))
+        if self._remaining_logs is None:
+            self._remaining_logs = iter(list(self._manager.logs()))
         end = time.perf_counter() + SLICE_S
-        for log in self._left:
+        for log in self._remaining_logs:
             if self._manager.get(log.topic_partition) is not log:
                 continue
             try:
-                self._each(log)
+                self._action(log)
             except Exception as error:
                 if not self._manager.report_failure(log, error):
                     logger.warning("%s of %s failed: %s", self.name, log.topic_partition, error)
             if time.perf_counter() > end:
                 return True
-        self._left = None
+        self._remaining_logs = None
         return False
 
     def finish(self, error: BaseException | None) -> bool:
-        return self._left is not None
+        return self._remaining_logs is not None
 
 
 class FlushJob(Job):
@@ -80,7 +80,7 @@ class FlushJob(Job):
         self._work: list[tuple[Log, LogFlush, list[BaseException]]] = []
 
     def watch(self, log: Log) -> None:
-        """On the loop thread, for a new log or a new configuration."""
+        """Watch a log, or apply its changed configuration. On the loop thread."""
         log.notify_rolls(self._on_roll)
         if log.config.flush_ms < MAX_LONG:
             self._timed[log] = None
@@ -134,9 +134,10 @@ class FlushJob(Job):
 
 
 class LeaderEpochJob(Job):
-    """Writes changed `leader-epoch-checkpoint` files. Becoming the leader changes thousands of them
-    at once, and each write waits for two fsyncs, so a worker thread writes them, `ROUND` at a time.
-    A flush and a clean shutdown write those that they need themselves."""
+    """Writes changed `leader-epoch-checkpoint` files. When a broker becomes the leader of thousands
+    of partitions, all of their files change, and each write waits for two fsyncs. So a worker
+    thread writes the files, `ROUND` at a time. Flushes and clean shutdowns write the files that
+    they need themselves."""
 
     name = "save-leader-epochs"
     period_ms = 1_000
@@ -163,18 +164,18 @@ class LeaderEpochJob(Job):
         errors, self._errors = self._errors, []
         is_full_round = len(self._work) == self.ROUND
         self._work = []
-        others = [failure for log, failure in errors if not self._manager.report_failure(log, failure)]
-        if others:
-            logger.warning("%d leader epoch checkpoints could not be written: %s", len(others), others[0])
+        failures = [failure for log, failure in errors if not self._manager.report_failure(log, failure)]
+        if failures:
+            logger.warning("%d leader epoch checkpoints could not be written: %s", len(failures), failures[0])
         return is_full_round and not errors and error is None
 
 
 class CheckpointJob(Job):
-    """Writes the checkpoint files of one kind, one per online directory, where the offsets have
+    """Writes the checkpoint files of one kind, one per online directory, whose offsets have
     changed.
 
-    `_written` has the contents of each file, `_work` the writes in progress. `_is_outdated` says
-    that a write in progress has offsets from before a truncation, so the files must be written
+    `_written` has the contents of each file, `_work` the writes in progress. `_is_outdated` is True
+    if a write in progress has offsets from before a truncation, so that the files must be written
     again.
     """
 
@@ -196,10 +197,10 @@ class CheckpointJob(Job):
         self._is_outdated = False
 
     def lower(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> None:
-        """The log was truncated to `offset`, or created there. Where the file has a larger offset
-        (also of an earlier log of that name), write it at once, on the loop thread: after a crash
-        it would vouch for records appended from now on, or move the start offset past them. Raises
-        OSError."""
+        """Write the file at once if it has a larger offset of the partition than `offset`, at which
+        the log was truncated or created. (An earlier log of the same partition may have left it.)
+        Otherwise a larger recovery point or start offset would apply to records appended from now
+        on: after a crash they would not be checked, or would be skipped. Raises OSError."""
         if not self._has_larger(log_dir, partition, offset):
             return
         offsets = self._collect()[log_dir]
@@ -209,13 +210,13 @@ class CheckpointJob(Job):
 
     def _has_larger(self, log_dir: LogDir, partition: TopicPartition, offset: int) -> bool:
         if log_dir not in self._written:
-            # Not written since the start: the file has the contents from then.
+            # The broker has not written the file since it started.
             try:
                 self._written[log_dir] = self._file_of(log_dir).read()
             except CheckpointError:
                 return True
-        states = [self._written[log_dir], *(offsets for of_dir, offsets, _ in self._work if of_dir is log_dir)]
-        return any(offsets.get(partition, -1) > offset for offsets in states)
+        in_progress = [offsets for written_dir, offsets, _ in self._work if written_dir is log_dir]
+        return any(offsets.get(partition, -1) > offset for offsets in (self._written[log_dir], *in_progress))
 
     def prepare(self) -> bool:
         self._work = [
@@ -245,7 +246,7 @@ class CheckpointJob(Job):
 
 @dataclass(slots=True)
 class FolderDeletion:
-    """A `-delete` folder, or the folder of a cancelled move. `log` is closed on the loop thread
+    """A `-delete` folder, or the `-future` folder of a cancelled move. The loop thread closes `log`
     before the files are removed."""
 
     path: Path
@@ -268,11 +269,11 @@ class DeletionJob(Job):
         self._errors: list[tuple[Path, OSError]] = []
 
     def add(self, path: Path, due_ms: int, log: Log | None = None) -> None:
-        """Remove a folder from `due_ms` on."""
+        """Remove a folder at `due_ms` or later."""
         self._pending.append(FolderDeletion(path, due_ms, log))
 
     def drop_dir(self, log_dir: LogDir) -> None:
-        """The directory failed: leave its folders to the next start."""
+        """Leave the folders of a failed directory to the next start."""
         self._pending = [folder for folder in self._pending if folder.path.parent != log_dir.path]
 
     def abandon_logs(self) -> None:
@@ -313,16 +314,3 @@ class DeletionJob(Job):
                 self._manager.report_dir_failure(log_dir, failure, self.name)
         self._files, self._due, self._errors = [], [], []
         return False
-
-
-def by_dir(
-    logs: Iterable[tuple[Log, LogDir]], dirs: Iterable[LogDir], offset: Callable[[Log], int | None]
-) -> dict[LogDir, dict[TopicPartition, int]]:
-    """The contents of the checkpoint file of each directory. Logs without an offset are left
-    out."""
-    offsets: dict[LogDir, dict[TopicPartition, int]] = {log_dir: {} for log_dir in dirs}
-    for log, log_dir in logs:
-        value = offset(log)
-        if value is not None:
-            offsets[log_dir][log.topic_partition] = value
-    return offsets

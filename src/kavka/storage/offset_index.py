@@ -58,7 +58,7 @@ class OffsetIndex(IndexFile):
     def lookup(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the greatest entry at or before `offset`, or the start of the
         segment."""
-        count = self._count(_RELATIVE, 0, offset - self.base_offset)
+        count = self._count(_RELATIVE, offset - self.base_offset)
         if not count:
             return self.base_offset, 0
         relative, position = _ENTRY.unpack_from(self._mapped(), count * 8 - 8)
@@ -66,7 +66,7 @@ class OffsetIndex(IndexFile):
 
     def truncate_to(self, offset: int) -> None:
         """Remove the entries at and after `offset`."""
-        self.restore(self._count(_RELATIVE, 0, offset - 1 - self.base_offset))
+        self.restore(self._count(_RELATIVE, offset - 1 - self.base_offset))
 
     def check(self) -> None:
         super().check()

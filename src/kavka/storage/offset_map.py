@@ -1,10 +1,10 @@
 """The cleaner's table of the last offset of every key in the dirty part of a log.
 
 `log.cleaner.dedupe.buffer.size` limits its memory, whatever the keys are. Keys are stored as
-fingerprints: the key itself where it is shorter than 16 bytes, else its BLAKE2b hash of 16 bytes.
-There are two implementations, chosen by the possible number of keys
-(docs/decisions/0002-compaction-map.md has the figures): a dict, three times as fast, with up to 192
-bytes per key, and a packed table with 25 bytes per key.
+fingerprints: the key itself if it is shorter than 16 bytes, else its BLAKE2b hash of 16 bytes.
+There are two implementations, chosen by the possible number of keys: a dict with up to 192 bytes
+per key, which is three times as fast, and a packed table with 25 bytes per key
+(docs/decisions/0002-compaction-map.md has the figures).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Iterable
 
 BUCKET = 64
 BYTES_PER_SLOT = 25
+# The worst case: while the dict grows, with the objects for key and offset.
 BYTES_PER_DICT_ENTRY = 192
-"""The worst case: while the dict grows, with the objects for key and offset."""
 
 _SHORT = 16
 _PAD = tuple(bytes(_SHORT - 1 - n) + bytes((n,)) for n in range(_SHORT))
 
 
 class OffsetMap:
-    """Key -> highest offset, for use by one thread.
+    """The highest offset of each key, for use by one thread.
 
-    `latest_offset` is the last offset that the map covers: records past it must be retained.
+    `latest_offset` is the last offset that the map covers: the cleaner must retain later records.
     `limit` is the maximum number of keys.
     """
 
@@ -40,8 +40,8 @@ class OffsetMap:
         raise NotImplementedError
 
     def put_all(self, entries: Iterable[tuple[bytes, int]]) -> bool:
-        """Add entries in ascending order of offsets. False if the map is full. It then has some
-        of the entries, which is harmless while `latest_offset` stays below them."""
+        """Add entries in ascending order of offsets. Returns False if the map is full. It then has
+        some of the entries, which is harmless while `latest_offset` stays below them."""
         raise NotImplementedError
 
     def get(self, key: bytes) -> int:
@@ -50,7 +50,7 @@ class OffsetMap:
 
 
 def make_offset_map(buffer_bytes: int, load_factor: float = 0.9, expected: int | None = None) -> OffsetMap:
-    """`expected` is an upper bound for the number of keys, or None."""
+    """Create a map. `expected` is an upper bound for the number of keys, or None."""
     if expected is not None and expected * BYTES_PER_DICT_ENTRY <= buffer_bytes:
         return DictMap(max(1, expected))
     return PackedMap(buffer_bytes, load_factor, expected)
@@ -85,16 +85,16 @@ class DictMap(OffsetMap):
 class PackedMap(OffsetMap):
     """A hash table in three flat buffers:
 
-        tags     1 byte per slot    0: free; else a byte of the hash, searched with memchr
-        prints   16 bytes per slot  fingerprints; short keys are padded and end with their length
-        offsets  8 bytes per slot
+        tags          1 byte per slot    0: free; else a byte of the hash, found with memchr
+        fingerprints  16 bytes per slot  short keys are padded and end with their length
+        offsets       8 bytes per slot
 
-    Slots are in buckets of 64, filled from the front. A key is in the bucket of its hash or, where
-    that is full, in the next one with a free slot. Nothing is removed, so a bucket whose last slot
-    is free ends a search.
+    Slots form buckets of 64, which are filled from the front. A key is in the bucket of its hash
+    or, if that is full, in the next bucket with a free slot. No key is ever removed, so a search
+    ends at a bucket whose last slot is free.
     """
 
-    __slots__ = ("_buckets", "_offsets", "_prints", "_size", "_tags", "slots")
+    __slots__ = ("_buckets", "_fingerprints", "_offsets", "_size", "_tags", "slots")
 
     def __init__(self, buffer_bytes: int, load_factor: float = 0.9, expected: int | None = None) -> None:
         slots = max(BUCKET, buffer_bytes // BYTES_PER_SLOT)
@@ -105,7 +105,7 @@ class PackedMap(OffsetMap):
         super().__init__(max(1, min(int(self.slots * load_factor), self.slots - 1)))
         self._size = 0
         self._tags = bytearray(self.slots)
-        self._prints = bytearray(self.slots * _SHORT)
+        self._fingerprints = bytearray(self.slots * _SHORT)
         self._offsets = array("q", bytes(8)) * self.slots
 
     @property
@@ -113,22 +113,22 @@ class PackedMap(OffsetMap):
         return self._size
 
     def put_all(self, entries: Iterable[tuple[bytes, int]]) -> bool:
-        tags, prints, offsets, buckets = self._tags, self._prints, self._offsets, self._buckets
+        tags, fingerprints, offsets, buckets = self._tags, self._fingerprints, self._offsets, self._buckets
         find = tags.find
-        same = prints.startswith
+        has_at = fingerprints.startswith
         digest = hashlib.blake2b
         size, limit = self._size, self.limit
         for key, offset in entries:
             n = len(key)
-            mark = key + _PAD[n] if n < _SHORT else digest(key, digest_size=_SHORT).digest()
-            code = hash(mark)
+            fingerprint = key + _PAD[n] if n < _SHORT else digest(key, digest_size=_SHORT).digest()
+            code = hash(fingerprint)
             tag = (code & 0xFF) or 1
             bucket = (code >> 8) % buckets
             while True:
                 start = bucket * BUCKET
                 end = start + BUCKET
                 slot = find(tag, start, end)
-                while slot >= 0 and not same(mark, slot * _SHORT):
+                while slot >= 0 and not has_at(fingerprint, slot * _SHORT):
                     slot = find(tag, slot + 1, end)
                 if slot >= 0:
                     offsets[slot] = offset
@@ -139,7 +139,7 @@ class PackedMap(OffsetMap):
                         self._size = size
                         return False
                     tags[slot] = tag
-                    prints[slot * _SHORT : (slot + 1) * _SHORT] = mark
+                    fingerprints[slot * _SHORT : (slot + 1) * _SHORT] = fingerprint
                     offsets[slot] = offset
                     size += 1
                     break
@@ -149,18 +149,18 @@ class PackedMap(OffsetMap):
 
     def get(self, key: bytes) -> int:
         n = len(key)
-        mark = key + _PAD[n] if n < _SHORT else hashlib.blake2b(key, digest_size=_SHORT).digest()
-        code = hash(mark)
+        fingerprint = key + _PAD[n] if n < _SHORT else hashlib.blake2b(key, digest_size=_SHORT).digest()
+        code = hash(fingerprint)
         tag = (code & 0xFF) or 1
         bucket = (code >> 8) % self._buckets
         tags = self._tags
-        same = self._prints.startswith
+        has_at = self._fingerprints.startswith
         while True:
             start = bucket * BUCKET
             end = start + BUCKET
             slot = tags.find(tag, start, end)
             while slot >= 0:
-                if same(mark, slot * _SHORT):
+                if has_at(fingerprint, slot * _SHORT):
                     return self._offsets[slot]
                 slot = tags.find(tag, slot + 1, end)
             if not tags[end - 1]:

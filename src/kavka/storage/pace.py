@@ -1,9 +1,9 @@
 """Limits the CPU time that a worker thread takes from the event loop.
 
-Python runs one thread at a time. A thread that computes holds the interpreter lock for five
-milliseconds, and would take it again whenever the loop waits for a system call: the loop would run
-at a sixth of its rate. So the work is done in slices of half a millisecond with a sleep after each:
-a short one while the loop is idle, four slices long while it is busy
+Python runs one thread at a time. A computing thread keeps the interpreter lock for five
+milliseconds, and acquires it again whenever the loop waits for a system call. The loop would run at
+a sixth of its rate. So the thread works in slices of half a millisecond and sleeps after each
+slice: briefly while the loop is idle, for up to four slices while it is busy
 (docs/decisions/0002-compaction-map.md has the figures).
 """
 
@@ -31,19 +31,6 @@ class Pace:
     `max_bytes_per_second` limits the rate of `add_bytes`; None means no limit.
     """
 
-    __slots__ = (
-        "_debt_s",
-        "_loop_clock",
-        "_loop_mark",
-        "_own_mark",
-        "_pause",
-        "_slice_end",
-        "_stop",
-        "_wall_mark",
-        "max_bytes_per_second",
-        "total_bytes",
-    )
-
     def __init__(self, max_bytes_per_second: float | None = None) -> None:
         self.max_bytes_per_second = max_bytes_per_second
         self._stop = threading.Event()
@@ -53,23 +40,18 @@ class Pace:
         self._pause = SHORTEST_PAUSE_S
         self._slice_end = 0.0
         self._wall_mark = self._own_mark = self._loop_mark = 0.0
-        self.total_bytes = 0
         self._debt_s = 0.0
 
     def stop(self) -> None:
         self._stop.set()
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.is_set()
 
     def check(self) -> None:
         if self._stop.is_set():
             raise Stopped
 
     def pause_if_due(self) -> None:
-        """Sleep at the end of a slice. Cheap enough to be called every few dozen microseconds.
-        Raises Stopped."""
+        """Sleep at the end of a slice. The call is cheap enough for every few dozen microseconds of
+        work. Raises Stopped."""
         now = time.perf_counter()
         if now < self._slice_end:
             return
@@ -80,23 +62,22 @@ class Pace:
         self._slice_end = time.perf_counter() + SLICE_S
 
     def _adapt(self, now: float) -> None:
-        """Set the pause by the share of the free time that the loop has used."""
+        """Set the pause by the share of the time left by this thread in which the loop was busy."""
         own = time.thread_time()
         try:
             loop = 0.0 if self._loop_clock is None else time.clock_gettime(self._loop_clock)
         except OSError:
             loop = 0.0
-        left = (now - self._wall_mark) - (own - self._own_mark)
-        if self._wall_mark and left > 0:
-            busy = min(1.0, (loop - self._loop_mark) / left)
+        available = (now - self._wall_mark) - (own - self._own_mark)
+        if self._wall_mark and available > 0:
+            busy = min(1.0, (loop - self._loop_mark) / available)
             excess = max(0.0, busy - IDLE_BELOW) / (1.0 - IDLE_BELOW)
             self._pause = SHORTEST_PAUSE_S + SLICE_S * BUSY_PAUSES * excess
         self._wall_mark, self._own_mark, self._loop_mark = now, own, loop
 
     def add_bytes(self, size: int) -> None:
-        """Count bytes read or written, and sleep as long as the rate requires. Raises Stopped, also
-        during the sleep."""
-        self.total_bytes += size
+        """Sleep as long as the rate requires after `size` bytes were read or written. Raises
+        Stopped; `stop` also ends the sleep."""
         if self.max_bytes_per_second is not None:
             self._debt_s += size / self.max_bytes_per_second
             if self._debt_s > SHORTEST_WAIT_S:

@@ -1,9 +1,9 @@
-"""Checks whether a slice of a file is in the page cache. The loop thread only sends slices that
-are; a worker thread reads others first.
+"""Checks whether a slice of a file is in the page cache. The loop thread sends only such slices; a
+worker thread reads all others into the page cache first.
 
-`preadv` with RWF_NOWAIT reads a byte only where that needs no disk. Kernels read ahead in windows
-of 128 KB, so one probe per window and one at the end give a good estimate. A wrong estimate costs a
-slow send, never wrong data.
+`preadv` with RWF_NOWAIT reads a byte only if it is in the page cache. Kernels read ahead in windows
+of 128 KB, so one probe per window and one at the end give a good estimate. A wrong estimate makes a
+send slow, but never sends wrong data.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 def is_resident(piece: FileSlice) -> bool:
-    """Only the loop thread may call it, because of a shared buffer. Slices on file systems without
-    RWF_NOWAIT count as resident."""
+    """Whether a slice is probably in the page cache. File systems without RWF_NOWAIT count as
+    resident. Only the loop thread may call it, because of a shared buffer."""
     if not _NOWAIT:
         return True
     fd, position, end = piece.fd, piece.position, piece.position + len(piece)
@@ -39,8 +39,8 @@ def is_resident(piece: FileSlice) -> bool:
 
 
 def warm(piece: FileSlice) -> None:
-    """In a worker thread: read the slice into the page cache, and start readahead of as many bytes
-    after it. Raises FileClosed if the segment was deleted in the meantime."""
+    """Read a slice into the page cache, and start readahead of as many bytes after it. For a worker
+    thread. Raises FileClosed if the segment was deleted in the meantime."""
     position, end = piece.position, piece.position + len(piece)
     scratch = [bytearray(_CHUNK)]
     with piece.file.in_use() as fd:

@@ -1,9 +1,9 @@
 """The names of partition folders in a data directory.
 
 orders-0                             the log of the partition
-orders-0.<32 hex digits>-delete      deleted; its files are about to be removed
-orders-0.<32 hex digits>-future      a copy that is being moved from another directory
-orders-0.<32 hex digits>-stray       of a topic that does not exist
+orders-0.<32 hex digits>-delete      a deleted log whose files are about to be removed
+orders-0.<32 hex digits>-future      an incomplete copy of a log in another directory
+orders-0.<32 hex digits>-stray       a log that belongs to no existing topic
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ DELETE = "delete"
 FUTURE = "future"
 STRAY = "stray"
 
-MAX_NAME = 255
-"""The longest file name, in bytes. Topic names are ASCII."""
+MAX_NAME = 255  # The longest file name, in bytes. Topic names are ASCII.
 _PARTITIONS = 2**31
 
 _TOPIC = r"[a-zA-Z0-9._-]{1,249}"
@@ -54,9 +53,9 @@ def parse_dir_name(name: str) -> PartitionDir | None:
 
 
 def marked_name(partition: TopicPartition, kind: str, unique: str | None = None) -> str:
-    """The name of a folder that is deleted, stray or a copy. Both folders of a move have the same
-    `unique`. As in Kafka, a long topic is truncated, except for a copy, whose topic is read from
-    its name: that result may be longer than MAX_NAME."""
+    """The name of a `-delete`, `-stray` or `-future` folder. Both folders of a move have the same
+    `unique`. As in Kafka, a long topic name is truncated, except in a `-future` folder, because its
+    topic is read from its name. The name of such a folder may be longer than MAX_NAME."""
     suffix = f"-{partition.partition}.{unique or uuid.uuid4().hex}-{kind}"
     topic = partition.topic
     if kind != FUTURE:

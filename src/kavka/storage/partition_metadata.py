@@ -11,29 +11,26 @@ from __future__ import annotations
 import os
 from uuid import UUID
 
-from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import uuid_from_text, uuid_text
-from kavka.storage.files import atomic_write
+from kavka.storage.files import atomic_write, storage_error
 
 FILE_NAME = "partition.metadata"
 
 
 def read_topic_id(dir: str) -> UUID | None:
-    """None if the file is missing."""
+    """The topic id of a folder, or None if the file is missing. Raises KAFKA_STORAGE_ERROR if the
+    file is malformed."""
     path = os.path.join(dir, FILE_NAME)
     try:
         with open(path, encoding="ascii") as file:
-            lines = dict(line.split(": ", 1) for line in file.read().splitlines())
+            fields = dict(line.split(": ", 1) for line in file.read().splitlines())
+        if int(fields["version"]) != 0:
+            raise ValueError(f"version {fields['version']}")
+        return uuid_from_text(fields["topic_id"])
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is malformed: {error}") from error
-    try:
-        if int(lines["version"]) != 0:
-            raise ValueError(f"version {lines['version']}")
-        return uuid_from_text(lines["topic_id"])
     except (KeyError, ValueError) as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is malformed: {error}") from error
+        raise storage_error(f"{path} is malformed: {error}") from error
 
 
 def write_topic_id(dir: str, topic_id: UUID) -> None:

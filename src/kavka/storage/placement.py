@@ -1,4 +1,4 @@
-"""Which data directory a new log gets."""
+"""The choice of a data directory for a new log."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from kavka.storage.partition_metadata import FILE_NAME, write_topic_id
 class LogPlacement:
     """The directories of logs that do not exist yet.
 
-    A new log gets the directory that AlterReplicaLogDirs requested for it, else the online
-    directory with the fewest partitions. `reserve` chooses the directory before the log is created,
-    so that its folder can be created in a worker thread. Only the loop thread may call it.
+    A new log is created in the directory that AlterReplicaLogDirs requested for it, else in the
+    online directory with the fewest partitions. `reserve` chooses the directory before the log is
+    created, so that a worker thread can create its folder. The choices are only in memory. Only the
+    loop thread may call the methods.
     """
 
     def __init__(self) -> None:
@@ -32,13 +33,13 @@ class LogPlacement:
         return partition in self._reserved
 
     def reserve(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
-        """Choose the directory of a log that is about to be created, and count it."""
+        """Choose the directory of a log that will be created soon, and update `counts`."""
         log_dir = self._reserved[partition] = self._choose(partition, counts)
         counts[log_dir] += 1
         return log_dir
 
-    def take(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
-        """The directory of a log that is created now."""
+    def choose(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
+        """The directory of a log that is created now. Removes its reservation."""
         return self._reserved.pop(partition, None) or self._choose(partition, counts)
 
     def _choose(self, partition: TopicPartition, counts: dict[LogDir, int]) -> LogDir:
@@ -49,32 +50,31 @@ class LogPlacement:
             raise storage_error("All log directories are offline.")
         return min(counts, key=counts.__getitem__)
 
-    def counts(self, online_dirs: Iterable[LogDir], homes: Iterable[LogDir]) -> dict[LogDir, int]:
-        """The number of partitions of each online directory: those of `homes`, and those
-        reserved."""
+    def counts(self, online_dirs: Iterable[LogDir], used_dirs: Iterable[LogDir]) -> dict[LogDir, int]:
+        """The number of partitions in each online directory. `used_dirs` has the directory of each
+        existing log; reserved logs are added."""
         counts = {log_dir: 0 for log_dir in online_dirs}
-        for home in (*homes, *self._reserved.values()):
-            if home in counts:
-                counts[home] += 1
+        for log_dir in (*used_dirs, *self._reserved.values()):
+            if log_dir in counts:
+                counts[log_dir] += 1
         return counts
 
     def forget(self, partition: TopicPartition) -> None:
-        """The log was created or deleted: its request is done."""
+        """Remove the requested directory of a log that was created or deleted."""
         self._requested.pop(partition, None)
 
     def drop_dir(self, log_dir: LogDir) -> None:
-        """The directory failed. Reservations stay: creating such a log reports the failure."""
-        self._requested = {partition: home for partition, home in self._requested.items() if home is not log_dir}
+        """Remove the requests for a failed directory. Reservations stay, so that creating such a
+        log reports the failure."""
+        self._requested = {tp: requested for tp, requested in self._requested.items() if requested is not log_dir}
 
 
 def create_folders(folders: Sequence[tuple[str, UUID]]) -> None:
-    """Create folders of new partitions with their `partition.metadata`. Blocks until they survive a
-    crash of the machine. Raises OSError.
-
-    A crash before that may leave folders without `partition.metadata`: these are empty logs.
-    """
+    """Create the folders of new partitions with their `partition.metadata`. Blocks until they are
+    on disk. A crash before that may leave folders without `partition.metadata`, which are empty
+    logs. Raises OSError."""
     for path, topic_id in folders:
-        # Never the log directory itself: a missing one has failed and must not come back empty.
+        # A missing log directory is not created: it has failed and must not reappear empty.
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
         if not os.path.exists(os.path.join(path, FILE_NAME)):

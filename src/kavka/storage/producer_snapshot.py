@@ -1,11 +1,11 @@
 """Producer snapshots: `<offset>.snapshot` has the states of all producers before that offset.
 
-Layout (big-endian): version 1 (2), CRC-32C of the rest (4), number of entries (4), then for each
-producer: id (8), epoch (2), last sequence (4), last offset (8), offset delta of its last batch (4),
-timestamp (8), coordinator epoch (4), first offset of its open transaction or -1 (8). A snapshot is
-written at every roll (with the name of the new segment) and at a clean shutdown, so that only the
-batches after it are read when the log is opened. A crash may leave an incomplete snapshot: its CRC
-is wrong, and the one before it is used.
+Layout (big-endian): version 1 (2), CRC-32C of all following bytes (4), number of entries (4), then
+for each producer: id (8), epoch (2), last sequence (4), last offset (8), offset delta of its last
+batch (4), timestamp (8), coordinator epoch (4), first offset of its open transaction or -1 (8). A
+snapshot is written at every roll (with the name of the new segment) and at a clean shutdown, so
+that only the batches after it are read when the log is opened. A crash may leave an incomplete
+snapshot with a wrong CRC; the previous snapshot is used then.
 """
 
 from __future__ import annotations
@@ -62,20 +62,17 @@ def decode_snapshot(data: bytes) -> list[ProducerEntry]:
     if count < 0 or start + count * _ENTRY.size > len(data):
         raise CorruptSnapshot(f"{count} entries do not fit into {len(data)} bytes")
     entries = []
-    for n in range(count):
-        pid, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn = _ENTRY.unpack_from(
-            data, start + n * _ENTRY.size
-        )
-        batches: tuple[BatchMeta, ...] = ()
-        if offset >= 0:
-            first = (sequence - delta) & 0x7FFFFFFF if sequence >= 0 else -1
-            batches = (BatchMeta(first, sequence, offset, delta, timestamp),)
+    packed_entries = data[start : start + count * _ENTRY.size]
+    for pid, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn in _ENTRY.iter_unpack(packed_entries):
+        first = (sequence - delta) & 0x7FFFFFFF if sequence >= 0 else -1
+        batches = (BatchMeta(first, sequence, offset, delta, timestamp),) if offset >= 0 else ()
         entries.append(ProducerEntry(pid, epoch, batches, timestamp, coordinator_epoch, txn))
     return entries
 
 
 class SnapshotFiles:
-    """The snapshot files of one log. Only the thread that owns the log may call it."""
+    """The snapshot files of one log, by their offsets. Only the thread that owns the log may call
+    the methods."""
 
     __slots__ = ("dir", "offsets")
 
@@ -84,7 +81,7 @@ class SnapshotFiles:
         self.offsets = sorted(offsets)
 
     def add(self, offset: int) -> None:
-        """A snapshot file that exists."""
+        """Register an existing snapshot file."""
         insort(self.offsets, offset)
 
     def path(self, offset: int) -> str:
@@ -112,7 +109,7 @@ class SnapshotFiles:
         self.offsets.append(offset)
 
     def read_latest(self) -> tuple[int, list[ProducerEntry]] | None:
-        """The last valid snapshot with its offset. Invalid ones after it are removed."""
+        """The offset and the entries of the last valid snapshot. Removes invalid later ones."""
         while self.offsets:
             offset = self.offsets[-1]
             try:
@@ -133,8 +130,8 @@ class SnapshotFiles:
             self.remove(offset)
 
     def keep_for_segments(self, base_offsets: Iterable[int]) -> None:
-        """Remove the snapshots that belong to no segment, except one that is later than all
-        segments (from a clean shutdown)."""
+        """Remove the snapshots that belong to no segment, except the snapshot of a clean shutdown,
+        which is later than all segments."""
         bases = set(base_offsets)
         strays = [offset for offset in self.offsets if offset not in bases]
         if strays and bases and strays[-1] > max(bases):

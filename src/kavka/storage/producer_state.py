@@ -8,6 +8,7 @@ of an older epoch, and determine the last stable offset.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kavka.common.errors import ErrorCode, KafkaError
@@ -17,8 +18,8 @@ from kavka.storage.transaction_index import AbortedTxn
 if TYPE_CHECKING:
     from kavka.storage.producer_snapshot import SnapshotFiles
 
+# A client has at most this many batches in flight, so a retry can only repeat one of the last five.
 MAX_BATCHES = 5
-"""The number of batches that a client may have in flight, and that a retry can repeat."""
 ANY_PRODUCER = -2
 NO_PRODUCER = -1
 _WRAP = 0x7FFFFFFF
@@ -38,26 +39,17 @@ class BatchMeta(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+@dataclass(slots=True)
 class ProducerEntry:
-    """The state of one producer. Immutable: a change replaces the entry."""
+    """The state of one producer. Immutable: a change replaces the entry. It is not declared frozen,
+    because a frozen dataclass is slower to create."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
-
-    def __init__(
-        self,
-        producer_id: int,
-        epoch: int,
-        batches: tuple[BatchMeta, ...],
-        last_timestamp: int,
-        coordinator_epoch: int = -1,
-        txn_first_offset: int = -1,
-    ) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.batches = batches
-        self.last_timestamp = last_timestamp
-        self.coordinator_epoch = coordinator_epoch
-        self.txn_first_offset = txn_first_offset
+    producer_id: int
+    epoch: int
+    batches: tuple[BatchMeta, ...]
+    last_timestamp: int
+    coordinator_epoch: int = -1
+    txn_first_offset: int = -1
 
     @property
     def last_sequence(self) -> int:
@@ -71,46 +63,23 @@ class ProducerEntry:
     def last_offset_delta(self) -> int:
         return self.batches[-1].offset_delta if self.batches else 0
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ProducerEntry):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
-        return f"ProducerEntry({fields})"
-
 
 class ProducerStates:
     """All producers of one log, and the snapshot files of their states.
 
     `entries` maps producer ids to states. `ongoing` maps the first offset of each open transaction
     to its producer, in the order of offsets. `unreplicated` maps the first offset of each completed
-    transaction to the offset of its marker, until the high watermark has passed the marker: before,
-    the marker can be lost, so consumers treat the transaction as open.
+    transaction to the offset of its marker, until the high watermark has passed the marker. Until
+    then the marker can be lost, so consumers treat the transaction as open.
 
-    `admitted` is the producer that may begin a transaction: on a leader NO_PRODUCER, except while
-    the transaction coordinator has just verified the transaction. Otherwise a late batch of a
+    `admitted` is the producer that may begin a transaction. On a leader it is NO_PRODUCER, except
+    right after the transaction coordinator has verified a transaction. Otherwise a late batch of a
     completed transaction could begin a transaction that never ends.
 
-    Changes since the last `commit` can be taken back with `roll_back`. After a crash the states are
-    rebuilt from the last valid snapshot and the batches after it (producer_replay.py). Only the
-    thread that owns the log may call it.
+    `roll_back` reverts the changes since the last `commit`. After a crash the states are rebuilt
+    from the last valid snapshot and the batches after it (producer_replay.py). Only the thread that
+    owns the log may call the methods.
     """
-
-    __slots__ = (
-        "_replaced",
-        "_transactions_before",
-        "admitted",
-        "entries",
-        "expiration_ms",
-        "first_unstable_offset",
-        "ongoing",
-        "snapshots",
-        "unreplicated",
-    )
 
     def __init__(self, expiration_ms: int, snapshots: SnapshotFiles) -> None:
         self.expiration_ms = expiration_ms
@@ -120,18 +89,17 @@ class ProducerStates:
         self.ongoing: dict[int, int] = {}
         self.unreplicated: dict[int, int] = {}
         self.first_unstable_offset: int | None = None
-        # What `roll_back` restores: entries that were replaced, and `ongoing` and `unreplicated`
-        # before their first change.
+        # For `roll_back`: replaced entries, and copies of `ongoing` and `unreplicated`.
         self._replaced: list[tuple[int, ProducerEntry | None]] = []
-        self._transactions_before: tuple[dict[int, int], dict[int, int]] | None = None
+        self._saved_transactions: tuple[dict[int, int], dict[int, int]] | None = None
 
     # --- checks, which change nothing
 
     def check_client_batch(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, transactional: bool
     ) -> BatchMeta | None:
-        """Check a batch of a producer. Returns the original where it is a duplicate of one of the
-        last five batches, None if it may be appended. Raises KafkaError."""
+        """Check a batch of a producer. Returns the original if the batch is a duplicate of one of
+        the last five batches, None if it may be appended. Raises KafkaError."""
         entry = self.entries.get(producer_id)
         if entry is None:
             if epoch < 0:
@@ -171,8 +139,8 @@ class ProducerStates:
         return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
 
     def check_coordinator_batch(self, producer_id: int, epoch: int, transactional: bool) -> None:
-        """Check a batch that a coordinator writes for a producer: it is fenced by epoch and has no
-        sequence."""
+        """Check a batch that a coordinator writes for a producer. The batch has no sequence number,
+        so only its epoch and the open transaction are checked."""
         entry = self.entries.get(producer_id)
         if entry is not None:
             if epoch < entry.epoch:
@@ -193,10 +161,9 @@ class ProducerStates:
             )
 
     def check_raised_epoch(self, producer_id: int, epoch: int) -> None:
-        """Check a marker of transaction version 2, where the end of every transaction bumps the
-        epoch: a marker with the epoch of the open transaction belongs to an earlier one. A repeated
-        marker is accepted.
-        """
+        """Check a marker of transaction version 2, in which the end of every transaction bumps the
+        epoch. So a marker with the epoch of the open transaction belongs to an earlier transaction.
+        A repeated marker is accepted."""
         entry = self.entries.get(producer_id)
         if entry is not None and epoch == entry.epoch and entry.txn_first_offset >= 0:
             raise KafkaError(
@@ -217,7 +184,7 @@ class ProducerStates:
         timestamp: int,
         transactional: bool,
     ) -> None:
-        """Record a data batch."""
+        """Update the producer's state for a data batch."""
         entry = self.entries.get(producer_id)
         fields = (first_sequence, last_sequence, last_offset, offset_delta, timestamp)
         meta: BatchMeta = tuple.__new__(BatchMeta, fields)
@@ -234,7 +201,7 @@ class ProducerStates:
                 batches = (meta,)
         if transactional and txn_first_offset < 0:
             txn_first_offset = last_offset - offset_delta
-            self._keep_transactions()
+            self._save_transactions()
             self.ongoing[txn_first_offset] = producer_id
             self.update_first_unstable()
         self._replaced.append((producer_id, entry))
@@ -255,7 +222,7 @@ class ProducerStates:
                 batches = entry.batches
             first = entry.txn_first_offset
             if first >= 0:
-                self._keep_transactions()
+                self._save_transactions()
                 self.ongoing.pop(first, None)
                 self.unreplicated[first] = offset
                 if not marker.commit:
@@ -266,33 +233,31 @@ class ProducerStates:
         self.entries[producer_id] = ProducerEntry(producer_id, epoch, batches, timestamp, marker.coordinator_epoch)
         return aborted
 
-    def _keep_transactions(self) -> None:
-        if self._transactions_before is None:
-            self._transactions_before = (dict(self.ongoing), dict(self.unreplicated))
+    def _save_transactions(self) -> None:
+        """Copy the transactions for `roll_back`, before their first change."""
+        if self._saved_transactions is None:
+            self._saved_transactions = (dict(self.ongoing), dict(self.unreplicated))
 
     def commit(self) -> None:
-        """The batches recorded so far are in the file: `roll_back` does not go behind this
-        point."""
+        """Keep the changes made so far: their batches are in the file."""
         self._replaced.clear()
-        self._transactions_before = None
+        self._saved_transactions = None
 
     def roll_back(self) -> None:
-        """Take back the batches and markers recorded since the last `commit`."""
+        """Revert the batches and markers recorded since the last `commit`."""
         for producer_id, entry in reversed(self._replaced):
             if entry is None:
                 self.entries.pop(producer_id, None)
             else:
                 self.entries[producer_id] = entry
-        if self._transactions_before is not None:
-            self.ongoing, self.unreplicated = self._transactions_before
+        if self._saved_transactions is not None:
+            self.ongoing, self.unreplicated = self._saved_transactions
             self.update_first_unstable()
         self.commit()
 
     def on_high_watermark(self, high_watermark: int) -> bool:
         """Remove completed transactions whose marker is replicated. Returns whether there were
         any."""
-        if not self.unreplicated:
-            return False
         replicated = [first for first, last in self.unreplicated.items() if last < high_watermark]
         for first in replicated:
             del self.unreplicated[first]

@@ -26,7 +26,8 @@ class StorageSettings:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> StorageSettings:
-        """From parsed broker settings by Kafka's names. Missing settings have their default."""
+        """Create the settings from parsed broker settings, whose keys are Kafka's names. Missing
+        settings have their default."""
 
         def options(names: Mapping[str, str]) -> dict[str, Any]:
             return {field: values[name] for field, name in names.items() if values.get(name) is not None}

@@ -14,7 +14,7 @@ from kavka.storage.index_file import CorruptIndex, IndexFile
 
 _ENTRY = Struct(">qI")
 _TIMESTAMP = Struct(">q")
-_RELATIVE = Struct(">I")
+_RELATIVE = Struct(">8xI")
 
 
 class TimeIndex(IndexFile):
@@ -67,7 +67,7 @@ class TimeIndex(IndexFile):
     def lookup(self, timestamp: int) -> tuple[int, int]:
         """(timestamp, offset) of the greatest entry not later than `timestamp`, or (-1, base
         offset)."""
-        count = self._count(_TIMESTAMP, 0, timestamp)
+        count = self._count(_TIMESTAMP, timestamp)
         if not count:
             return -1, self.base_offset
         entry_timestamp, relative = _ENTRY.unpack_from(self._mapped(), count * 12 - 12)
@@ -75,7 +75,7 @@ class TimeIndex(IndexFile):
 
     def truncate_to(self, offset: int) -> None:
         """Remove the entries at and after `offset`."""
-        self.restore(self._count(_RELATIVE, 8, offset - 1 - self.base_offset))
+        self.restore(self._count(_RELATIVE, offset - 1 - self.base_offset))
 
     def check(self) -> None:
         super().check()

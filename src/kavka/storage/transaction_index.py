@@ -1,9 +1,9 @@
-"""The aborted transactions whose abort marker is in a segment. read_committed consumers skip their
-records.
+"""The index of the aborted transactions whose abort marker is in a segment. Consumers with
+isolation level read_committed skip their records.
 
 One entry is 34 bytes, big-endian: version 0 (2), producer id (8), first offset of the transaction
 (8), offset of its abort marker (8), last stable offset when the marker was written (8). Entries are
-in the order of their markers. The file exists only where there is an entry.
+in the order of their markers. The file exists only if there is an entry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left
 from struct import Struct
 from typing import NamedTuple
 
-from kavka.storage.files import remove_if_exists, sync_file, write_all
+from kavka.storage.files import sync_file, write_all
 from kavka.storage.index_file import CorruptIndex
 
 _ENTRY = Struct(">hqqqq")
@@ -29,9 +29,9 @@ class AbortedTxn(NamedTuple):
 
 
 class TransactionIndex:
-    """The `.txnindex` file of one segment. The entries are read into memory at their first use;
-    appends are written at once. After a crash recovery rebuilds the file of an unflushed segment.
-    Only the thread that owns the log may call it."""
+    """The `.txnindex` file of one segment. The entries are read into memory at their first use, and
+    appends are written at once. After a crash, recovery rebuilds the file of an unflushed segment.
+    Only the thread that owns the log may call the methods, except for `sync`."""
 
     __slots__ = ("_entries", "_exists", "base_offset", "path")
 
@@ -78,8 +78,8 @@ class TransactionIndex:
         entries.extend(txns)
 
     def aborted_between(self, from_offset: int, to_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """The transactions that overlap [from_offset, to_offset), and whether no later segment has
-        others."""
+        """The transactions that overlap [from_offset, to_offset), and whether later segments have
+        no more of them."""
         entries = self.entries
         overlapping = []
         for n in range(bisect_left(entries, from_offset, key=_last_offset), len(entries)):
@@ -113,18 +113,9 @@ class TransactionIndex:
             if txn.last_offset < self.base_offset:
                 raise CorruptIndex(f"{self.path}: a marker at {txn.last_offset} is before the segment's first offset")
 
-    @property
-    def exists(self) -> bool:
-        return self._exists
-
     def sync(self) -> None:
         if self._exists:
             sync_file(self.path)
-
-    def delete(self) -> None:
-        self._entries = []
-        self._exists = False
-        remove_if_exists(self.path)
 
 
 def _last_offset(txn: AbortedTxn) -> int:

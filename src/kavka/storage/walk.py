@@ -1,4 +1,4 @@
-"""Iterating over the batch headers of a .log file with small reads."""
+"""Iteration over the batch headers of a .log file with small reads."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kavka.records.batch import (
 )
 from kavka.storage.file_slice import LogFile
 
+# The read sizes of a walk within an index interval, and of a walk over a whole segment.
 NEAR = 4096
-"""The read size of a walk that is expected to end within an index interval."""
 FAR = 64 * 1024
 
 _LEGACY_V0 = Struct(">qiIbb")
@@ -34,12 +34,12 @@ def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
     A message of magic 0 or 1 becomes a batch of one offset. Raises CORRUPT_MESSAGE for an invalid
     length or magic.
     """
-    left = len(buf) - pos
-    if left >= HEADER_SIZE:
+    available = len(buf) - pos
+    if available >= HEADER_SIZE:
         header: BatchHeader = tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
         if header[3] == 2 and header[1] >= HEADER_SIZE - LOG_OVERHEAD and header[6] >= 0:
             return header
-    elif left < MIN_HEADER_TO_MAGIC:
+    elif available < MIN_HEADER_TO_MAGIC:
         return None
     offset, length, crc, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
     minimum = _MIN_SIZE.get(magic)
@@ -48,10 +48,10 @@ def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
     if length < minimum - LOG_OVERHEAD:
         raise corrupt(f"a batch of magic {magic} cannot have length {length}")
     if magic == 2:
-        if left >= HEADER_SIZE:
+        if available >= HEADER_SIZE:
             raise corrupt(f"the batch at offset {offset} has a negative last offset delta")
         return None
-    if left < minimum:
+    if available < minimum:
         return None
     timestamp = -1
     if magic == 1:
@@ -64,9 +64,8 @@ def header_at(buf: Buffer, pos: int) -> BatchHeader | None:
 def walk(
     file: LogFile, position: int, end: int, *, chunk: int = NEAR, nowait: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every batch in [position, end) of the file, up to the first incomplete
-    one. With `nowait`, BlockingIOError instead of waiting for the disk.
-    """
+    """Yield (position, header) of every batch in [position, end) of the file, up to the first
+    incomplete one. With `nowait`, raises BlockingIOError instead of waiting for the disk."""
     read = file.read_nowait if nowait else file.read
     buf = b""
     start = position
@@ -78,8 +77,8 @@ def walk(
             header = header_at(buf, 0)
             if header is None:
                 return
-        after = position + header[1] + LOG_OVERHEAD
-        if after > end:
+        batch_end = position + header[1] + LOG_OVERHEAD
+        if batch_end > end:
             return
         yield position, header
-        position = after
+        position = batch_end

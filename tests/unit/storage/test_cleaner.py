@@ -11,10 +11,11 @@ from kavka.records.batch import batches
 from kavka.records.builder import BatchBuilder
 from kavka.records.reader import read_records
 from kavka.records.record import Record
-from kavka.storage.cleaner import CleanerSettings, LogCleaning, Uncleanable, clean_now, group_segments
+from kavka.storage.cleaner import CleanerSettings, LogCleaning, Uncleanable, group_segments
 from kavka.storage.cleaner_manager import measure
 from kavka.storage.log_config import LogConfig
 from kavka.storage.pace import Stopped
+from tests.support.jobs import clean_now
 from tests.support.logs import (
     START_MS,
     FakeClock,

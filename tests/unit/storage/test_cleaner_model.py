@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kavka.records.reader import batch_records
-from kavka.storage.cleaner import CleanerSettings, LogCleaning, clean_now
+from kavka.storage.cleaner import CleanerSettings, LogCleaning
 from kavka.storage.cleaner_manager import measure
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from kavka.storage.offset_map import BYTES_PER_SLOT
+from tests.support.jobs import clean_now
 from tests.support.logs import FakeClock, append, append_marker, open_log, stored_batches
 
 RETENTION_MS = 1000

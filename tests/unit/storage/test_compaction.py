@@ -17,10 +17,11 @@ from kavka.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, rewrite_crc
 from kavka.records.compression import ZSTD, compress
 from kavka.records.varint import encode_varint
 from kavka.storage import compaction
-from kavka.storage.cleaner import CleanerSettings, LogCleaning, clean_now
+from kavka.storage.cleaner import CleanerSettings, LogCleaning
 from kavka.storage.cleaner_manager import measure
 from kavka.storage.compaction import SLICE, entries
 from kavka.storage.log_config import LogConfig
+from tests.support.jobs import clean_now
 from tests.support.logs import START_MS, FakeClock, append, open_log, stored_batches, stored_records
 
 CODECS = [0, 1, 2, 3, 4]
@@ -123,10 +124,11 @@ MEMORY_TEST = """
 import re, sys
 from pathlib import Path
 from kavka.common.errors import KafkaError
-from kavka.storage.cleaner import CleanerSettings, LogCleaning, clean_now
+from kavka.storage.cleaner import CleanerSettings, LogCleaning
 from kavka.storage.cleaner_manager import measure
 from kavka.storage.log_config import LogConfig
 from kavka.storage.pace import Pace
+from tests.support.jobs import clean_now
 from tests.support.logs import FakeClock, append, open_log, stored_batches
 
 class Unpaced(Pace):

@@ -183,7 +183,7 @@ def test_a_time_index_whose_last_entry_is_not_the_largest_is_corrupt(tmp_path: P
 
 def test_an_aborted_transaction_takes_34_bytes(tmp_path: Path) -> None:
     index = TransactionIndex(str(tmp_path / "x.txnindex"), 0)
-    assert not index.exists
+    assert not Path(index.path).exists()
     index.append(AbortedTxn(7, 10, 20, 15))
     assert Path(index.path).read_bytes() == struct.pack(">hqqqq", 0, 7, 10, 20, 15)
 

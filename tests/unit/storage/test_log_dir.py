@@ -194,7 +194,6 @@ def test_the_clean_shutdown_file_has_kafkas_format_and_is_removed_at_the_start(t
     assert not log_dir.take_clean_shutdown()
     log_dir.write_clean_shutdown()
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
-    assert log_dir.read_clean_shutdown_epoch() == -1
     assert log_dir.take_clean_shutdown()
     assert not log_dir.take_clean_shutdown()
 

@@ -14,13 +14,14 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.records.compression import GZIP
 from kavka.storage.cleaner import CleanerSettings
-from kavka.storage.jobs import Job, run_now
+from kavka.storage.jobs import Job
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_dir import LogDirError
 from kavka.storage.log_manager import LogManager
 from kavka.storage.partition_dir import marked_name, parse_dir_name
 from kavka.storage.settings import StorageSettings
+from tests.support.jobs import run_now
 from tests.support.logs import FakeClock, append, build, contents
 
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from kavka.common.types import TopicPartition
-from kavka.storage.jobs import Job, run_now
+from kavka.storage.jobs import Job
 from kavka.storage.log_config import LogConfig
-from kavka.storage.log_dir import LogDir, LogDirError
+from kavka.storage.log_dir import LogDirError
 from kavka.storage.log_manager import LogManager
+from tests.support.jobs import run_now
 from tests.support.logs import FakeClock, append, contents
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -75,7 +76,6 @@ def test_a_damaged_file_loses_no_data_and_no_epoch(root, name, damage, clean):
         (root / ".kafka_cleanshutdown").unlink()
     if clean or name != ".kafka_cleanshutdown":
         (root / name).write_bytes(DAMAGE[damage])
-    LogDir(root).read_clean_shutdown_epoch()
     manager = start(root)
     for partition in (A, B):
         log = manager.get(partition)
@@ -102,12 +102,6 @@ def test_the_error_of_a_damaged_meta_properties_file_says_what_to_do(root, damag
         manager.claim(1, "cluster")
     assert "\n" not in str(raised.value)
     manager.abandon()
-
-
-@pytest.mark.parametrize("content", [b'{"brokerEpoch": Infinity}', b"[" * 100_000, b'{"brokerEpoch": []}', b"[]"])
-def test_an_empty_clean_shutdown_file_has_no_epoch(tmp_path, content):
-    (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
-    assert LogDir(tmp_path).read_clean_shutdown_epoch() is None
 
 
 def test_becoming_leader_of_many_partitions_does_not_wait_for_the_disk(tmp_path, monkeypatch):
