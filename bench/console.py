@@ -79,7 +79,7 @@ def _measure(side: Side) -> dict[str, float]:
         tempfile.TemporaryDirectory(prefix="kavka-bench-console-") as folder,
         ConsoleProcess(Path(folder), side.bootstrap) as console,
     ):
-        wait_until(lambda: console.answers("/api/clusters/default/overview"), timeout=120, what="the console")
+        wait_until(lambda: console.responds("/api/clusters/default/overview"), timeout=120, what="the console")
         slowest = 0.0
         for page in PAGES:
             path = "/c/default/" + page.format(broker=broker)

@@ -60,7 +60,7 @@ def _measure(side: Side) -> dict[str, float]:
         tempfile.TemporaryDirectory(prefix="kavka-bench-search-") as folder,
         ConsoleProcess(Path(folder), side.bootstrap) as console,
     ):
-        wait_until(lambda: console.answers("/api/clusters/default/overview"), timeout=120, what="the console")
+        wait_until(lambda: console.responds("/api/clusters/default/overview"), timeout=120, what="the console")
         values = {}
         for search, query in SEARCHES.items():
             first, whole, hits = _search(console.port, query)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import forms
 
-forms.use_what_is_asked_for()
+forms.use_configured_form()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

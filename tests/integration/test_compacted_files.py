@@ -14,7 +14,7 @@ from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST
 from tests.support.java_client import run_tool
 from tests.support.jobs import clean_now
 from tests.support.logs import START_MS, append, append_marker, open_log
-from tests.support.material import COMPLAINTS, dump
+from tests.support.material import PROBLEMS, dump
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts"), pytest.mark.records]
 
@@ -50,7 +50,7 @@ def test_the_dump_tool_reads_cleaned_segments(folder: Path, version: str) -> Non
     result = run_tool(version, "dump-log", "--files", files, "--deep-iteration", "--print-data-log")
     output = result.stdout
     # Gaps between offsets are what compaction makes.
-    complaints = [word for word in COMPLAINTS if word in output + result.stderr]
+    complaints = [word for word in PROBLEMS if word in output + result.stderr]
     assert complaints in ([], ["Non-consecutive offsets in"])
     assert "isvalid: false" not in output and "isvalid: true" in output
     offsets = [int(n) for n in re.findall(r"^\| offset: (\d+)", output, re.M)]

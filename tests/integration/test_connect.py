@@ -13,7 +13,7 @@ import pytest
 
 from kavka import Admin, NewTopic, Producer
 from tests.support import connect_requests
-from tests.support.connect_worker import PATIENCE, ConnectWorker
+from tests.support.connect_worker import TIMEOUT_S, ConnectWorker
 from tests.support.missing import need_command
 from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
@@ -99,11 +99,11 @@ def test_a_client_that_we_did_not_write_manages_connectors(
     assert made["name"] == "managed"
     workers[1].wait_for_task("managed", "RUNNING")
     wait_until(
-        lambda: client.list_connector_topics("managed") == {"managed": {"topics": [topic]}}, timeout=PATIENCE,
+        lambda: client.list_connector_topics("managed") == {"managed": {"topics": [topic]}}, timeout=TIMEOUT_S,
         what="the topic is known", interval=0.2,
     )  # fmt: skip
     wait_until(
-        lambda: [bytes(record.value) for record in read_all(target, topic)] == [b"a", b"b"], timeout=PATIENCE,
+        lambda: [bytes(record.value) for record in read_all(target, topic)] == [b"a", b"b"], timeout=TIMEOUT_S,
         what="the lines are there", interval=0.5,
     )  # fmt: skip
     assert client.get_connector("managed")["type"] == "source"
@@ -117,7 +117,7 @@ def test_a_client_that_we_did_not_write_manages_connectors(
     assert offsets[0]["partition"] == {"filename": str(folder / "managed.txt")}
     assert offsets[0]["offset"]["position"] == 4
     client.delete_connector("managed")
-    wait_until(lambda: not workers[0].status("managed"), timeout=PATIENCE, what="it is gone", interval=0.2)
+    wait_until(lambda: not workers[0].status("managed"), timeout=TIMEOUT_S, what="it is gone", interval=0.2)
 
 
 def test_the_commands_of_the_page_work(workers: list[ConnectWorker]) -> None:
@@ -167,7 +167,7 @@ def test_a_poison_record_is_kept_in_the_dead_letter_topic_or_fails_the_task(
     assert failed["connector"]["state"] == "RUNNING"
     out = folder / "good.txt"
     wait_until(
-        lambda: out.exists() and out.read_text().split() == ["1", "2"], timeout=PATIENCE, what="the good are written",
+        lambda: out.exists() and out.read_text().split() == ["1", "2"], timeout=TIMEOUT_S, what="the good are written",
         interval=0.5,
     )  # fmt: skip
     assert workers[0].status("tolerant")["tasks"][0]["state"] == "RUNNING"
@@ -188,7 +188,7 @@ def test_a_poison_record_is_kept_in_the_dead_letter_topic_or_fails_the_task(
     assert headers[1][f"{prefix}class.name"] == "org.apache.kafka.connect.transforms.Cast$Value"
     assert headers[1][f"{prefix}exception.message"] == "Value (x) was out of range for requested data type"
     fill(target, topic, [b'{"id": 3}'])
-    wait_until(lambda: out.read_text().split() == ["1", "2", "3"], timeout=PATIENCE, what="it goes on", interval=0.5)
+    wait_until(lambda: out.read_text().split() == ["1", "2", "3"], timeout=TIMEOUT_S, what="it goes on", interval=0.5)
     for name in ("tolerant", "strict"):
         assert workers[0].ask("DELETE", f"/connectors/{name}")[0] == 204
 
@@ -206,12 +206,12 @@ def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
     for name in names:
         owners[name] = workers[0].wait_for_task(name, "RUNNING")["tasks"][0]["worker_id"]
     wait_until(
-        lambda: len({workers[0].status(name)["tasks"][0]["worker_id"] for name in names}) == 2, timeout=PATIENCE,
+        lambda: len({workers[0].status(name)["tasks"][0]["worker_id"] for name in names}) == 2, timeout=TIMEOUT_S,
         what="each worker has one", interval=0.5,
     )  # fmt: skip
     dead = workers[1]
     name = next(name for name in names if workers[0].status(name)["tasks"][0]["worker_id"] == dead.name)
-    wait_until(lambda: len(read_all(target, f"{topic}-{name}")) == 50, timeout=PATIENCE, what="50 lines", interval=0.5)
+    wait_until(lambda: len(read_all(target, f"{topic}-{name}")) == 50, timeout=TIMEOUT_S, what="50 lines", interval=0.5)
     with (folder / f"{name}.txt").open("a") as file:
         file.write("".join(f"{name} {number}\n" for number in range(50, 100)))
     dead.process.kill()
@@ -222,7 +222,7 @@ def test_connectors_are_shared_out_and_taken_over_when_a_worker_dies(
         "it is taken over",
     )
     wait_until(
-        lambda: len(read_all(target, f"{topic}-{name}")) >= 100, timeout=PATIENCE, what="all lines", interval=0.5
+        lambda: len(read_all(target, f"{topic}-{name}")) >= 100, timeout=TIMEOUT_S, what="all lines", interval=0.5
     )
     lines = [bytes(record.value).decode() for record in read_all(target, f"{topic}-{name}")]
     assert lines == [f"{name} {number}" for number in range(100)]
@@ -238,7 +238,7 @@ def test_a_killed_single_worker_resumes_after_a_restart(
     while len(workers) > 1:
         workers.pop().process.stop(120)
     (worker,) = workers
-    wait_until(lambda: leader_of(workers) is worker, timeout=PATIENCE, what="it is alone", interval=0.2)
+    wait_until(lambda: leader_of(workers) is worker, timeout=TIMEOUT_S, what="it is alone", interval=0.2)
     names = ["moving-sink", "moving-source", "resting-source"]
     files = {name: folder / f"{name}.txt" for name in names}
     for name in names[1:]:
@@ -250,7 +250,7 @@ def test_a_killed_single_worker_resumes_after_a_restart(
     worker.create("moving-sink", {**sink, "exactly.once": "true"})
     expect_lines(files["moving-sink"], 50)
     wait_until(
-        lambda: len(read_all(target, f"{topic}-resting-source")) == 50, timeout=PATIENCE, what="50 lines", interval=0.5
+        lambda: len(read_all(target, f"{topic}-resting-source")) == 50, timeout=TIMEOUT_S, what="50 lines", interval=0.5
     )
     assert worker.ask("PUT", "/connectors/resting-source/pause")[0] == 202
     worker.wait_for_task("resting-source", "PAUSED")
@@ -269,7 +269,7 @@ def test_a_killed_single_worker_resumes_after_a_restart(
     assert numbers(read_all(target, f"{topic}-resting-source")) == list(range(50))
     assert worker.ask("PUT", "/connectors/resting-source/resume")[0] == 202
     wait_until(
-        lambda: len(read_all(target, f"{topic}-resting-source")) >= 2000, timeout=PATIENCE, what="it goes on",
+        lambda: len(read_all(target, f"{topic}-resting-source")) >= 2000, timeout=TIMEOUT_S, what="it goes on",
         interval=0.5,
     )  # fmt: skip
     assert numbers(read_all(target, f"{topic}-resting-source")) == list(range(2000))
@@ -285,5 +285,5 @@ def expect_lines(file: Path, count: int) -> None:
     def there() -> bool:
         return file.exists() and file.read_text().count("\n") >= count
 
-    wait_until(there, timeout=PATIENCE, what=f"{count} lines in {file.name}", interval=0.2)
+    wait_until(there, timeout=TIMEOUT_S, what=f"{count} lines in {file.name}", interval=0.2)
     assert file.read_text().split() == [str(number) for number in range(count)]

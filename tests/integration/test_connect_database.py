@@ -18,7 +18,7 @@ from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, O
 from kavka.pipeline.connect.tasks import Worker
 from kavka.pipeline.spark import activate
 from tests.support import jars
-from tests.support.connect_worker import PATIENCE
+from tests.support.connect_worker import TIMEOUT_S
 from tests.support.connectors import batches, context_of, records
 from tests.support.missing import skip_loudly
 from tests.support.our_consumer import fill, make_topic
@@ -307,7 +307,7 @@ def test_a_sink_whose_database_is_down_fails_alone_and_resumes_after_a_restart(
             return dict(herder.status(name)["tasks"][0])
 
         def wait(condition: Callable[[], bool], what: str) -> None:
-            wait_until(condition, timeout=PATIENCE, what=what, interval=0.2)
+            wait_until(condition, timeout=TIMEOUT_S, what=what, interval=0.2)
 
         try:
             herder.create("rows", {**rows, **server.connection, "connection.password": secret}, None)

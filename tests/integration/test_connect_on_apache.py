@@ -16,7 +16,7 @@ from kavka.pipeline.connect.stores import ConfigStore, OffsetStore, StatusStore
 from kavka.pipeline.connect.topic_table import TopicTable
 from tests.support.apache import ApacheKafka, write_properties
 from tests.support.connect_requests import SINK, SOURCE
-from tests.support.connect_worker import PATIENCE, ConnectWorker, spark_settings
+from tests.support.connect_worker import TIMEOUT_S, ConnectWorker, spark_settings
 from tests.support.our_consumer import read_all
 from tests.support.processes import ManagedProcess, free_port, wait_until
 from tests.support.spark import light_home
@@ -69,7 +69,7 @@ def expect_lines(file: Path, count: int, process: ManagedProcess) -> None:
         assert process.running(), process.log_tail()
         return file.exists() and file.read_text().count("\n") >= count
 
-    wait_until(there, timeout=PATIENCE, what=f"{count} lines", interval=0.2)
+    wait_until(there, timeout=TIMEOUT_S, what=f"{count} lines", interval=0.2)
     assert file.read_text().split() == [str(number) for number in range(count)]
 
 
@@ -98,7 +98,7 @@ def test_a_distributed_worker_keeps_configurations_states_and_offsets_in_topics_
         ]
         # A worker whose Spark has ended exits, so that others take over its connectors.
         os.kill(spark_of(worker.process.pid), signal.SIGKILL)
-        assert worker.process.wait(PATIENCE) == 1, worker.process.log_tail()
+        assert worker.process.wait(TIMEOUT_S) == 1, worker.process.log_tail()
         assert "Spark's process ended" in worker.log()
     finally:
         worker.process.kill()

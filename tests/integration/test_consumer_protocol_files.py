@@ -108,12 +108,12 @@ def test_members_keep_their_partitions_after_the_broker_was_killed(broker: Kavka
         wait_for_split(members, PARTITIONS)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
         time.sleep(1)
-        before = [member.look().partitions for member in members]
+        before = [member.read_events().partitions for member in members]
         broker.kill()
         broker.start()
         produce(broker, 60)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 20), timeout=90)
-        assert [member.look().partitions for member in members] == before
+        assert [member.read_events().partitions for member in members] == before
         wait_until(lambda: committed(broker) == [20] * PARTITIONS, timeout=30, what="all committed", interval=0.3)
     finally:
         for member in members:

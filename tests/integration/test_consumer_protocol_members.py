@@ -140,7 +140,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions_without_a_rebalance(
     changes = first.changes
     second.leave()
     again = join(client, instance_id="two")
-    wait_until(lambda: again.look().partitions == mine, timeout=30, what="the same partitions again")
+    wait_until(lambda: again.read_events().partitions == mine, timeout=30, what="the same partitions again")
     time.sleep(SESSION_S + 1)
     assert first.changes == changes, "the other member has seen no rebalance"
     again.leave()
@@ -152,8 +152,8 @@ def test_an_instance_id_in_use_is_refused_to_a_second_member(join: Join) -> None
     wait_for_split([first], PARTITIONS)
     second = join("confluent", instance_id="one")
     time.sleep(3)
-    assert not second.look().partitions
-    assert len(first.look().partitions) == PARTITIONS
+    assert not second.read_events().partitions
+    assert len(first.read_events().partitions) == PARTITIONS
 
 
 def test_new_partitions_of_a_topic_are_given_to_the_members(broker: Target, topic_of_six: str, join: Join) -> None:

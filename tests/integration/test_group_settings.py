@@ -14,7 +14,7 @@ from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartb
 from tests.support.kavka_process import KavkaProcess
 from tests.support.messages import Messages
 from tests.support.processes import wait_until
-from tests.support.tools import ours
+from tests.support.tools import run_kavka
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,7 +47,7 @@ def test_group_settings_survive_a_kill_of_the_broker(tmp_path: Path) -> None:
         printed = []
         for tool, *args in (command[1:] for command in documented()):
             assert tool == "configs"
-            done = ours(tool, *(arg.replace("localhost:9092", broker.bootstrap_servers) for arg in args))
+            done = run_kavka(tool, *(arg.replace("localhost:9092", broker.bootstrap_servers) for arg in args))
             assert done.code == 0, done
             printed.append(done.out)
         assert "consumer.session.timeout.ms=60000 sensitive=false synonyms={DYNAMIC_GROUP_CONFIG:" in printed[1]

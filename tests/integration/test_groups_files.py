@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST, ApacheKafka, ZooKeeper
 from tests.support.java_client import run_tool
-from tests.support.kavka_process import KavkaProcess, plant_nodes
+from tests.support.kavka_process import KavkaProcess, create_znodes
 from tests.support.members import Member, committed_offsets, wait_for_records, wait_for_split
 from tests.support.processes import wait_until
 from tests.support.targets import Target
@@ -157,7 +157,7 @@ def test_our_broker_continues_the_groups_of_an_apache_broker(
     shutil.copytree(folder, copy)
     broker = KavkaProcess(tmp_path / "kavka", log_dirs=(copy,), start=False)
 
-    plant_nodes(copy, nodes)
+    create_znodes(copy, nodes)
     broker.start()
     try:
         check_groups(broker, member_id)

@@ -170,7 +170,7 @@ def test_of_two_static_members_with_one_name_the_older_is_fenced(join: Join) -> 
     second = join("confluent", instance_id="one")
     wait_for_split([second], PARTITIONS)
     wait_until(
-        lambda: "FENCED" in first.process.log_tail(20_000).upper() or not first.look().partitions,
+        lambda: "FENCED" in first.process.log_tail(20_000).upper() or not first.read_events().partitions,
         timeout=20,
         what="the older one to notice",
     )

@@ -56,12 +56,12 @@ def test_members_keep_their_partitions_after_the_broker_was_killed(
         wait_for_split(members, PARTITIONS)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 10))
         time.sleep(1)
-        before = [member.look().partitions for member in members]
+        before = [member.read_events().partitions for member in members]
         broker.kill()
         broker.start()
         produce(broker, topic, 60)
         wait_for_records(members, dict.fromkeys(range(PARTITIONS), 20), timeout=90)
-        assert [member.look().partitions for member in members] == before
+        assert [member.read_events().partitions for member in members] == before
         time.sleep(1)
     finally:
         for member in members:
@@ -93,7 +93,7 @@ def test_static_members_are_known_after_the_broker_was_killed(broker: Target, to
         broker.kill()
         broker.start()
         again = start("two")
-        wait_until(lambda: again.look().partitions == mine, timeout=60, what="the same partitions again")
+        wait_until(lambda: again.read_events().partitions == mine, timeout=60, what="the same partitions again")
     finally:
         for member in (*members, *([again] if again else [])):
             member.process.kill()

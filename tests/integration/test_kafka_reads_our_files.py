@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.support.apache import LAST_WITH_ZOOKEEPER, NEWEST, ApacheKafka, ZooKeeper
-from tests.support.kavka_process import KavkaProcess, plant_nodes
+from tests.support.kavka_process import KavkaProcess, create_znodes
 from tests.support.material import CODECS, Material, dump, fill, log_files, read_all
 from tests.support.processes import wait_until
 from tests.support.targets import APACHE, KAVKA, start_target
@@ -192,7 +192,7 @@ def test_our_broker_started_on_the_folder_of_an_apache_broker_serves_every_recor
     client.stop()
     client.close()
 
-    plant_nodes(copy, nodes)
+    create_znodes(copy, nodes)
     broker.start()
     try:
         expected = folder.material.expected()

@@ -28,7 +28,7 @@ from kavka import (
 )
 from kavka.client.errors import ClientClosed, IllegalState
 from tests.support.our_consumer import (
-    Heard,
+    RecordingListener,
     fill,
     group_settings,
     make_topic,
@@ -667,7 +667,7 @@ def test_more_partitions_are_read_when_there_are_more(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     make_topic(servers, topic, 1)
-    heard = Heard()
+    heard = RecordingListener()
     consumer = make(**group_settings(protocol), group_id=group, metadata_max_age_ms=200)
     consumer.subscribe([topic], listener=heard)
     poll_until([consumer], lambda: len(consumer.assignment()) == 1)
@@ -676,7 +676,7 @@ def test_more_partitions_are_read_when_there_are_more(
     poll_until([consumer], lambda: len(consumer.assignment()) == 3)
     fill(servers, topic, [b"x"], 2)
     assert read(consumer, 1)[0].partition == 2
-    assert heard.now() == consumer.assignment()
+    assert heard.assignment() == consumer.assignment()
 
 
 def test_a_topic_that_is_not_there_yet_is_read_when_it_is(

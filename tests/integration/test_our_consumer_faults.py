@@ -14,7 +14,16 @@ import pytest
 
 import kavka.testing
 from kavka import Consumer, KafkaError, Producer, TopicPartition
-from tests.support.our_consumer import GROUPS, Heard, fill, group_settings, make_topic, numbers, poll_until, read
+from tests.support.our_consumer import (
+    GROUPS,
+    RecordingListener,
+    fill,
+    group_settings,
+    make_topic,
+    numbers,
+    poll_until,
+    read,
+)
 from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.records
@@ -63,7 +72,7 @@ def run_for(consumer: Consumer, seconds: float, records: list[bytes | None]) -> 
 def test_a_broker_that_is_killed_under_load_costs_nothing(broker: Broker, topic: str, protocol: str) -> None:
     make_topic(broker.bootstrap_servers, topic)
     records: list[bytes | None] = []
-    heard = Heard()
+    heard = RecordingListener()
     with Consumer(
         bootstrap_servers=broker.bootstrap_servers,
         group_id="g",

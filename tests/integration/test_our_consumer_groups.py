@@ -22,8 +22,8 @@ from kavka import (
 )
 from kavka.client.errors import IllegalState
 from tests.support.our_consumer import (
-    Heard,
-    fair,
+    RecordingListener,
+    balanced,
     fill,
     group_settings,
     make_topic,
@@ -52,11 +52,11 @@ def test_members_share_and_those_that_stay_take_over(
 ) -> None:
     make_topic(servers, topic, 5)
     settings = group_settings("consumer" if strategy is None else "classic", strategy) | {"group_id": group}
-    heard = [Heard() for _ in range(3)]
+    heard = [RecordingListener() for _ in range(3)]
     consumers = [make(**settings) for _ in range(3)]
     for consumer, listener in zip(consumers, heard, strict=True):
         consumer.subscribe([topic], listener=listener)
-    poll_until(consumers, fair(consumers, 5))
+    poll_until(consumers, balanced(consumers, 5))
     fill(servers, topic, numbers(100))
     seen: list[bytes | None] = []
     deadline = time.monotonic() + 20
@@ -66,12 +66,12 @@ def test_members_share_and_those_that_stay_take_over(
     assert sorted(seen) == sorted(numbers(100))  # type: ignore[type-var]
     consumers[1].close()
     rest = [consumers[0], consumers[2]]
-    poll_until(rest, fair(rest, 5))
+    poll_until(rest, balanced(rest, 5))
     for consumer, listener in zip(consumers, heard, strict=True):
         if consumer in rest:
-            assert listener.now() == consumer.assignment()
+            assert listener.assignment() == consumer.assignment()
         else:
-            assert listener.now() == set() and not listener.all("lost")
+            assert listener.assignment() == set() and not listener.all("lost")
 
 
 def test_nothing_is_read_twice_when_partitions_move(
@@ -105,12 +105,12 @@ def test_a_newcomer_takes_from_others_only_what_it_gets(
 ) -> None:
     make_topic(servers, topic, 6)
     settings = group_settings("consumer" if kind is None else "classic", kind) | {"group_id": group}
-    heard = Heard()
+    heard = RecordingListener()
     first, second = make(**settings), make(**settings)
     first.subscribe([topic], listener=heard)
     poll_until([first], lambda: len(first.assignment()) == 6)
     second.subscribe([topic])
-    poll_until([first, second], fair([first, second], 6))
+    poll_until([first, second], balanced([first, second], 6))
     revoked = heard.all("revoked")
     assert set().union(*revoked) == second.assignment()
     assert len(heard.all("assigned")[0]) == 6
@@ -119,12 +119,12 @@ def test_a_newcomer_takes_from_others_only_what_it_gets(
 def test_an_eager_rebalance_takes_everything_first(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 2)
     settings = group_settings("classic", "range") | {"group_id": group}
-    heard = Heard()
+    heard = RecordingListener()
     first, second = make(**settings), make(**settings)
     first.subscribe([topic], listener=heard)
     poll_until([first], lambda: len(first.assignment()) == 2)
     second.subscribe([topic])
-    poll_until([first, second], fair([first, second], 2))
+    poll_until([first, second], balanced([first, second], 2))
     assert heard.events[:2] == [("assigned", partitions(topic, 2)), ("revoked", partitions(topic, 2))]
 
 
@@ -213,7 +213,7 @@ def test_two_groups_both_get_everything(servers: str, make: Make, topic: str, gr
 
 def test_a_rebalance_can_be_asked_for(servers: str, make: Make, topic: str, group: str) -> None:
     make_topic(servers, topic, 1)
-    heard = Heard()
+    heard = RecordingListener()
     consumer = make(**group_settings("classic"), group_id=group)
     consumer.subscribe([topic], listener=heard)
     poll_until([consumer], lambda: len(consumer.assignment()) == 1)
@@ -235,7 +235,7 @@ def test_members_of_both_protocols_may_be_in_one_group(servers: str, make: Make,
     poll_until([classic], lambda: len(classic.assignment()) == 4)
     modern = make(**group_settings("consumer"), group_id=group)
     modern.subscribe([topic])
-    poll_until([classic, modern], fair([classic, modern], 4))
+    poll_until([classic, modern], balanced([classic, modern], 4))
     classic.close()
     poll_until([modern], lambda: len(modern.assignment()) == 4)
 
@@ -247,7 +247,7 @@ def test_a_member_that_polls_too_rarely_loses_its_partitions_and_cannot_commit(
     servers: str, make: Make, topic: str, group: str, protocol: str
 ) -> None:
     fill(servers, topic, numbers(10))
-    heard = Heard()
+    heard = RecordingListener()
     settings = group_settings(protocol) | {"group_id": group, "enable_auto_commit": False}
     consumer = make(**settings, max_poll_interval_ms=3100, max_poll_records=5)
     consumer.subscribe([topic], listener=heard)
@@ -266,7 +266,7 @@ def test_a_member_that_polls_too_rarely_loses_its_partitions_and_cannot_commit(
 
 def test_waiting_long_in_a_poll_is_no_absence(servers: str, make: Make, topic: str, group: str, protocol: str) -> None:
     make_topic(servers, topic)
-    heard = Heard()
+    heard = RecordingListener()
     consumer = make(**group_settings(protocol), group_id=group, max_poll_interval_ms=3100)
     consumer.subscribe([topic], listener=heard)
     poll_until([consumer], lambda: bool(consumer.assignment()))
@@ -276,7 +276,7 @@ def test_waiting_long_in_a_poll_is_no_absence(servers: str, make: Make, topic: s
 
 def test_a_member_that_is_removed_joins_again(servers: str, make: Make, topic: str, group: str) -> None:
     fill(servers, topic, numbers(5))
-    heard = Heard()
+    heard = RecordingListener()
     consumer = make(**group_settings("classic"), group_id=group)
     consumer.subscribe([topic], listener=heard)
     read(consumer, 5)
@@ -294,12 +294,12 @@ def test_a_static_member_that_comes_back_causes_no_rebalance(
 ) -> None:
     make_topic(servers, topic, 4)
     settings = group_settings(protocol) | {"group_id": group}
-    heard = Heard()
+    heard = RecordingListener()
     first = make(**settings, group_instance_id="one")
     second = make(**settings, group_instance_id="two")
     first.subscribe([topic], listener=heard)
     second.subscribe([topic])
-    poll_until([first, second], fair([first, second], 4))
+    poll_until([first, second], balanced([first, second], 4))
     had, events = second.assignment(), len(heard.events)
     second.close()
     again = make(**settings, group_instance_id="two")
@@ -318,7 +318,7 @@ def test_a_static_member_may_leave_for_good(servers: str, make: Make, topic: str
     first, second = make(**settings), make(**settings, group_instance_id="two")
     first.subscribe([topic])
     second.subscribe([topic])
-    poll_until([first, second], fair([first, second], 2))
+    poll_until([first, second], balanced([first, second], 2))
     second.close(leave_group=True)
     started = time.monotonic()
     poll_until([first], lambda: len(first.assignment()) == 2)
@@ -548,7 +548,7 @@ def test_a_dropped_consumer_leaves_its_group_without_a_commit(
     fill(servers, topic, numbers(10))
     settings = group_settings(protocol) | {"group_id": group, "auto_commit_interval_ms": 600_000}
     consumer = Consumer(bootstrap_servers=servers, **settings)
-    consumer.subscribe([topic], listener=Heard())
+    consumer.subscribe([topic], listener=RecordingListener())
     read(consumer, 10)
     with Admin(bootstrap_servers=servers) as admin:
         assert len(admin.describe_consumer_groups([group])[group].members) == 1

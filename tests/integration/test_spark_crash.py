@@ -163,7 +163,7 @@ def test_a_driver_killed_at_any_stage_writes_each_record_once(
             running["late_driver"] = again(spark, target, crashed, topic, "late_driver")
             process_all(running["late_driver"])
             # The driver of before is still there, with its decision in its hand, and is too late.
-            (crashed / "late_driver_may_go_on").touch()
+            (crashed / "late_driver_may_continue").touch()
             time.sleep(2)
             fill(target, topic, [RECORDS])
             for query in running.values():

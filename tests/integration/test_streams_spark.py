@@ -32,7 +32,7 @@ from tests.support import streams_cases
 from tests.support.our_consumer import read_all
 from tests.support.processes import wait_until
 from tests.support.targets import Target
-from tests.support.tools import ours
+from tests.support.tools import run_kavka
 
 STREAMS_MD = Path(__file__).resolve().parents[2] / "docs" / "streams.md"
 
@@ -201,7 +201,7 @@ def test_after_a_reset_and_a_clean_up_an_application_reads_from_where_the_tool_h
     own = [name for name in admin.list_topics() if name.startswith(f"{application}-")]
     (documented,) = re.findall("^kavka (streams-application-reset .*)$", STREAMS_MD.read_text(), re.MULTILINE)
     here = {"localhost:9092": target.bootstrap_servers, "wordCountApp": application, "streams-plaintext-input": topic}
-    done = ours(*(here.get(word, word) for word in documented.split()))
+    done = run_kavka(*(here.get(word, word) for word in documented.split()))
     assert done.code == 0, done.err
     assert f"Topic: {topic} Partition: 0 Offset: 1\nDone.\nDeleting inferred internal topics [{own[0]}]" in done.out
     assert "KafkaStreams.clean_up()" in done.err
@@ -280,7 +280,7 @@ def test_a_processor_is_called_by_the_wall_clock_without_new_records(
     topology = (
         Topology()
         .add_source("source", topic)
-        .add_processor("telling", streams_cases.Telling, "source")
+        .add_processor("telling", streams_cases.CountReporter, "source")
         .add_state_store(counts, "telling")
         .add_sink("sink", output, "telling")
     )

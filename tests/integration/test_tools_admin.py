@@ -14,7 +14,7 @@ from kavka import Admin, ConfigResource, Consumer, NewTopic, Producer, TopicPart
 from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
 from tests.support.processes import wait_until
 from tests.support.side_by_side import SideBySide
-from tests.support.tools import ApacheTools, ours
+from tests.support.tools import ApacheTools, run_kavka
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
@@ -98,7 +98,7 @@ def test_topics(both43: SideBySide) -> None:
     both.fails_same("topics", "--create", "--topic", "a name", says="a name")
     both.fails_same("topics", "--create", "--topic", "{t}-2", "--config", "nonsense=1", says="nonsense")
     both.does_same("topics", "--delete", "--topic", "{t}")
-    both.settle_gone()
+    both.wait_until_deleted()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_configs(both39: SideBySide) -> None:
         f"Completed updating config for topic {both.names['ours']}.\n"
     )
     theirs = ConfigResource.topic(both.names["java"])
-    both.everywhere(lambda admin: setting(admin, theirs, "retention.ms") == "12345", "the settings")
+    both.wait_everywhere(lambda admin: setting(admin, theirs, "retention.ms") == "12345", "the settings")
     both.looks_same("configs", "--describe", *topic)
     both.looks_same("configs", "--describe", *topic, "--all")
     both.looks_same("configs", "--describe", "--topic", "{t}")
@@ -157,7 +157,7 @@ def test_configs_of_brokers(both39: SideBySide) -> None:
         # received the setting yet.
         removal = ("--bootstrap-server", both.cluster.bootstrap_servers, "--alter", *entity)
         wait_until(
-            lambda removal=removal: ours("configs", *removal, "--delete-config", "message.max.bytes").code == 0,
+            lambda removal=removal: run_kavka("configs", *removal, "--delete-config", "message.max.bytes").code == 0,
             timeout=60, what="the setting to be removed",
         )  # fmt: skip
     both.fails_same("configs", "--describe", "--broker", "one", says="one")
@@ -174,7 +174,7 @@ def test_configs_of_groups(both43: SideBySide) -> None:
     both.does_same("configs", *added)
     for name in both.names.values():
         resource = ConfigResource.group(f"g-{name}")
-        both.everywhere(
+        both.wait_everywhere(
             lambda admin, r=resource: setting(admin, r, "consumer.heartbeat.interval.ms") == "7000",  # type: ignore[misc]
             f"the settings of {resource.name}",
         )
@@ -192,7 +192,7 @@ def test_configs_of_groups(both43: SideBySide) -> None:
 
 def test_settings_of_users_are_refused_clearly(both39: SideBySide) -> None:
     servers = both39.cluster.bootstrap_servers
-    described = ours("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")
+    described = run_kavka("configs", "--bootstrap-server", servers, "--describe", "--entity-type", "users")
     assert described.code == 1
     assert "not supported yet" in described.err
 
@@ -253,7 +253,7 @@ def test_consumer_groups_with_members(both43: SideBySide) -> None:
         both.looks_same("consumer-groups", "--list", "--state", "--type", order=False)
         for only in ((), ("--consumer",), ("--group-type", "classic"), ("--protocol", "consumer"), ("--share",)):
             both.looks_same("groups", "--list", *only, order=False)
-        refused = ours("consumer-groups", "--bootstrap-server", servers, "--reset-offsets", "--group", groups[0],
+        refused = run_kavka("consumer-groups", "--bootstrap-server", servers, "--reset-offsets", "--group", groups[0],
                        "--all-topics", "--to-earliest", "--execute")  # fmt: skip
         assert refused.code == 1
         assert "is inactive, but the current state is Stable" in refused.err
@@ -310,7 +310,7 @@ def test_offsets_of_groups_are_reset_every_way(both43: SideBySide, tmp_path: Pat
         (("--delete", "--group", "{g}"), "could not be deleted"),
         (("--reset-offsets", "--group", "{g}", "--topic", "{t}:9", "--to-earliest"), f"{both.names['ours']}-9"),
     ):
-        failed, _ = both.run("consumer-groups", *args, looking=True)
+        failed, _ = both.run("consumer-groups", *args, read_only=True)
         assert failed.code == 1
         assert words in failed.err
 
@@ -341,7 +341,7 @@ def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> N
     with Admin(bootstrap_servers=servers) as admin, Producer(bootstrap_servers=servers) as producer:
         more = [f"{name}-{kind}" for name in both.names.values() for kind in ("by-word-repartition", "mine")]
         admin.create_topics([NewTopic(name, 1, 1) for name in more])
-        both.everywhere(lambda client: set(more) <= set(client.list_topics()), "the applications' topics")
+        both.wait_everywhere(lambda client: set(more) <= set(client.list_topics()), "the applications' topics")
         for name in both.names.values():
             for number in range(30):
                 producer.send(name, b"x", partition=number % 3, timestamp=1_700_000_000_000 + number * 60_000)
@@ -379,7 +379,7 @@ def test_streams_applications_are_reset(both39: SideBySide, tmp_path: Path) -> N
             expected = {TopicPartition(name, number): 3 for number in range(3)} | {TopicPartition(f"{name}-mine", 0): 1}
             assert {tp: at.offset for tp, at in offsets.items() if at is not None} == expected
         internal_topics = {f"{name}-by-word-repartition" for name in both.names.values()}
-        both.everywhere(
+        both.wait_everywhere(
             lambda client: not internal_topics & set(client.list_topics()), "the end of the applications' own topics"
         )
         assert {f"{name}-mine" for name in both.names.values()} <= set(admin.list_topics())
@@ -401,7 +401,7 @@ def test_delete_records_and_log_dirs(both39: SideBySide, tmp_path: Path) -> None
     broken.write_text('{"partitions": [\n  {"topic": 1,}]}')
     both.fails_same("delete-records", "--offset-json-file", str(broken), says="line 2, column 15")
     both.fails_same("delete-records", "--offset-json-file", str(tmp_path / "nothing"), says="No such file")
-    ours, other = both.run("log-dirs", "--describe", "--topic-list", "{t}", looking=True)
+    ours, other = both.run("log-dirs", "--describe", "--topic-list", "{t}", read_only=True)
     head, text = ours.out.split("{", 1)
     assert head == other.out.split("{", 1)[0]
     assert in_order(json.loads("{" + text)) == in_order(json.loads("{" + other.out.split("{", 1)[1]))
@@ -434,13 +434,14 @@ def test_transactions(both39: SideBySide) -> None:
         both.looks_same("transactions", "find-hanging", "--topic", "{t}")
         hanging = both.looks_same("transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
         assert name not in hanging
-        our_output, other = both.run("transactions", "describe", "--transactional-id", "tx-{t}", looking=True)
+        our_output, other = both.run("transactions", "describe", "--transactional-id", "tx-{t}", read_only=True)
         durations = [[line.split() for line in result.out.splitlines()] for result in (our_output, other)]
         for rows in durations:
             assert int(rows[1].pop(7)) >= 0
         assert durations[0] == durations[1]
-        ended = ours("transactions", "--bootstrap-server", both.cluster.bootstrap_servers, "abort", "--topic", name,
-                     "--partition", "1", "--start-offset", "0")  # fmt: skip
+        servers = both.cluster.bootstrap_servers
+        abort = ("transactions", "--bootstrap-server", servers, "abort", "--topic", name)
+        ended = run_kavka(*abort, "--partition", "1", "--start-offset", "0")
         assert (ended.code, ended.out, ended.err) == (0, "", "")
         assert "None" in both.looks_same("transactions", "describe-producers", "--topic", "{t}", "--partition", "1")
         producer.abort_transaction()
@@ -454,13 +455,15 @@ def test_cluster_and_broker_api_versions(both39: SideBySide, apache43: ApacheToo
     both.looks_same("features", "describe")
     servers = both.cluster.bootstrap_servers
     our_output, other = (
-        ours("cluster", "cluster-id", "--bootstrap-server", servers),
+        run_kavka("cluster", "cluster-id", "--bootstrap-server", servers),
         both.apache.run("cluster", "cluster-id", "--bootstrap-server", servers),
     )
     assert (our_output.code, our_output.out) == (0, other.out)
-    listed, theirs = (run("cluster", "list-endpoints", "--bootstrap-server", servers) for run in (ours, apache43.run))
+    listed, theirs = (
+        run("cluster", "list-endpoints", "--bootstrap-server", servers) for run in (run_kavka, apache43.run)
+    )
     assert (listed.code, listed.out) == (0, theirs.out)
-    our_output, other = both.run("broker-api-versions", looking=True)
+    our_output, other = both.run("broker-api-versions", read_only=True)
     mine, its = (
         [line.partition(" [")[0].strip(" ,") for line in result.out.splitlines()] for result in (our_output, other)
     )
@@ -484,7 +487,7 @@ def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
         Path(str(plan).replace("{who}", who)).write_text(json.dumps({"version": 1, "partitions": moves}))
     tool = "reassign-partitions"
     for_all = ("--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "0,1,2")
-    our_output, other = both.run(tool, *for_all, looking=True)
+    our_output, other = both.run(tool, *for_all, read_only=True)
     assert our_output.out.splitlines()[:4] == other.out.splitlines()[:4]
     proposed = json.loads(our_output.out.splitlines()[4])["partitions"]
     assert [len(set(p["replicas"])) for p in proposed] == [2, 2, 2]
@@ -492,11 +495,11 @@ def test_reassignment(both39: SideBySide, tmp_path: Path) -> None:
     both.looks_same(tool, "--list")
     servers = ("--bootstrap-server", both.cluster.bootstrap_servers)
     started = {}
-    for who, run in (("ours", ours), ("java", both.apache.run)):
+    for who, run in (("ours", run_kavka), ("java", both.apache.run)):
         file = ("--reassignment-json-file", str(plan).replace("{who}", who))
         started[who] = run(tool, *servers, "--execute", *file, "--throttle", "10000000")
         assert started[who].code == 0, started[who]
-        watched = ours(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles")
+        watched = run_kavka(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles")
         assert watched.out.count("is completed.") == 2
     both.same_but_for_names(started["ours"].out, started["java"].out)
     assert f"Successfully started partition reassignments for {both.names['ours']}-0" in started["ours"].out
@@ -529,7 +532,7 @@ def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, t
             log_dirs = admin.describe_log_dirs([0], [TopicPartition(name, 0)])[0]
             return next(path for path, description in log_dirs.items() if description.replicas)
 
-        for (who, name), run in zip(both.names.items(), (ours, both.apache.run), strict=True):
+        for (who, name), run in zip(both.names.items(), (run_kavka, both.apache.run), strict=True):
             there = place(name)
             (other,) = disks - {there}
             entry = {"topic": name, "partition": 0, "replicas": [0, 1], "log_dirs": [other, "any"]}
@@ -539,7 +542,7 @@ def test_replicas_move_between_the_directories_of_a_broker(both39: SideBySide, t
             started = run(tool, *servers, "--execute", *file, *limit)
             assert started.code == 0, started
             assert f"Successfully started moving log directory to {other} for replica {name}-0" in started.out
-            assert ours(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles").code == 0
+            assert run_kavka(tool, *servers, "--verify", "--watch", *file, "--preserve-throttles").code == 0
             assert place(name) == other
             verified = run(tool, *servers, "--verify", *file)
             assert verified.code == 0, verified
@@ -561,7 +564,7 @@ def test_a_stopped_broker_and_preferred_leaders(both39: SideBySide) -> None:
         partitions = admin.describe_topics(topic)[topic].partitions
         return all(2 not in [node.id for node in p.isr] and p.leader is not None for p in partitions)
 
-    both.everywhere(without_2, "leaders other than broker 2")
+    both.wait_everywhere(without_2, "leaders other than broker 2")
     for which in ("under-replicated", "unavailable", "under-min-isr", "at-min-isr"):
         both.looks_same("topics", "--describe", "--topic", "{t}", f"--{which}-partitions")
     both.cluster.start(2)
@@ -569,7 +572,7 @@ def test_a_stopped_broker_and_preferred_leaders(both39: SideBySide) -> None:
     with Admin(bootstrap_servers=servers) as admin:
         assert admin.describe_topics(topic)[topic].partitions[2].leader.id == 0
     assert both.does_same(*elect) == f"Successfully completed leader election (PREFERRED) for partitions {topic}-2\n"
-    older = ours("preferred-replica-election", "--bootstrap-server", servers)
+    older = run_kavka("preferred-replica-election", "--bootstrap-server", servers)
     assert older.code == 0, older.err
     our_output, other = both.run(
         "leader-election", "--election-type", "preferred", "--topic", "{t}", "--partition", "9"
@@ -584,10 +587,10 @@ def test_a_stopped_broker_and_preferred_leaders(both39: SideBySide) -> None:
 
 def test_zookeeper_shows_where_the_brokers_are(both39: SideBySide) -> None:
     connect = both39.cluster.zookeeper.connect
-    listed = ours("kafka-topics.sh", "--list", "--zookeeper", connect)
+    listed = run_kavka("kafka-topics.sh", "--list", "--zookeeper", connect)
     assert listed.code == 0
-    assert listed.out == ours("topics", "--list", "--bootstrap-server", both39.cluster.bootstrap_servers).out
+    assert listed.out == run_kavka("topics", "--list", "--bootstrap-server", both39.cluster.bootstrap_servers).out
     assert "deprecated" in listed.err
-    nowhere = ours("topics", "--list", "--zookeeper", f"{connect}/nowhere")
+    nowhere = run_kavka("topics", "--list", "--zookeeper", f"{connect}/nowhere")
     assert nowhere.code == 1
     assert "no broker is registered" in nowhere.err

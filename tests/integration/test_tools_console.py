@@ -20,7 +20,7 @@ from kavka.cli.catalogue import find, table_of
 from tests.support.java_client import run_tool
 from tests.support.processes import dying_with_parent, free_port
 from tests.support.targets import KAVKA, Target, start_target
-from tests.support.tools import ApacheTools, our_command, our_process
+from tests.support.tools import ApacheTools, kavka_command, run_kavka_process
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("java_parts")]
 
@@ -36,14 +36,14 @@ LINES = "h1:v1,h2:NULL\tk1\tone\nNULL\tk2\ttwo\nNULL\tNULL\tthree\nno separators
 
 def produce_ours(broker: Target, topic: str, lines: str | bytes, *args: str) -> None:
     data = lines.encode() if isinstance(lines, str) else lines
-    done = our_process(
+    done = run_kavka_process(
         "console-producer", "--bootstrap-server", broker.bootstrap_servers, "--topic", topic, *args, stdin=data
     )
     assert (done.code, done.out) == (0, ""), done.err
 
 
 def consume_ours(broker: Target, *args: str) -> tuple[str, str]:
-    done = our_process("console-consumer", "--bootstrap-server", broker.bootstrap_servers, *args)
+    done = run_kavka_process("console-consumer", "--bootstrap-server", broker.bootstrap_servers, *args)
     assert done.code == 0, done.err
     return done.out, done.err
 
@@ -169,7 +169,7 @@ def test_offsets_are_those_that_kafkas_tool_prints(either: Target, apache_tools:
         ("--topic", topic, "--topic-partitions", topic),
         ("--topic", topic, "--partitions", "x"),
     ):
-        mine = our_process("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
+        mine = run_kavka_process("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
         theirs = apache_tools.run("get-offsets", "--bootstrap-server", either.bootstrap_servers, *args)
         assert (mine.code, mine.out, mine.err) == (theirs.code, theirs.out, theirs.err)
 
@@ -188,12 +188,12 @@ def test_verifiable_tools_print_the_same_events(either: Target, topic: str) -> N
     for name in (topic, f"{topic}-theirs"):
         produce_ours(either, name, "first\n")
     send = ("--max-messages", "5", "--repeating-keys", "2", "--value-prefix", "9", "--acks", "-1")
-    mine = our_process("verifiable-producer", *server, "--topic", topic, *send)
+    mine = run_kavka_process("verifiable-producer", *server, "--topic", topic, *send)
     theirs = run_tool("4.3.0", "verifiable-producer", *server, "--topic", f"{topic}-theirs", *send)
     assert mine.code == 0
     assert events(mine.out) == events(theirs.stdout.replace("-theirs", ""))
     read = ("--max-messages", "6", "--verbose", "--topic", topic)
-    mine = our_process("verifiable-consumer", *server, *read, "--group-id", f"a-{topic}")
+    mine = run_kavka_process("verifiable-consumer", *server, *read, "--group-id", f"a-{topic}")
     theirs = run_tool("4.3.0", "verifiable-consumer", *server, *read, "--group-id", f"b-{topic}")
     assert mine.code == 0, mine.err
     # Apache's also reports the end of the JVM.
@@ -202,7 +202,7 @@ def test_verifiable_tools_print_the_same_events(either: Target, topic: str) -> N
 
 def start(tool: str, *args: str, **more: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        dying_with_parent(our_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+        dying_with_parent(kavka_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
     )
 
 
@@ -258,7 +258,7 @@ def test_bad_input_is_one_line_and_an_exit_code(target: Target, topic: str) -> N
     server = ("--bootstrap-server", target.bootstrap_servers)
 
     def fails(said: str, tool: str, *args: str, stdin: bytes = b"") -> None:
-        done = our_process(tool, *server, *args, stdin=stdin)
+        done = run_kavka_process(tool, *server, *args, stdin=stdin)
         assert done.code == 1
         assert said in done.err.splitlines()[-1]
         assert "Traceback" not in done.err
@@ -272,7 +272,7 @@ def test_bad_input_is_one_line_and_an_exit_code(target: Target, topic: str) -> N
           "--offset", "x")  # fmt: skip
     fails("--skip-message-on-error", "console-consumer", *read, "--max-messages", "2", "--value-deserializer",
           "org.apache.kafka.common.serialization.LongDeserializer")  # fmt: skip
-    skipped = our_process(
+    skipped = run_kavka_process(
         "console-consumer", *server, *read, "--max-messages", "2", "--skip-message-on-error", "--value-deserializer",
         "org.apache.kafka.common.serialization.LongDeserializer",
     )  # fmt: skip
@@ -283,9 +283,11 @@ def test_bad_input_is_one_line_and_an_exit_code(target: Target, topic: str) -> N
 @pytest.mark.parametrize(
     "run",
     [
-        lambda server: our_process("console-producer", *server, "--topic", "t", "--max-block-ms", "500", stdin=b"x\n"),
-        lambda server: our_process("get-offsets", *server, "--timeout", "500"),
-        lambda server: our_process(
+        lambda server: run_kavka_process(
+            "console-producer", *server, "--topic", "t", "--max-block-ms", "500", stdin=b"x\n"
+        ),
+        lambda server: run_kavka_process("get-offsets", *server, "--timeout", "500"),
+        lambda server: run_kavka_process(
             "producer-perf-test", "--topic", "t", "--num-records", "5", "--record-size", "10", "--throughput", "-1",
             "--producer-props", f"bootstrap.servers={server[1]}", "max.block.ms=500",
         ),
@@ -337,7 +339,7 @@ def test_the_examples_of_their_help_work_as_they_stand(tmp_path_factory: pytest.
 def test_features_sets_the_metadata_version_of_a_kraft_cluster_only(either: Target, apache_tools: ApacheTools) -> None:
     server = ("--bootstrap-server", either.bootstrap_servers)
     release = "4.0" if either.version == KAVKA else either.version.rpartition(".")[0]
-    done = our_process("features", *server, "upgrade", "--metadata", release)
+    done = run_kavka_process("features", *server, "upgrade", "--metadata", release)
     if either.version == KAVKA:
         assert done.code == 1
         assert "this cluster has no metadata.version" in done.err
@@ -345,6 +347,6 @@ def test_features_sets_the_metadata_version_of_a_kraft_cluster_only(either: Targ
     its = apache_tools.run("features", *server, "upgrade", "--metadata", release)
     assert (done.code, its.code) == (0, 0), (done, its)
     assert done.out and its.out.endswith(done.out)
-    unknown = our_process("features", *server, "upgrade", "--metadata", "9.9")
+    unknown = run_kavka_process("features", *server, "upgrade", "--metadata", "9.9")
     assert unknown.code == 1
     assert "Unknown metadata.version '9.9'" in unknown.err

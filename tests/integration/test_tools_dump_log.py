@@ -17,7 +17,7 @@ from kavka.records.convert import down_convert
 from kavka.records.record import Record
 from tests.support import material, targets
 from tests.support.java_client import run_tool
-from tests.support.tools import ours
+from tests.support.tools import run_kavka
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
 
@@ -59,7 +59,7 @@ def _use(server: str) -> None:
 def both(files: list[Path], *options: str) -> tuple[str, str]:
     """Our output and errors, which must equal Apache's."""
     args = ("--files", ",".join(map(str, files)), *options)
-    mine, theirs = ours("dump-log", *args), run_tool("3.9.1", "dump-log", *args)
+    mine, theirs = run_kavka("dump-log", *args), run_tool("3.9.1", "dump-log", *args)
     assert mine.out == theirs.stdout
     assert (mine.code, mine.err) == (theirs.returncode, theirs.stderr)
     return mine.out, mine.err
@@ -109,7 +109,7 @@ def test_the_clusters_own_topics_are_decoded(folder: Path) -> None:
         ("--transaction-log-decoder", "__transaction_state", ("transactionalId=tx", "state=CompleteAbort")),
     ):
         files = ",".join(str(path) for path in sorted((folder / f"{internal}-0").glob("*.log")))
-        mine = ours("dump-log", "--files", files, option)
+        mine = run_kavka("dump-log", "--files", files, option)
         theirs = run_tool("3.9.1", "dump-log", "--files", files, option)
         assert without_new_fields(mine.out) == theirs.stdout
         assert mine.code == 0
@@ -145,7 +145,7 @@ def test_corruption_is_reported_as_kafka_reports_it(tmp_path: Path) -> None:
         assert word in complaints
     wrong = folder / "00000000000000000005.snapshot"
     wrong.write_bytes(struct.pack(">hIi", 1, zlib.crc32(b"x"), 0))
-    mine = ours("dump-log", "--files", str(wrong))
+    mine = run_kavka("dump-log", "--files", str(wrong))
     assert (mine.code, mine.out) == (0, f"Dumping {wrong}\n")
     assert "checksum" in mine.err
 
@@ -153,8 +153,8 @@ def test_corruption_is_reported_as_kafka_reports_it(tmp_path: Path) -> None:
 def test_files_that_are_none_of_a_log_are_one_line(tmp_path: Path) -> None:
     name = tmp_path / "notes.txt"
     name.write_text(json.dumps({}))
-    assert ours("dump-log", "--files", str(name)).err == f"Ignoring unknown file {name}\n"
+    assert run_kavka("dump-log", "--files", str(name)).err == f"Ignoring unknown file {name}\n"
     for file in ("nothing.log", "00000000000000000000.log", "00000000000000000000.index"):
-        done = ours("dump-log", "--files", str(tmp_path / file))
+        done = run_kavka("dump-log", "--files", str(tmp_path / file))
         assert done.code == 1
         assert len(done.err.splitlines()) == 1

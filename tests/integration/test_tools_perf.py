@@ -14,7 +14,7 @@ import pytest
 from kavka import Consumer, TopicPartition
 from tests.support.processes import dying_with_parent
 from tests.support.targets import Target
-from tests.support.tools import ApacheTools, our_command, our_process
+from tests.support.tools import ApacheTools, kavka_command, run_kavka_process
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(240), pytest.mark.usefixtures("java_parts")]
 
@@ -45,7 +45,7 @@ def test_producing_is_reported_in_the_lines_of_kafkas_tool(
         "--warmup-records", "1000", "--reporting-interval", "300",
         "--producer-props", f"bootstrap.servers={server}", "acks=1",
     )  # fmt: skip
-    mine = our_process("producer-perf-test", *args)
+    mine = run_kavka_process("producer-perf-test", *args)
     assert (mine.code, mine.err) == (0, "")
     theirs = apache_tools.run("producer-perf", *args)
     # Whether there is a line about an interval depends on how busy the machine is.
@@ -74,13 +74,13 @@ def test_consuming_is_reported_in_the_columns_of_kafkas_tool(
     either: Target, apache_tools: ApacheTools, topic: str
 ) -> None:
     server = either.bootstrap_servers
-    filled = our_process(
+    filled = run_kavka_process(
         "producer-perf-test", "--bootstrap-server", server, "--topic", topic, "--num-records", "20000",
         "--record-size", "500", "--throughput", "-1", "--command-property", "compression.type=lz4",
     )  # fmt: skip
     assert filled.code == 0, filled.err
     args = ("--bootstrap-server", server, "--topic", topic, "--messages", "20000", "--timeout", "60000")
-    mine = our_process("consumer-perf-test", *args)
+    mine = run_kavka_process("consumer-perf-test", *args)
     theirs = apache_tools.run("consumer-perf", *args)
     assert (mine.code, mine.err) == (0, "")
     assert shape(mine.out) == shape(theirs.out)
@@ -90,11 +90,11 @@ def test_consuming_is_reported_in_the_columns_of_kafkas_tool(
     assert counted[0] == ["9.5367", "20000"]
     assert counted[1][1] == "20000"
     detailed = (*args, "--show-detailed-stats", "--reporting-interval", "1", "--date-format", "HH", "--hide-header")
-    lines = our_process("consumer-perf-test", *detailed).out.splitlines()
+    lines = run_kavka_process("consumer-perf-test", *detailed).out.splitlines()
     assert lines
     assert all(re.fullmatch(r"\d\d, 0(, \d+(\.\d{4})?){8}", line) for line in lines)
     assert int(lines[-1].split(", ")[4]) <= 20000
-    early = our_process(
+    early = run_kavka_process(
         "consumer-perf-test", "--bootstrap-server", server, "--topic", topic, "--messages", "20001", "--timeout",
         "1500", "--hide-header",
     )  # fmt: skip
@@ -108,13 +108,15 @@ def test_payloads_come_from_a_file_or_are_numbers(either: Target, topic: str, tm
     file = tmp_path / "payloads"
     file.write_text("one;two;three;;")
     send = ("--topic", topic, "--throughput", "-1", "--bootstrap-server", server)
-    mine = our_process(
+    mine = run_kavka_process(
         "producer-perf-test", *send, "--num-records", "200", "--payload-file", str(file), "--payload-delimiter", ";"
     )
     assert mine.code == 0, mine.err
     assert mine.out.splitlines()[:2] == [f"Reading payloads from: {file}", "Number of messages read: 3"]
     assert set(values(server, topic, 200)) == {b"one", b"two", b"three"}
-    numbered = our_process("producer-perf-test", *send, "--num-records", "50", "--payload-monotonic", "--print-metrics")
+    numbered = run_kavka_process(
+        "producer-perf-test", *send, "--num-records", "50", "--payload-monotonic", "--print-metrics"
+    )
     assert numbered.code == 0, numbered.err
     assert values(server, topic, 250)[200:] == [b"%d" % number for number in range(50)]
     assert re.search(r"^Metric Name +Value$", numbered.out, re.MULTILINE)
@@ -124,7 +126,7 @@ def test_payloads_come_from_a_file_or_are_numbers(either: Target, topic: str, tm
 
 def test_records_are_sent_in_transactions(either: Target, topic: str) -> None:
     server = either.bootstrap_servers
-    mine = our_process(
+    mine = run_kavka_process(
         "producer-perf-test", "--topic", topic, "--num-records", "600", "--record-size", "10", "--throughput", "2000",
         "--transaction-duration-ms", "50", "--producer-props", f"bootstrap.servers={server}",
     )  # fmt: skip
@@ -148,7 +150,7 @@ def test_records_are_sent_in_transactions(either: Target, topic: str) -> None:
 def test_a_wrong_command_line_is_one_line(args: tuple[str, ...], said: str) -> None:
     base = ("--topic", "t", "--throughput", "-1")
     number = () if "--num-record" in args else ("--num-records", "5")
-    done = our_process("producer-perf-test", *base, *number, *args)
+    done = run_kavka_process("producer-perf-test", *base, *number, *args)
     assert done.code == 1
     assert said in done.err
     assert len(done.err.splitlines()) == 1
@@ -165,7 +167,7 @@ def test_ctrl_c_ends_both_quietly(target: Target, topic: str) -> None:
     )  # fmt: skip
     for tool, *args in (producing, consuming):
         running = subprocess.Popen(
-            dying_with_parent(our_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            dying_with_parent(kavka_command(tool, *args)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert running.stdout is not None
         assert running.stdout.readline()
@@ -177,13 +179,13 @@ def test_ctrl_c_ends_both_quietly(target: Target, topic: str) -> None:
 def test_a_reader_that_has_seen_enough_ends_them_quietly(target: Target, topic: str) -> None:
     server = ("--bootstrap-server", target.bootstrap_servers, "--topic", topic)
     for command in (
-        our_command(
+        kavka_command(
             "producer-perf-test", *server, "--num-records", "100000000", "--record-size", "100", "--throughput", "500",
             "--reporting-interval", "100",
         ),
-        our_command("verifiable-producer", *server, "--throughput", "500"),
-        our_command("verifiable-consumer", *server, "--group-id", f"g-{topic}", "--verbose"),
-        our_command("consumer-perf-test", *server, "--messages", "100000000", "--show-detailed-stats",
+        kavka_command("verifiable-producer", *server, "--throughput", "500"),
+        kavka_command("verifiable-consumer", *server, "--group-id", f"g-{topic}", "--verbose"),
+        kavka_command("consumer-perf-test", *server, "--messages", "100000000", "--show-detailed-stats",
                     "--reporting-interval", "1", "--timeout", "5000"),
     ):  # fmt: skip
         running = subprocess.Popen(dying_with_parent(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -203,7 +205,7 @@ def test_a_person_at_a_terminal_sees_a_live_line(target: Target, topic: str) -> 
         with open(ours, "rb", buffering=0) as terminal:
             running = subprocess.Popen(
                 dying_with_parent(
-                    our_command(tool, "--bootstrap-server", target.bootstrap_servers, "--topic", topic, *args)
+                    kavka_command(tool, "--bootstrap-server", target.bootstrap_servers, "--topic", topic, *args)
                 ),
                 stdout=subprocess.PIPE,
                 stderr=theirs,
@@ -219,13 +221,13 @@ def test_a_person_at_a_terminal_sees_a_live_line(target: Target, topic: str) -> 
 
 
 def test_replicas_are_verified_until_it_is_ended(either: Target, topic: str) -> None:
-    filled = our_process(
+    filled = run_kavka_process(
         "producer-perf-test", "--bootstrap-server", either.bootstrap_servers, "--topic", topic, "--num-records", "500",
         "--record-size", "50", "--throughput", "-1",
     )  # fmt: skip
     assert filled.code == 0, filled.err
     running = subprocess.Popen(
-        dying_with_parent(our_command(
+        dying_with_parent(kavka_command(
             "replica-verification", "--broker-list", either.bootstrap_servers, "--topics-include", topic, "--time",
             "-2", "--report-interval-ms", "100", "--max-wait-ms", "50",
         )),

@@ -18,7 +18,7 @@ import pytest
 from kavka import Admin, NewTopic
 from kavka.testing import Broker
 from tests.support.processes import free_port
-from tests.support.tools import ours
+from tests.support.tools import run_kavka
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "xterm"}
@@ -106,10 +106,10 @@ def test_every_list_is_there_as_json(kavka_broker: Broker, topic: str) -> None:
         ("features", "describe"),
         ("broker-api-versions",),
     ):
-        shown = ours(tool, *servers, *args, "--json")
+        shown = run_kavka(tool, *servers, *args, "--json")
         assert shown.code == 0, shown.err
         assert isinstance(json.loads(shown.out), list | dict)
-    assert json.loads(ours("topics", *servers, "--describe", "--topic", topic, "--json").out)[0]["configs"] == {
+    assert json.loads(run_kavka("topics", *servers, "--describe", "--topic", topic, "--json").out)[0]["configs"] == {
         "retention.ms": "1000"
     }
 
@@ -159,7 +159,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(kavka_broker: Broker, topic: 
     ],
 )
 def test_an_error_is_one_line_on_standard_error(argv: list[str], words: str) -> None:
-    failed = ours(*argv)
+    failed = run_kavka(*argv)
     assert (failed.code, failed.out) == (1, "")
     assert words in failed.err
     assert failed.err.count("\n") == 1
@@ -175,11 +175,11 @@ def test_patterns_for_subscriptions_are_judged_without_a_broker() -> None:
 
 def test_the_settings_of_topics_are_altered_as_in_older_days(kavka_broker: Broker, topic: str) -> None:
     alter = ("topics", "--bootstrap-server", kavka_broker.bootstrap_servers, "--alter", "--topic", topic)
-    done = ours(*alter, "--config", "retention.ms=77", "--config", "segment.ms=5000", "--partitions", "3")
+    done = run_kavka(*alter, "--config", "retention.ms=77", "--config", "segment.ms=5000", "--partitions", "3")
     assert (done.code, done.out) == (0, f"Updated config for topic {topic}.\n")
     assert "deprecated" in done.err
-    assert ours(*alter, "--delete-config", "segment.ms").code == 0
-    described = ours(*alter[:3], "--describe", "--topic", topic).out
+    assert run_kavka(*alter, "--delete-config", "segment.ms").code == 0
+    described = run_kavka(*alter[:3], "--describe", "--topic", topic).out
     assert "PartitionCount: 3" in described
     assert "Configs: retention.ms=77\n" in described
 
@@ -199,7 +199,7 @@ def test_values_that_are_too_large_are_one_line_too(kavka_broker: Broker, topic:
         ("delete-records", "--offset-json-file", str(deep)),
         ("delete-records", "--offset-json-file", str(large)),
     ):
-        failed = ours(tool, *servers, *args)
+        failed = run_kavka(tool, *servers, *args)
         assert failed.code == 1
         assert failed.err.count("\n") == 1
 
@@ -208,9 +208,9 @@ def test_settings_of_the_client_are_read_from_a_file(kavka_broker: Broker, topic
     file = tmp_path / "client.properties"
     file.write_text("client.id=a-name\nrequest.timeout.ms=5000\n")
     servers = ("--bootstrap-server", kavka_broker.bootstrap_servers)
-    assert topic in ours("topics", "--list", *servers, "--command-config", str(file)).out
+    assert topic in run_kavka("topics", "--list", *servers, "--command-config", str(file)).out
     file.write_text("request.timeout.ms=soon\n")
-    failed = ours("topics", "--list", *servers, "--command-config", str(file))
+    failed = run_kavka("topics", "--list", *servers, "--command-config", str(file))
     assert failed.code == 1
     assert "request.timeout.ms" in failed.err
 

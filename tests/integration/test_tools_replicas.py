@@ -13,7 +13,7 @@ from kavka import Admin, NewTopic, Producer
 from tests.support.cluster import ApacheCluster, Cluster, KavkaCluster
 from tests.support.java_client import tool_command
 from tests.support.processes import dying_with_parent
-from tests.support.tools import our_command
+from tests.support.tools import kavka_command
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300), pytest.mark.usefixtures("java_parts")]
@@ -43,7 +43,7 @@ def test_all_replicas_have_the_same_records(cluster: Cluster) -> None:
         "--broker-list", cluster.bootstrap_servers, "--topics-include", "replicated", "--time", "-2",
         "--report-interval-ms", "500",
     )  # fmt: skip
-    for command in (our_command("replica-verification", *args), tool_command("3.9.1", "replica-verification", *args)):
+    for command in (kavka_command("replica-verification", *args), tool_command("3.9.1", "replica-verification", *args)):
         running = subprocess.Popen(
             dying_with_parent(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -134,7 +134,7 @@ def test_acknowledged_commits_survive_kills_of_the_broker(tmp_path: Path) -> Non
             producer.flush(10)
             broker.kill()
             broker.start()
-            copier.retried(producer.commit_transaction, 30)
+            copier.retry(producer.commit_transaction, 30)
             committed.append(number)
             number += 1
         records = read_all(broker.bootstrap_servers, [("out", p) for p in range(PARTITIONS)])
@@ -151,9 +151,9 @@ def _transact(producer: Producer, number: int, abort: bool) -> None:
         producer.produce("out", b"%d" % number, partition=partition)
     if abort:
         producer.flush(10)
-        copier.retried(producer.abort_transaction, 30)
+        copier.retry(producer.abort_transaction, 30)
     else:
-        copier.retried(producer.commit_transaction, 30)
+        copier.retry(producer.commit_transaction, 30)
 
 
 @pytest.mark.java

@@ -90,7 +90,7 @@ class Machine:
         return lines
 
     def wait_for_broker(self) -> None:
-        wait_until(lambda: wire.knows_itself(("localhost", self.port)), timeout=90, what="the broker")
+        wait_until(lambda: wire.lists_itself(("localhost", self.port)), timeout=90, what="the broker")
 
     def clean_up(self) -> None:
         for name in ("kafka-server-stop.sh", "zookeeper-server-stop.sh"):

@@ -45,7 +45,7 @@ def test_every_node_after_every_step_is_as_apaches_cluster_has_it(java_parts: No
         ZooKeeper(tmp_path / "zookeeper") as zookeeper,
         KavkaCluster(tmp_path / "cluster", zookeeper, overrides=znodes.SETTINGS, start=False) as cluster,
     ):
-        ours = znodes.pictures(cluster)
+        ours = znodes.snapshots(cluster)
     assert list(ours) == list(golden)
     different: list[str] = []
     for step, expected in golden.items():

@@ -1,5 +1,4 @@
-"""Apache Kafka itself, as a process: 4.3.0 alone (KRaft, combined mode) and 3.9.1 with a
-ZooKeeper."""
+"""Apache Kafka brokers as processes: 4.3.0 (KRaft, combined mode) and 3.9.1 (with ZooKeeper)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ NEWEST = "4.3.0"
 LAST_WITH_ZOOKEEPER = "3.9.1"
 
 SMALL_HEAP = ("-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-# What Kafka's own start script gives a broker when nothing is set.
+# The JVM options of Kafka's start script.
 KAFKA_DEFAULTS = (
     "-Xmx1G",
     "-Xms1G",
@@ -55,8 +54,8 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
 
 
 def random_kafka_uuid() -> str:
-    """As Kafka makes them: none starts with a dash, which the command line would take for an
-    option."""
+    """Return a random id as Kafka generates it. It never starts with a dash, which a command line
+    would parse as an option."""
     return uuid_text(random_id())
 
 
@@ -71,8 +70,7 @@ def _logging_option(folder: Path, version: str) -> str:
 
 
 class ApacheKafka(BrokerProcess):
-    """One Apache Kafka broker. `start` and `stop` may follow each other on the same folder and
-    port."""
+    """An Apache Kafka broker. After `stop`, `start` uses the same folder and port."""
 
     timeout = 120.0
 
@@ -94,11 +92,11 @@ class ApacheKafka(BrokerProcess):
         self._overrides = dict(overrides or {})
         self._broker_id = broker_id
         self._controller_port = free_port()
-        self._own_zookeeper = False
+        self._owns_zookeeper = False
         self.zookeeper = zookeeper
         if self._needs_zookeeper and zookeeper is None:
             self.zookeeper = ZooKeeper(folder / "zookeeper")
-            self._own_zookeeper = True
+            self._owns_zookeeper = True
         self.config = write_properties(folder / "server.properties", self._settings())
         if start:
             self.start()
@@ -149,7 +147,7 @@ class ApacheKafka(BrokerProcess):
         ]
 
     def format(self) -> None:
-        """Makes the log folders those of a new KRaft node; nothing where they are already."""
+        """Format the log directories of a new KRaft node. Formatted directories do not change."""
         if self._needs_zookeeper or (self.log_dirs[0] / "meta.properties").exists():
             return
         argv = self.command(
@@ -161,17 +159,17 @@ class ApacheKafka(BrokerProcess):
 
     def launch(self) -> None:
         self.format()
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         self._process = ManagedProcess(
             self.command("kafka.Kafka", str(self.config)), log=self.folder / "kafka.out", cwd=self.folder
         )
 
     def stop(self) -> None:
-        """Stop the broker cleanly; ZooKeeper runs until `close`."""
+        """Stop the broker cleanly. ZooKeeper runs until `close`."""
         if self._process is not None:
             self._process.stop(60)
 
     def close(self) -> None:
         self.kill()
-        if self._own_zookeeper and self.zookeeper is not None:
+        if self._owns_zookeeper and self.zookeeper is not None:
             self.zookeeper.stop()

@@ -1,4 +1,4 @@
-"""Avro written byte by byte, so that it can claim what no library would write."""
+"""Avro data encoded by hand, so that it can contain errors that no library would write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kavka.console.avro import CONTAINER
 
 
 def number(value: int) -> bytes:
-    """As Avro writes a long."""
+    """Encode a long."""
     value = value << 1 ^ value >> 63
     out = bytearray()
     while value > 127:
@@ -20,7 +20,7 @@ def number(value: int) -> bytes:
 
 
 def container(schema: Any, *blocks: tuple[int, bytes], codec: bytes = b"null") -> bytes:
-    """An Avro object container: its header, then blocks of (count, bytes)."""
+    """Encode an object container file with blocks of (count, bytes)."""
     text = schema if isinstance(schema, bytes) else json.dumps(schema).encode()
     meta = {b"avro.schema": text, b"avro.codec": codec}
     out = CONTAINER + number(len(meta))

@@ -1,4 +1,4 @@
-"""Common parts of the broker processes, Kavka's and Apache's."""
+"""The base class of broker processes, Kavka's and Apache's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.processes import Server, free_port, wait_until
 
 
 class BrokerProcess(Server):
-    """`launch` starts the process; `start_seconds` is the time until the first response."""
+    """A broker process. `start_seconds` is the time from its start to its first response."""
 
     version: str
     timeout = 60.0
@@ -21,7 +21,7 @@ class BrokerProcess(Server):
         self.folder = folder
         self.log_dirs = log_dirs or (folder / "logs",)
         self.start_seconds = 0.0
-        self._began = 0.0
+        self._start_time = 0.0
         folder.mkdir(parents=True, exist_ok=True)
         for path in self.log_dirs:
             path.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,8 @@ class BrokerProcess(Server):
         return f"127.0.0.1:{self.port}"
 
     def launch(self) -> None:
-        """From the main thread: a process ends with the thread that started it."""
+        """Start the process. Call it from the main thread, since the kernel kills a process when
+        the thread that started it ends."""
         raise NotImplementedError
 
     def start(self, timeout: float | None = None) -> None:
@@ -40,16 +41,16 @@ class BrokerProcess(Server):
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
         what = f"the broker ({self.version}) at port {self.port}"
-        wait_until(self._ready, timeout=timeout or self.timeout, what=what, interval=0.005)
-        self.start_seconds = time.monotonic() - self._began
-        wait_until(lambda: wire.knows_itself(self.address), timeout=30, what="the broker in its own metadata")
+        wait_until(self._is_ready, timeout=timeout or self.timeout, what=what, interval=0.005)
+        self.start_seconds = time.monotonic() - self._start_time
+        wait_until(lambda: wire.lists_itself(self.address), timeout=30, what="the broker in its own metadata")
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         if not self.process.running():
             raise RuntimeError(
                 f"the broker ({self.version}) ended with {self.process.returncode}: {self.process.log_tail()}"
             )
-        return wire.answers(self.address)
+        return wire.responds(self.address)
 
     def wipe(self) -> None:
         for path in self.log_dirs:

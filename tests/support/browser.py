@@ -1,7 +1,6 @@
-"""A real browser for the tests of the console: Debian's own chromium, driven by Playwright.
+"""A browser for the tests of the console: Chromium from Debian's package, controlled by Playwright.
 
-Playwright's browser download is not used: Chromium comes from the distribution's package. Every
-page collects signs of a vulnerability: dialogs (a script ran), script errors, and requests to
+Every page collects signs of a vulnerability: dialogs (a script ran), script errors, and requests to
 other hosts than the console."""
 
 from __future__ import annotations
@@ -16,30 +15,34 @@ from tests.support.missing import need_command, skip_loudly
 try:
     from playwright.sync_api import expect, sync_playwright
 except ImportError:
-    # Without Playwright, `browser` skips the test loudly before this name is used. type:
-    # ignore[assignment]
+    # Without Playwright, `browser` skips the test before it uses these names.
     expect = sync_playwright = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PATIENCE_MS = 60_000
-# Nothing is asked of the internet, which may not be there.
-QUIET = ("--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+# Chromium sends no requests to the internet, which may not be available.
+OFFLINE_OPTIONS = (
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 PHONE = {"width": 390, "height": 844}
-DESK = {"width": 1280, "height": 900}
+DESKTOP = {"width": 1280, "height": 900}
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Chromium without a window. A loud skip where there is none, a failure on CI."""
+    """Start Chromium without a window. Without Chromium, skip the test, or fail it on CI."""
     path = need_command("chromium", "chromium")
     if sync_playwright is None:
-        skip_loudly("playwright is not here: pip install playwright")
+        skip_loudly("playwright is not installed: pip install playwright")
     expect.set_options(timeout=PATIENCE_MS)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        browser_process = playwright.chromium.launch(executable_path=path, args=[*arguments, *QUIET])
+        browser_process = playwright.chromium.launch(executable_path=path, args=[*arguments, *OFFLINE_OPTIONS])
         try:
             yield browser_process
         finally:
@@ -47,12 +50,12 @@ def browser() -> Iterator[Browser]:
 
 
 class Watch:
-    """Actions of a page that no page of the console may take."""
+    """Records the actions of a page that no page of the console may take."""
 
     def __init__(self, page: Page, origin: str) -> None:
         self.dialogs: list[str] = []
         self.errors: list[str] = []
-        self.elsewhere: list[str] = []
+        self.external_requests: list[str] = []
         self._origin = origin
         page.on("dialog", self._on_dialog)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -64,16 +67,17 @@ class Watch:
 
     def _on_request(self, request: Any) -> None:
         if not request.url.startswith((self._origin, "data:", "blob:")):
-            self.elsewhere.append(request.url)
+            self.external_requests.append(request.url)
 
     def check(self) -> None:
-        assert (self.dialogs, self.errors, self.elsewhere) == ([], [], [])
+        assert (self.dialogs, self.errors, self.external_requests) == ([], [], [])
 
 
 @contextmanager
 def page_of(chromium: Browser, origin: str, **options: Any) -> Iterator[tuple[Page, Watch]]:
-    """A new page in a separate browser context; `options` are those of Playwright's new_context."""
-    context = chromium.new_context(**{"viewport": DESK, "base_url": origin, **options})
+    """Open a page in a separate browser context. `options` are those of Playwright's
+    new_context."""
+    context = chromium.new_context(**{"viewport": DESKTOP, "base_url": origin, **options})
     context.set_default_timeout(PATIENCE_MS)
     context.set_default_navigation_timeout(PATIENCE_MS)
     page = context.new_page()

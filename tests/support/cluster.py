@@ -1,7 +1,6 @@
-"""Clusters of broker processes on one ZooKeeper: Kavka's, and Apache Kafka 3.9.1's with the same
-face.
+"""Clusters of broker processes with ZooKeeper: Kavka, Apache Kafka 3.9.1, or both.
 
-All of it from the main thread of the test: a process ends with the thread that started it.
+Use them from the main thread only: the kernel kills a process when the thread that started it ends.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from tests.support import wire
 from tests.support.apache import LAST_WITH_ZOOKEEPER, ApacheKafka
@@ -35,10 +33,9 @@ Broker = KavkaProcess | ApacheKafka
 
 
 class Cluster:
-    """Brokers 0, 1, … of one kind, each with its folder, port and log file; `kill`, `stop` and
-    `pause` by number.
+    """Brokers with the ids 0, 1, …, each with its folder, port and log file.
 
-    `log_dirs`: the log folders of each broker, where they are not to be new ones in `folder`.
+    `log_dirs` are the log directories by broker id. The default is a new folder for each broker.
     """
 
     def __init__(
@@ -92,36 +89,41 @@ class Cluster:
         return [number for number, broker in self.brokers.items() if broker._process and broker.process.running()]
 
     def start(self, *numbers: int, timeout: float = 120.0) -> None:
-        """Start these brokers, or all, concurrently; return when every live broker knows every
-        other.
+        """Start these brokers, by default all, in parallel. Return when the metadata of every
+        running broker contains all running brokers.
 
-        A killed broker waits until its old session expires. Apache's broker may give up and is
-        started again, as a supervisor would do."""
-        chosen = numbers or tuple(self.brokers)
-        for number in chosen:
+        A killed broker waits until its previous session expires. Apache's broker may give up and is
+        then started again, as a supervisor would do."""
+        started = numbers or tuple(self.brokers)
+        for number in started:
             self.brokers[number].launch()
-        for number in chosen:
-            self._see_ready(self.brokers[number], timeout)
+        for number in started:
+            self._wait_until_ready(self.brokers[number], timeout)
         self.wait_until_known(timeout=timeout)
 
-    def _see_ready(self, broker: Broker, timeout: float) -> None:
-        for again in (True, True, False):
+    def _wait_until_ready(self, broker: Broker, timeout: float) -> None:
+        for may_retry in (True, True, False):
             try:
                 broker.wait_until_ready(timeout)
                 return
             except RuntimeError:
-                if not again or "NodeExists" not in broker.process.log_tail(10_000):
+                if not may_retry or "NodeExists" not in broker.process.log_tail(10_000):
                     raise
                 broker.launch()
 
     def wait_until_known(self, expected: Iterable[int] | None = None, timeout: float = 60.0) -> None:
-        """Until the metadata of every living broker is of these brokers, or of those that live."""
+        """Wait until the metadata of every running broker contains exactly the expected brokers, by
+        default the running ones."""
         expected_ids = sorted(self.alive() if expected is None else expected)
 
         def is_visible() -> bool:
-            return all(wire.known_brokers(self.brokers[number].address) == expected_ids for number in self.alive())
+            return all(
+                wire.brokers_in_metadata(self.brokers[number].address) == expected_ids for number in self.alive()
+            )
 
-        wait_until(is_visible, timeout=timeout, what=f"brokers {expected_ids} in everyone's metadata", interval=0.1)
+        wait_until(
+            is_visible, timeout=timeout, what=f"brokers {expected_ids} in the metadata of all brokers", interval=0.1
+        )
 
     def kill(self, number: int) -> None:
         self.brokers[number].kill()
@@ -146,9 +148,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -182,7 +182,7 @@ class ApacheCluster(Cluster):
 
 
 class MixedCluster(Cluster):
-    """The last broker is Apache's, the others are ours."""
+    """A cluster whose last broker is Apache's. The other brokers are Kavka's."""
 
     LAST = 2
 

@@ -1,4 +1,4 @@
-"""Connect's REST interface without a server, a broker or Spark."""
+"""Calls to Connect's REST interface without a server, a broker or Spark."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ JSON = "application/json"
 
 
 def no_spark() -> Any:
-    raise AssertionError("nothing here needs Spark")
+    raise AssertionError("this test must not use Spark")
 
 
 def idle_herder(declared: Declared = FILES, **settings: Any) -> Herder:
-    """Its thread is not started: configurations are stored, and nothing runs."""
+    """Create a herder whose thread is not started. It stores configurations and runs nothing."""
     converters = {"key.converter": "StringConverter", "value.converter": "StringConverter"}
     offsets = OffsetStore(MemoryTable())
     worker = Worker("w:1", converters, no_spark, "points", offsets, declared=declared, **settings)
     return Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
 
 
-class Asked:
-    """Calls the application as a server does."""
+class ApiClient:
+    """Calls the ASGI application of the REST interface."""
 
     def __init__(self, herder: Herder, **api: Any) -> None:
         self._app = Api(herder, **api).app()
         self.headers: dict[str, str] = {}
-        """Of the last response."""
+        """The headers of the last response."""
 
     @property
     def location(self) -> str | None:
@@ -50,7 +50,8 @@ class Asked:
         query: str = "",
         headers: Mapping[str, str | None] | None = None,
     ) -> tuple[int, Any]:
-        """A body is sent as JSON; a header that is None is left out."""
+        """Return the status and the JSON of the response. A body that is not bytes is sent as JSON.
+        A header that is None is omitted."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent_headers: dict[str, str | None] = {"host": "localhost:8083"}
         if data:
@@ -62,15 +63,15 @@ class Asked:
             "headers": pairs, "http_version": "1.1", "scheme": "http", "root_path": "",
             "server": ("localhost", 8083), "client": ("127.0.0.1", 1), "asgi": {"version": "3.0"},
         }  # fmt: skip
-        sent: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": data, "more_body": False}
 
         async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
+            messages.append(message)
 
         asyncio.run(self._app(scope, receive, send))  # type: ignore[arg-type]
-        response = b"".join(message.get("body", b"") for message in sent[1:])
-        self.headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return sent[0]["status"], json.loads(response) if response else None
+        response = b"".join(message.get("body", b"") for message in messages[1:])
+        self.headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+        return messages[0]["status"], json.loads(response) if response else None

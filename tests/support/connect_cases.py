@@ -1,4 +1,4 @@
-"""Transformations and the records they are given: the same for Apache's and for ours."""
+"""Transformations and their input records. Tests compare the results of Apache's and Kavka's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WITH_SCHEMA = {"schema": {"type": "struct", "fields": _FIELDS, "optional": False
 TEXT_KEY = {"schema": {"type": "string", "optional": False}, "payload": "k1"}
 NUMBER = {"schema": {"type": "int32", "optional": False}, "payload": 5}
 
-_BOTH: list[tuple[str, dict[str, str]]] = [
+_TRANSFORMATIONS: list[tuple[str, dict[str, str]]] = [
     ("InsertField$Value", {"topic.field": "t", "partition.field": "p", "offset.field": "o", "static.field": "s",
                            "static.value": "x"}),
     ("InsertField$Value", {"timestamp.field": "when"}),
@@ -91,10 +91,11 @@ _BOTH: list[tuple[str, dict[str, str]]] = [
 
 
 def cases() -> list[dict[str, Any]]:
+    """Return each transformation with a record with and without a schema."""
     cases = []
     headers = [["trace", "abc"], ["other", "x"]]
     for schemas, key, value in ((True, TEXT_KEY, WITH_SCHEMA), (False, "k1", VALUE)):
-        for kind, config in _BOTH:
+        for kind, config in _TRANSFORMATIONS:
             if not schemas and kind.startswith("SetSchemaMetadata"):
                 continue
             case = {"type": kind, "config": config, "schemas": schemas, "key": key, "value": value}

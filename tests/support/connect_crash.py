@@ -1,9 +1,9 @@
-"""A standalone worker of Connect whose connectors stop at chosen moments of a batch, to be killed
-there.
+"""A standalone Connect worker whose connectors halt at a chosen stage of a batch, so that a test
+can kill the worker at that stage.
 
     python -m tests.support.connect_crash WORKER.properties CONNECTOR.properties …
 
-A connector stops in its second batch where the last part of its name (or of its file's) says.
+A connector halts in its second batch. The suffix of its name, or of its file's name, is the stage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH = 1
 
 
 def halt(name: str) -> None:
-    """Say where we are and stay there."""
+    """Create a marker file and wait forever."""
     (Path(os.environ[FOLDER]) / f"{name}.halted").touch()
     while True:
         time.sleep(60)

@@ -1,5 +1,5 @@
-"""Requests to Kafka Connect's REST interface whose responses are equal for Apache's workers and
-ours."""
+"""Requests to Kafka Connect's REST interface to which Apache's and Kavka's workers respond
+alike."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 
 
 def ask(url: str, method: str, path: str, body: Any = None, text: str | None = None) -> tuple[int, Any]:
-    """(status, JSON of the body or None)."""
+    """Send a request. Return the status and the JSON of the body, or None without a body."""
     data = text.encode() if text is not None else None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            code, content = answer.status, answer.read()
+        with urllib.request.urlopen(request, timeout=120) as response:
+            code, content = response.status, response.read()
     except urllib.error.HTTPError as error:
         code, content = error.code, error.read()
     try:
@@ -30,8 +30,8 @@ def ask(url: str, method: str, path: str, body: Any = None, text: str | None = N
 
 
 def conversation(url: str, folder: str) -> list[list[Any]]:
-    """[request, status, response] for the life of a connector, in order, without values that
-    always differ."""
+    """Send the requests of a connector's life cycle. Return [request, status, response] of each,
+    without values that always differ."""
     source = {"connector.class": SOURCE, "file": f"{folder}/in.txt", "topic": "probe-lines", "tasks.max": "1"}
     exchanges: list[list[Any]] = []
 
@@ -97,7 +97,7 @@ def conversation(url: str, folder: str) -> list[list[Any]]:
 
 
 def _plain(value: Any, folder: str) -> Any:
-    """Without what is another each time: workers, traces, folders."""
+    """Remove the values that differ between runs: worker ids, traces, folders."""
     if isinstance(value, dict):
         return {k: _plain(v, folder) for k, v in value.items() if k not in ("worker_id", "trace", "url", "servlet")}
     if isinstance(value, list):

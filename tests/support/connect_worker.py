@@ -1,4 +1,4 @@
-"""A Connect worker as a process."""
+"""A distributed Connect worker as a process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.connect_requests import ask
 from tests.support.processes import ManagedProcess, free_port, wait_until
 from tests.support.spark import light_home
 
-# A busy machine takes its time for a JVM and Spark's Python processes.
-PATIENCE = 240.0
+# On a busy machine, a JVM and the Python processes of Spark start slowly.
+TIMEOUT_S = 240.0
 
 
 class ConnectWorker:
-    """Distributed. Workers with the same `group` and `shared` folder belong together."""
+    """A worker process. Workers with the same `group` and `shared` folder form a cluster."""
 
-    def __init__(self, folder: Path, servers: str, group: str, shared: Path, **more: object) -> None:
+    def __init__(self, folder: Path, servers: str, group: str, shared: Path, **overrides: object) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.name = f"127.0.0.1:{self.port}"
@@ -35,10 +35,10 @@ class ConnectWorker:
             "heartbeat.interval.ms": 500,
             "offset.storage.partitions": 1,
             "status.storage.partitions": 1,
-            **{f"{what}.storage.topic": f"{group}-{what}" for what in ("config", "offset", "status")},
-            **{f"{what}.storage.replication.factor": 1 for what in ("config", "offset", "status")},
+            **{f"{kind}.storage.topic": f"{group}-{kind}" for kind in ("config", "offset", "status")},
+            **{f"{kind}.storage.replication.factor": 1 for kind in ("config", "offset", "status")},
             **spark_settings(folder),
-            **more,
+            **overrides,
         }
         self.config = write_properties(folder / "worker.properties", settings)
         self._folder = folder
@@ -58,11 +58,11 @@ class ConnectWorker:
         self.process = self._start()
 
     def wait_until_ready(self) -> None:
-        def ready() -> bool:
+        def is_ready() -> bool:
             assert self.process.running(), self.process.log_tail()
             return "the leader is" in self.log()
 
-        wait_until(ready, timeout=PATIENCE, what="the worker has joined its group", interval=0.2)
+        wait_until(is_ready, timeout=TIMEOUT_S, what="the worker has joined its group", interval=0.2)
 
     def log(self) -> str:
         return self.process.log.read_text(errors="replace")
@@ -75,9 +75,8 @@ class ConnectWorker:
         return body if code == 200 else {}
 
     def create(self, name: str, config: Mapping[str, object]) -> None:
-        """While workers join or leave there is no leader: then it is asked again, as Kafka's users
-        do."""
-        deadline = time.monotonic() + PATIENCE
+        """Create a connector. Retry while a rebalance is in progress, as users of Kafka do."""
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             code, body = self.ask("POST", "/connectors", {"name": name, "config": config})
             if code == 201:
@@ -94,7 +93,7 @@ class ConnectWorker:
             return bool(status) and condition(status)
 
         try:
-            wait_until(holds, timeout=PATIENCE, what=what, interval=0.2)
+            wait_until(holds, timeout=TIMEOUT_S, what=what, interval=0.2)
         except TimeoutError as error:
             raise TimeoutError(f"{error}: {status}\n{self.process.log_tail()}") from None
         return status
@@ -104,7 +103,7 @@ class ConnectWorker:
 
 
 def spark_settings(folder: Path) -> dict[str, object]:
-    """A small Spark, as that of the other tests."""
+    """Return the settings of a small Spark, like that of the other tests."""
     return {
         "spark.master": "local[2]",
         "spark.driver.memory": "512m",

@@ -1,4 +1,4 @@
-"""Connectors called as the framework calls them, without a worker or a broker."""
+"""Calls to connectors without a worker or a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def context_of(
     exactly_once: bool = False,
     now: bool = False,
 ) -> tuple[Any, Context]:
-    """(a connector that has been started, what it is called with)."""
+    """Start a connector. Return it and its context."""
     cls = load(name, Declared(file_connectors=True))
     texts = {option: str(value) for option, value in settings.items()}
     config = {"tasks.max": 1, **parsed(cls.options, texts)}
@@ -32,7 +32,8 @@ def context_of(
 
 
 def batches(source: IncrementalSource, context: Context, start: Offsets) -> tuple[list[list[Any]], Offsets]:
-    """The rows of all batches until there is nothing new, and where that is."""
+    """Read batches until the source has no more data. Return the rows of each batch and the final
+    offsets."""
     batches = []
     while (end := source.next(context, start)) is not None:
         batches.append(source.read_range(context, start, end).collect())
@@ -41,8 +42,8 @@ def batches(source: IncrementalSource, context: Context, start: Offsets) -> tupl
 
 
 def records(spark: Any, rows: list[tuple[Any, ...]], columns: str, key: str = "id", topic: str = "out") -> Any:
-    """Records of one partition, whose values have these columns and whose keys one of them. A row
-    without anything but the key has no value."""
+    """Return the rows as records of one partition. The value is a struct of all columns, the key a
+    struct of the key column. If all other columns are null, the value is null."""
     frame = spark.createDataFrame([(*row, offset) for offset, row in enumerate(rows)], f"{columns}, offset bigint")
     names = [name for name in frame.columns if name != "offset"]
     empty = " AND ".join(f"`{name}` IS NULL" for name in names if name != key)

@@ -1,5 +1,5 @@
-"""The console as a process, an HTTP client that can send invalid requests, and helpers to use
-its pages."""
+"""The console as a process, an HTTP client that can send invalid requests, and helpers for its
+pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -23,7 +22,7 @@ READY = re.compile(r"The console is at (https?://\S+)")
 PATIENCE_S = 60.0
 
 
-class Answer:
+class Response:
     def __init__(self, status: int, headers: http.client.HTTPMessage, body: bytes) -> None:
         self.status = status
         self.headers = headers
@@ -38,43 +37,42 @@ class Answer:
 
 
 class ConsoleClient:
-    """Asks a console as programs and browsers do; keyword arguments are headers
-    (`Sec_Fetch_Site="none"`)."""
+    """Sends requests to a console. Keyword arguments are headers (`Sec_Fetch_Site="none"`)."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> Response:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
-            answer = connection.getresponse()
-            return Answer(answer.status, answer.headers, answer.read())
+            response = connection.getresponse()
+            return Response(response.status, response.headers, response.read())
         finally:
             connection.close()
 
-    def get(self, path: str, **headers: str) -> Answer:
+    def get(self, path: str, **headers: str) -> Response:
         return self.request("GET", path, headers=_named(headers))
 
-    def post(self, path: str, values: object = None, **headers: str) -> Answer:
-        """JSON, as a program sends it."""
+    def post(self, path: str, values: object = None, **headers: str) -> Response:
+        """Send JSON, as a program does."""
         all_headers = {"Content-Type": "application/json", **_named(headers)}
         return self.request("POST", path, json.dumps(values or {}).encode(), all_headers)
 
-    def form(self, path: str, values: Mapping[str, str], **headers: str) -> Answer:
-        """As a browser sends it."""
+    def form(self, path: str, values: Mapping[str, str], **headers: str) -> Response:
+        """Send a form, as a browser does."""
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
         return self.request("POST", path, urlencode(values).encode(), {**kind, **_named(headers)})
 
     def api(self, path: str) -> Any:
-        """What the API says, below /api/clusters/default."""
-        answer = self.get(of_default(path))
-        assert answer.status == 200, answer.text
-        return answer.json()
+        """Return the JSON at a path below /api/clusters/default."""
+        response = self.get(of_default(path))
+        assert response.status == 200, response.text
+        return response.json()
 
-    def answers(self, path: str = "/healthz") -> bool:
+    def responds(self, path: str = "/healthz") -> bool:
         try:
             return self.get(path).status == 200
         except OSError:
@@ -90,7 +88,7 @@ def of_default(path: str) -> str:
 
 
 class ConsoleProcess(ConsoleClient):
-    """`kavka console` for a cluster; the port that it chose is reused after a restart."""
+    """A `kavka console` process. A restart uses the same port."""
 
     def __init__(self, folder: Path, servers: str, *options: str, env: Mapping[str, str] | None = None) -> None:
         super().__init__(0)
@@ -102,20 +100,20 @@ class ConsoleProcess(ConsoleClient):
         self.start()
 
     def start(self) -> None:
-        before = len(READY.findall(self.log.read_text())) if self.log.exists() else 0
+        starts = len(READY.findall(self.log.read_text())) if self.log.exists() else 0
         self.process = ManagedProcess(
             [sys.executable, "-m", "kavka.cli.main", "console", *self.options, "--port", str(self.port)],
             log=self.log,
             env=self.env,
         )
 
-        def ready() -> bool:
+        def is_ready() -> bool:
             if not self.process.running():
                 raise RuntimeError(f"the console has ended: {self.log.read_text()}")
-            return len(READY.findall(self.log.read_text())) > before
+            return len(READY.findall(self.log.read_text())) > starts
 
         try:
-            wait_until(ready, timeout=PATIENCE_S, what="the console", interval=0.05)
+            wait_until(is_ready, timeout=PATIENCE_S, what="the console", interval=0.05)
         except BaseException:
             self.close()
             raise
@@ -134,21 +132,19 @@ class ConsoleProcess(ConsoleClient):
     def __enter__(self) -> ConsoleProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
-# --- at a browser
+# --- helpers for pages in a browser
 
 
 def opened(page: Page, identity: str) -> Locator:
-    """A part that folds, unfolded."""
-    part = page.locator(f"details#{identity}")
-    if part.get_attribute("open") is None:
-        part.locator("> summary").click()
-    return part
+    """Open a details element and return it."""
+    details = page.locator(f"details#{identity}")
+    if details.get_attribute("open") is None:
+        details.locator("> summary").click()
+    return details
 
 
 def send(form: Locator, button: str, says: str) -> None:

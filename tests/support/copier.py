@@ -1,8 +1,8 @@
-"""A consume-transform-produce loop in transactions, as a process that tests kill at any moment.
+"""A transactional consume-transform-produce loop, as a process that tests kill at any moment.
 
-Arguments: bootstrap servers, input topic, output topic, group and transactional id. It copies
-every record with its position from the input to the same partition of the output until it is
-killed."""
+The arguments are the bootstrap servers, the input topic, the output topic, and a name that is both
+the group and the transactional id. The process copies every record to the same partition of the
+output topic until it is killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 
-# When its only broker goes away librdkafka 2.16 begins from the bootstrap servers again, and then
-# never finds the group coordinator that it had cached: it must keep to the brokers that it knows.
+# When its only broker stops, librdkafka 2.16 starts again with the bootstrap servers, and then
+# never finds the cached group coordinator. These settings make it use the brokers in its metadata.
 KEEP_TO_KNOWN_BROKERS = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 500}
 
 
@@ -22,7 +22,7 @@ def main(bootstrap: str, source: str, sink: str, name: str) -> None:
         except KafkaException as error:
             # Fenced, or the broker was unavailable for too long: start again, as a restarted
             # process would.
-            print("begins anew:", error, flush=True)
+            print("restarting:", error, flush=True)
 
 
 def copy(bootstrap: str, source: str, sink: str, name: str) -> None:
@@ -63,11 +63,11 @@ def transform(consumer: Consumer, producer: Producer, sink: str, messages: list[
     for message in messages:
         producer.produce(sink, b"copy of " + (message.value() or b""), partition=message.partition())
     positions = consumer.position(consumer.assignment())
-    retried(producer.send_offsets_to_transaction, positions, consumer.consumer_group_metadata(), 30)
-    retried(producer.commit_transaction, 30)
+    retry(producer.send_offsets_to_transaction, positions, consumer.consumer_group_metadata(), 30)
+    retry(producer.commit_transaction, 30)
 
 
-def retried(call: object, *args: object) -> None:
+def retry(call: object, *args: object) -> None:
     while True:
         try:
             call(*args)  # type: ignore[operator]

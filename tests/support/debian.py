@@ -1,4 +1,4 @@
-"""Debian's packages, for tests that need a program which is not here."""
+"""Installs Debian packages for tests whose programs are missing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def apt_get(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 
 
 def install(*packages: str) -> str:
-    """As root; "" if all went well, otherwise what apt-get said. Old lists are better than none: an
-    update may fail."""
+    """Install packages, as root. Return "" on success, else the error of apt-get. A failed update
+    of the package lists is ignored, because older lists may be sufficient."""
     apt_get("update")
     done = apt_get("install", "-y", "-o", "Dpkg::Options::=--force-confold", *packages)
     return done.stderr[-500:].strip() if done.returncode else ""

@@ -1,10 +1,8 @@
-"""Modules that can be compiled, in either form, whatever the installation has: the tests run on
-both.
+"""Loads the compiled or the plain form of modules that can be compiled, so that tests run on both.
 
 `load("kavka.client.producer._append", COMPILED)` returns a separate module that nothing else
-uses. `use(COMPILED)` makes `import` find that form for the rest of the process and must be
-called before the first import. `KAVKA_FORM=compiled pytest …` does so for the tests of the
-clients."""
+uses. `use(COMPILED)` makes `import` return that form in this process. It must be called before the
+first import. `KAVKA_FORM=compiled pytest …` does so for the tests of the clients."""
 
 from __future__ import annotations
 
@@ -27,12 +25,12 @@ CACHE = ROOT / ".cache" / "compiled"
 PLAIN, COMPILED = "plain", "compiled"
 FORMS = (PLAIN, COMPILED)
 
-# As setup.py compiles them.
+# The same directives as in setup.py.
 DIRECTIVES = ("language_level=3", "annotation_typing=False", "boundscheck=False", "wraparound=False")
 
 
 def modules() -> list[str]:
-    """Those that have a file with C types beside them."""
+    """Return the modules that have a .pxd file with C types."""
     source = ROOT / "src"
     return sorted(".".join(p.relative_to(source).with_suffix("").parts) for p in source.rglob("*.pxd"))
 
@@ -42,8 +40,8 @@ def _source(name: str) -> Path:
 
 
 def build(name: str) -> Path:
-    """The compiled module, kept under .cache by what it was made from; a skip where there is no
-    compiler."""
+    """Return the compiled module, which is cached by the hash of its sources. Skip the test if
+    there is no compiler."""
     source = _source(name)
     digest = hashlib.sha256(source.read_bytes() + source.with_suffix(".pxd").read_bytes()).hexdigest()[:16]
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
@@ -63,14 +61,14 @@ def build(name: str) -> Path:
 
 def _compile(source: Path, compiler: str, target: Path) -> None:
     c_file = target.parent / f"{os.getpid()}.c"
-    made = target.parent / f"{os.getpid()}.so"
-    options = [part for directive in DIRECTIVES for part in ("-X", directive)]
+    library = target.parent / f"{os.getpid()}.so"
+    options = [argument for directive in DIRECTIVES for argument in ("-X", directive)]
     cython = [sys.executable, "-m", "cython", *options, "-o", str(c_file), str(source.relative_to(ROOT / "src"))]
     subprocess.run(cython, check=True, cwd=ROOT / "src")
     include = sysconfig.get_paths()["include"]
-    subprocess.run([compiler, "-O2", "-fPIC", "-shared", f"-I{include}", str(c_file), "-o", str(made)], check=True)
+    subprocess.run([compiler, "-O2", "-fPIC", "-shared", f"-I{include}", str(c_file), "-o", str(library)], check=True)
     c_file.unlink()
-    made.rename(target)
+    library.rename(target)
 
 
 def load(name: str, form: str) -> ModuleType:
@@ -93,8 +91,8 @@ def use(form: str) -> None:
         setattr(importlib.import_module(parent), last, module)
 
 
-def use_what_is_asked_for() -> None:
-    """For a conftest: `KAVKA_FORM`, if it is set."""
+def use_configured_form() -> None:
+    """Use the form in `KAVKA_FORM` if it is set. For a conftest."""
     form = os.environ.get("KAVKA_FORM")
     if form in FORMS and not os.environ.get("_KAVKA_FORM_IN_USE"):
         os.environ["_KAVKA_FORM_IN_USE"] = form

@@ -1,10 +1,10 @@
-"""A consumer in a group, as a process: it prints what happens to it as JSON lines, as
-VerifiableConsumer does.
+"""A consumer in a group, as a process. It prints its events as JSON lines, as VerifiableConsumer
+does.
 
     python -m tests.support.group_member <client> <bootstrap> <group> <topic> <options as JSON>
 
 Options: `assignors` (Kafka's short names), `instance_id`, `session_ms`, `commit` (after every
-poll). SIGTERM makes it leave the group and end; SIGKILL is a crash.
+poll). On SIGTERM, it leaves the group and exits.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 stopping = False
 
 
-def say(name: str, **fields: Any) -> None:
+def report(name: str, **fields: Any) -> None:
     print(json.dumps({"name": name, **fields}), flush=True)
 
 
-def listed(partitions: Iterable[Any]) -> list[dict[str, Any]]:
+def as_json(partitions: Iterable[Any]) -> list[dict[str, Any]]:
     return [{"topic": p.topic, "partition": p.partition} for p in partitions]
 
 
-def said_records(records: list[tuple[int, int]]) -> None:
-    """Partition and offset of what one poll brought."""
+def report_records(records: list[tuple[int, int]]) -> None:
+    """Report the (partition, offset) pairs of a poll."""
     by_partition: dict[int, list[int]] = {}
     for partition, offset in records:
         by_partition.setdefault(partition, []).append(offset)
     for partition, offsets in by_partition.items():
-        say(
+        report(
             "records_consumed",
             partitions=[{"partition": partition, "minOffset": offsets[0], "maxOffset": offsets[-1]}],
         )
@@ -61,20 +61,20 @@ def confluent(bootstrap: str, group: str, topic: str, options: dict[str, Any]) -
     consumer = Consumer(config)
     consumer.subscribe(
         [topic],
-        on_assign=lambda _, partitions: say("partitions_assigned", partitions=listed(partitions)),
-        on_revoke=lambda _, partitions: say("partitions_revoked", partitions=listed(partitions)),
-        on_lost=lambda _, partitions: say("partitions_revoked", partitions=listed(partitions), lost=True),
+        on_assign=lambda _, partitions: report("partitions_assigned", partitions=as_json(partitions)),
+        on_revoke=lambda _, partitions: report("partitions_revoked", partitions=as_json(partitions)),
+        on_lost=lambda _, partitions: report("partitions_revoked", partitions=as_json(partitions), lost=True),
     )
     while not stopping:
         messages = [m for m in consumer.consume(500, 0.1) if m.error() is None]
         if messages:
-            said_records([(m.partition(), m.offset()) for m in messages])
+            report_records([(m.partition(), m.offset()) for m in messages])
             if options["commit"]:
                 try:
                     consumer.commit(asynchronous=False)
-                    say("offsets_committed", success=True)
+                    report("offsets_committed", success=True)
                 except KafkaException as error:
-                    say("offsets_committed", success=False, error=str(error))
+                    report("offsets_committed", success=False, error=str(error))
     consumer.close()
 
 
@@ -93,10 +93,10 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
-            say("partitions_assigned", partitions=listed(assigned))
+            report("partitions_assigned", partitions=as_json(assigned))
 
         def on_partitions_revoked(self, revoked: Any) -> None:
-            say("partitions_revoked", partitions=listed(revoked))
+            report("partitions_revoked", partitions=as_json(revoked))
 
     config: dict[str, Any] = {}
     if options.get("instance_id"):
@@ -118,16 +118,16 @@ def kafka_python(bootstrap: str, group: str, topic: str, options: dict[str, Any]
         try:
             polled = consumer.poll(timeout_ms=1_000)
         except KafkaConnectionError:
-            continue  # kafka-python raises the error of a heartbeat that found no broker
+            continue  # kafka-python raises the error of a failed heartbeat.
         positions = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
         if positions:
-            said_records(positions)
+            report_records(positions)
             if options["commit"]:
                 try:
                     consumer.commit()
-                    say("offsets_committed", success=True)
+                    report("offsets_committed", success=True)
                 except KafkaError as error:
-                    say("offsets_committed", success=False, error=str(error))
+                    report("offsets_committed", success=False, error=str(error))
     consumer.close()
 
 
@@ -141,10 +141,10 @@ async def aiokafka(bootstrap: str, group: str, topic: str, options: dict[str, An
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned: Any) -> None:
-            say("partitions_assigned", partitions=listed(assigned))
+            report("partitions_assigned", partitions=as_json(assigned))
 
         def on_partitions_revoked(self, revoked: Any) -> None:
-            say("partitions_revoked", partitions=listed(revoked))
+            report("partitions_revoked", partitions=as_json(revoked))
 
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -162,13 +162,13 @@ async def aiokafka(bootstrap: str, group: str, topic: str, options: dict[str, An
         polled = await consumer.getmany(timeout_ms=100)
         positions = [(tp.partition, m.offset) for tp, messages in polled.items() for m in messages]
         if positions:
-            said_records(positions)
+            report_records(positions)
             if options["commit"]:
                 try:
                     await consumer.commit()
-                    say("offsets_committed", success=True)
+                    report("offsets_committed", success=True)
                 except KafkaError as error:
-                    say("offsets_committed", success=False, error=str(error))
+                    report("offsets_committed", success=False, error=str(error))
     await consumer.stop()
 
 
@@ -180,12 +180,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     client, bootstrap, group, topic = sys.argv[1:5]
     options = json.loads(sys.argv[5])
-    say("startup_complete")
+    report("startup_complete")
     if client == "aiokafka":
         asyncio.run(aiokafka(bootstrap, group, topic, options))
     else:
         {"confluent": confluent, "kafka-python": kafka_python}[client](bootstrap, group, topic, options)
-    say("shutdown_complete")
+    report("shutdown_complete")
 
 
 if __name__ == "__main__":

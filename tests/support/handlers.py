@@ -1,4 +1,4 @@
-"""A request's handler, called as a connection calls it."""
+"""Calls to request handlers as a connection makes them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kavka.api.context import RequestContext
 from kavka.common.errors import KafkaError
 
 
-def ask_handler(broker: Any, request: Any, version: int) -> Any:
-    """The response, or a future of it. The request is encoded and decoded, and an error becomes
-    an error response."""
+def call_handler(broker: Any, request: Any, version: int) -> Any:
+    """Return the response, or a future of it. The request is encoded and decoded first. An error is
+    converted to an error response."""
     api = registry.load()[request.API_KEY]
     pieces: list[Any] = []
     request.encode(pieces, version)

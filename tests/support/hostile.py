@@ -1,9 +1,8 @@
-"""Requests that no honest client sends, and what a broker did with them.
+"""Malformed and malicious requests, and the reaction of a broker to them.
 
-`CASES` maps a name to the bytes of one connection. `outcome` sends them and returns one word:
-"closed", "silent", or the error code of the response. `python -m tests.support.hostile
-HOST:PORT` prints the table for a running broker; the expectations in the test were taken from
-Apache Kafka in this way."""
+`CASES` maps a name to the bytes of one connection. `outcome` sends them and returns "closed",
+"silent", or the error code of the response. `python -m tests.support.hostile HOST:PORT` prints the
+table for a running broker. The expectations in the test are the results of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -51,19 +50,18 @@ class Case:
 
 def _produce(records: bytes | None, version: int = 7, topic: str = TOPIC, partition: int = 0, acks: int = 1) -> Case:
     body = wire.produce_request(topic, partition, records, version=version, acks=acks)
-    return Case(request(PRODUCE, version, body), lambda answer: wire.produce_error(answer, version)[0])
+    return Case(request(PRODUCE, version, body), lambda response: wire.produce_error(response, version)[0])
 
 
-def _fetch(offset: int, version: int = 4, **more: int) -> Case:
-    size = more.get("size", 1000)
-    body = wire.fetch_request(TOPIC, more.get("partition", 0), offset, version=version, max_bytes=size)
-    return Case(request(FETCH, version, body), lambda answer: wire.fetched(answer, version)[0])
+def _fetch(offset: int, version: int = 4, partition: int = 0, size: int = 1000) -> Case:
+    body = wire.fetch_request(TOPIC, partition, offset, version=version, max_bytes=size)
+    return Case(request(FETCH, version, body), lambda response: wire.fetched(response, version)[0])
 
 
-def _metadata_code(answer: Reader) -> int:
-    wire.brokers_of(answer)
-    assert answer.int32() == 1
-    return answer.int16()
+def _metadata_code(response: Reader) -> int:
+    wire.brokers_of(response)
+    assert response.int32() == 1
+    return response.int16()
 
 
 def _metadata(topic: str, create: bool) -> Case:
@@ -71,11 +69,11 @@ def _metadata(topic: str, create: bool) -> Case:
     return Case(request(METADATA, 4, body), _metadata_code)
 
 
-def _create_code(answer: Reader) -> int:
-    answer.int32()
-    assert answer.int32() == 1
-    answer.string()
-    return answer.int16()
+def _create_code(response: Reader) -> int:
+    response.int32()
+    assert response.int32() == 1
+    response.string()
+    return response.int16()
 
 
 def _create(topic: str, partitions: int = 1, **configs: str) -> Case:
@@ -83,7 +81,7 @@ def _create(topic: str, partitions: int = 1, **configs: str) -> Case:
 
 
 def _create_partitions(topic: str, count: int) -> Case:
-    """CreatePartitions, version 0."""
+    """Return a CreatePartitions request of version 0."""
     body = array([string(topic) + struct.pack(">ii", count, -1)]) + struct.pack(">ib", 10_000, 0)
     return Case(request(CREATE_PARTITIONS, 0, body), _create_code)
 
@@ -91,11 +89,11 @@ def _create_partitions(topic: str, count: int) -> Case:
 def _list_offsets(timestamp: int) -> Case:
     body = struct.pack(">i", -1) + array([string(TOPIC) + array([struct.pack(">iq", 0, timestamp)])])
 
-    def code(answer: Reader) -> int:
-        answer.int32()
-        answer.string()
-        answer.int32()
-        return answer.unpack("ih")[1]
+    def code(response: Reader) -> int:
+        response.int32()
+        response.string()
+        response.int32()
+        return response.unpack("ih")[1]
 
     return Case(request(LIST_OFFSETS, 1, body), code)
 
@@ -111,7 +109,7 @@ def _packed(codec: int, raw: bytes, count: int) -> bytes:
 
 
 def bomb(codec: int, size: int) -> bytes:
-    """An honest batch with one record whose value is `size` zeros."""
+    """Return a valid batch with one record, whose value is `size` zeros."""
     body_size = len(b"\0" + varint(0) + varint(0) + varint(-1) + varint(size) + varint(0)) + size
     head = varint(body_size) + b"\0" + varint(0) + varint(0) + varint(-1) + varint(size)
     if codec == 1:
@@ -126,13 +124,13 @@ def bomb(codec: int, size: int) -> bytes:
 
 
 _RANDOM = random.Random(20)
-_HONEST = b"".join(record(b"value", offset_delta=n) for n in range(3))
+_RECORDS = b"".join(record(b"value", offset_delta=n) for n in range(3))
 _FRAME = request(METADATA, 4, wire.metadata_request([TOPIC]))
 
 CASES: dict[str, Case] = {
     # framing
     "random bytes": Case(b"\x7f" + _RANDOM.randbytes(4000)),
-    "random bytes in an honest frame": Case(wire.frame(_RANDOM.randbytes(500))),
+    "random bytes in a valid frame": Case(wire.frame(_RANDOM.randbytes(500))),
     "a length of 2 GB": Case(struct.pack(">i", 0x7FFFFFFF) + b"x" * 100),
     "a length over socket.request.max.bytes": Case(struct.pack(">i", 104857601) + b"x" * 100),
     "a negative length": Case(struct.pack(">i", -5) + b"x" * 100),
@@ -189,10 +187,10 @@ CASES: dict[str, Case] = {
     "Fetch with a negative size": _fetch(0, size=-1),
     "ListOffsets of an unknown special time": _list_offsets(-99),
     # batches
-    "an honest batch": _produce(batch([b"x", b"y"])),
+    "a valid batch": _produce(batch([b"x", b"y"])),
     "no records": _produce(b""),
     "null records": _produce(None),
-    "records cut short": _produce(batch([b"x" * 100])[:-20]),
+    "truncated records": _produce(batch([b"x" * 100])[:-20]),
     "a batch of 10 bytes": _produce(b"0123456789"),
     "a wrong CRC": _produce(batch([b"x"], crc=1)),
     "an unknown format": _produce(batch([b"x"], magic=3)),
@@ -206,38 +204,40 @@ CASES: dict[str, Case] = {
     "a control batch": _produce(batch([b"x"], attributes=0x20)),
     "a transactional batch without an id": _produce(batch([b"x"], attributes=0x10)),
     "a base offset of 7": _produce(batch([b"x"], base_offset=7)),
-    "a record count too high": _produce(BatchFields(_HONEST, 5).encode()),
-    "a record count too low": _produce(BatchFields(_HONEST, 2).encode()),
-    "a record count that differs from the last offset": _produce(BatchFields(_HONEST, 3, last_offset_delta=9).encode()),
-    "a record count of 0": _produce(BatchFields(_HONEST, 0).encode()),
-    "a record count of -1": _produce(BatchFields(_HONEST, -1).encode()),
-    "a record count of 2 billion": _produce(BatchFields(_HONEST, 0x7FFFFFFF).encode()),
+    "a record count too high": _produce(BatchFields(_RECORDS, 5).encode()),
+    "a record count too low": _produce(BatchFields(_RECORDS, 2).encode()),
+    "a record count that differs from the last offset": _produce(
+        BatchFields(_RECORDS, 3, last_offset_delta=9).encode()
+    ),
+    "a record count of 0": _produce(BatchFields(_RECORDS, 0).encode()),
+    "a record count of -1": _produce(BatchFields(_RECORDS, -1).encode()),
+    "a record count of 2 billion": _produce(BatchFields(_RECORDS, 0x7FFFFFFF).encode()),
     "a batch without records": _produce(BatchFields(b"", 0).encode()),
     "offsets out of order": _produce(
         BatchFields(record(b"x", offset_delta=1) + record(b"y", offset_delta=0), 2).encode()
     ),
-    "a record length that is too long": _produce(BatchFields(varint(5000) + _HONEST, 3).encode()),
-    "a negative record length": _produce(BatchFields(varint(-5) + _HONEST, 3).encode()),
+    "a record length that is too long": _produce(BatchFields(varint(5000) + _RECORDS, 3).encode()),
+    "a negative record length": _produce(BatchFields(varint(-5) + _RECORDS, 3).encode()),
     "a record length without end": _produce(BatchFields(b"\xff" * 50, 1).encode()),
     "a record too large": _produce(batch([b"x" * 1_100_000])),
     "a timestamp far ahead": _produce(batch([b"x"], base_timestamp=1 << 60, max_timestamp=1 << 60)),
     "a negative timestamp": _produce(batch([b"x"], base_timestamp=-5, max_timestamp=-5)),
     "a sequence without a producer": _produce(batch([b"x"], base_sequence=5)),
-    "a producer never seen, sequence 5": _produce(batch([b"x"], producer_id=4242, producer_epoch=0, base_sequence=5)),
+    "an unknown producer, sequence 5": _produce(batch([b"x"], producer_id=4242, producer_epoch=0, base_sequence=5)),
     "a producer with a negative epoch": _produce(batch([b"x"], producer_id=4243, producer_epoch=-3, base_sequence=0)),
     # compression
-    "zstd before it was": _produce(_packed(4, _HONEST, 3), version=6),
-    "an unknown compression": _produce(BatchFields(_HONEST, 3, attributes=5).encode()),
-    "compression that is none": _produce(BatchFields(b"not gzip at all", 3, attributes=1).encode()),
-    "a record count too high, gzip": _produce(_packed(1, _HONEST, 5)),
-    "a record count too low, gzip": _produce(_packed(1, _HONEST, 2)),
-    "a record count too high, lz4": _produce(_packed(3, _HONEST, 5)),
-    "a record count too high, zstd": _produce(_packed(4, _HONEST, 5)),
-    "a record count too high, snappy": _produce(_packed(2, _HONEST, 5)),
-    "a record count too low, zstd": _produce(_packed(4, _HONEST, 2)),
+    "zstd in a version without zstd": _produce(_packed(4, _RECORDS, 3), version=6),
+    "an unknown compression": _produce(BatchFields(_RECORDS, 3, attributes=5).encode()),
+    "invalid gzip data": _produce(BatchFields(b"not gzip at all", 3, attributes=1).encode()),
+    "a record count too high, gzip": _produce(_packed(1, _RECORDS, 5)),
+    "a record count too low, gzip": _produce(_packed(1, _RECORDS, 2)),
+    "a record count too high, lz4": _produce(_packed(3, _RECORDS, 5)),
+    "a record count too high, zstd": _produce(_packed(4, _RECORDS, 5)),
+    "a record count too high, snappy": _produce(_packed(2, _RECORDS, 5)),
+    "a record count too low, zstd": _produce(_packed(4, _RECORDS, 2)),
     "a bomb of 200 MB, gzip": _produce(bomb(1, 200 << 20)),
     "a bomb of 200 MB, zstd": _produce(bomb(4, 200 << 20)),
-    "a message of format 0 in a request of today": _produce(message(b"x")),
+    "a message of format 0 in a current request": _produce(message(b"x")),
 }
 
 
@@ -252,12 +252,12 @@ def outcome(address: tuple[str, int], case: Case, wait: float = 1.5) -> str:
             return "closed"
         connection.socket.settimeout(30.0 if case.code else wait)
         try:
-            answer = connection.receive()
+            response = connection.receive()
         except TimeoutError:
             return "silent"
         except OSError:
             return "closed"
-        return "answered" if case.code is None else str(case.code(answer))
+        return "response" if case.code is None else str(case.code(response))
 
 
 def main() -> int:

@@ -1,5 +1,5 @@
-"""Class paths of Apache Kafka's clients, tools and servers, resolved once by Maven and kept under
-.cache/.
+"""Class paths of Apache Kafka's clients, tools and servers. Maven resolves them once; they are
+cached under .cache/.
 
 `python -m tests.support.jars` resolves all of them ahead of the tests.
 """
@@ -49,8 +49,8 @@ CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
     ),
     "postgresql-jdbc": (("org.postgresql", "postgresql", "42.7.4"),),
 }
-# Used by single tests only.
-MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
+# Class paths that only single tests use. `main` does not resolve them.
+RARE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
     "connect-3.9.1": (
         ("org.apache.kafka", "connect-runtime", "3.9.1"),
         ("org.apache.kafka", "connect-file", "3.9.1"),
@@ -67,11 +67,11 @@ MORE_CLASS_PATHS: dict[str, tuple[Coordinates, ...]] = {
 
 
 class JavaMissing(RuntimeError):
-    """Java or Maven is neither there nor can it be installed, or an artifact cannot be had."""
+    """Java or Maven is missing and cannot be installed, or an artifact is not available."""
 
 
 def java() -> str:
-    """The java command, installed with Maven where that can be done."""
+    """Return the path of the java command. Install Java and Maven if they are missing."""
     _require("java", "mvn")
     return _path_of("java")
 
@@ -94,8 +94,8 @@ def _require(*commands: str) -> None:
 
 
 def class_path(name: str) -> str:
-    """The class path by that name, jars separated by colons."""
-    artifacts = (CLASS_PATHS | MORE_CLASS_PATHS)[name]
+    """Return the class path with this name, with jars separated by colons."""
+    artifacts = (CLASS_PATHS | RARE_CLASS_PATHS)[name]
     key = hashlib.sha256(repr(artifacts).encode()).hexdigest()[:12]
     CACHE.mkdir(parents=True, exist_ok=True)
     cached = CACHE / f"{name}-{key}.classpath"

@@ -1,4 +1,4 @@
-"""Apache's Java client and command-line tools, of either version, as child processes."""
+"""Apache's Java clients and command-line tools as child processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.support import jars
@@ -19,7 +18,7 @@ from tests.support.processes import dying_with_parent
 PROBE = Path(__file__).parent / "java" / "KavkaProbe.java"
 _QUICK_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
-_SAME_IN_BOTH = {
+_COMMON_TOOLS = {
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "replica-verification": "org.apache.kafka.tools.ReplicaVerificationTool",
@@ -32,7 +31,7 @@ _SAME_IN_BOTH = {
     "cluster": "org.apache.kafka.tools.ClusterTool",
 }
 
-# Where each tool's main class is; 4.x moved the last ones out of the Scala package.
+# The main class of each tool. 4.x has fewer classes in the Scala packages.
 TOOLS: dict[str, dict[str, str]] = {
     "3.9.1": {
         "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
@@ -46,7 +45,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
         "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
         "broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
-        **_SAME_IN_BOTH,
+        **_COMMON_TOOLS,
     },
     "4.3.0": {
         "producer-perf": "org.apache.kafka.tools.ProducerPerformance",
@@ -61,13 +60,13 @@ TOOLS: dict[str, dict[str, str]] = {
         "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
         "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
         "groups": "org.apache.kafka.tools.GroupsCommand",
-        **_SAME_IN_BOTH,
+        **_COMMON_TOOLS,
     },
 }
 
 
 def quiet_logging(version: str) -> str:
-    """The option that keeps the tools' own log off their output."""
+    """Return the JVM option that makes the tools log only errors, to standard error."""
     folder = jars.CACHE / "logging"
     folder.mkdir(parents=True, exist_ok=True)
     if version.startswith("3."):
@@ -94,7 +93,7 @@ def tool_command(version: str, tool: str, *args: str, jvm: tuple[str, ...] = _QU
 def run_tool(
     version: str, tool: str, *args: str, stdin: str = "", timeout: float = 90.0, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one of Apache's tools to its end."""
+    """Run one of Apache's tools and return its result."""
     result = subprocess.run(
         tool_command(version, tool, *args), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -108,8 +107,8 @@ def run_tool(
 def probe_command(
     version: str, *args: str, jvm: tuple[str, ...] = _QUICK_JVM, source: Path = PROBE, kind: str = "clients"
 ) -> list[str]:
-    """A probe, compiled once where there is a compiler, else in single-file mode. `kind` is that of
-    its class path: clients or server."""
+    """Return the command of a probe. It is compiled once if there is a compiler, else run in
+    single-file mode. `kind` selects the class path: clients or server."""
     cp = jars.class_path(f"{kind}-{version}")
     java = jars.java()
     javac = shutil.which("javac")
@@ -129,7 +128,7 @@ def probe_command(
 
 
 class JavaError(Exception):
-    """An exception of the Java client, by its class name."""
+    """An exception of the Java client. `name` is its class name."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -161,20 +160,20 @@ class JavaClient:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the Java client has ended")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise JavaError(answer["error"], answer["message"])
-        return answer["result"]
+        response = json.loads(line)
+        if "error" in response:
+            raise JavaError(response["error"], response["message"])
+        return response["result"]
 
     def produce(self, topic: str, records: Sequence[dict[str, Any]], **config: str) -> list[dict[str, int]]:
-        """Options of the producer have underscores for Kafka's dots."""
+        """Produce records. The names in `config` have underscores instead of dots."""
         settings = {name.replace("_", "."): value for name, value in config.items()}
         result: list[dict[str, int]] = self.call("produce", topic=topic, records=list(records), config=settings)
         return result
 
     def consume(self, topic: str, count: int, start: dict[str, Any] | None = None, **more: Any) -> list[dict[str, Any]]:
-        answer = self.call("consume", topic=topic, count=count, **{"from": start or {"beginning": True}}, **more)
-        records: list[dict[str, Any]] = answer["records"]
+        response = self.call("consume", topic=topic, count=count, **{"from": start or {"beginning": True}}, **more)
+        records: list[dict[str, Any]] = response["records"]
         return records
 
     def close(self) -> None:
@@ -186,7 +185,5 @@ class JavaClient:
     def __enter__(self) -> JavaClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -1,4 +1,4 @@
-"""Operations of the newest Java client on groups of the new protocol."""
+"""Consumers and group operations of the newest Java client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class JavaGroups(JavaClient):
         super().__init__(VERSION, bootstrap, PROBE)
 
     def consumer(self, name: str, group: str, *topics: str, pattern: str | None = None, **config: Any) -> JavaMember:
-        """Options of the consumer have underscores for Kafka's dots."""
+        """Open a consumer. The names in `config` have underscores instead of dots."""
         settings = {"group.id": group} | {key.replace("_", "."): str(value) for key, value in config.items()}
         self.call("open", name=name, topics=list(topics), pattern=pattern, config=settings)
         return JavaMember(self, name)
@@ -34,7 +34,7 @@ class JavaGroups(JavaClient):
 
 
 class JavaMember:
-    """A consumer in the probe: it lives by being polled."""
+    """A consumer in the probe. Call `poll` regularly, so that it stays in the group."""
 
     def __init__(self, client: JavaGroups, name: str) -> None:
         self._client = client

@@ -16,7 +16,7 @@ from tests.support.processes import ManagedProcess
 
 
 class KavkaProcess(BrokerProcess):
-    """Has the same face as `apache.ApacheKafka`, so that a test can be run on either."""
+    """Has the same interface as `apache.ApacheKafka`, so that a test can run on either."""
 
     version = "kavka"
     environment: Mapping[str, str] | None = None
@@ -46,7 +46,7 @@ class KavkaProcess(BrokerProcess):
         return [sys.executable, "-m", "kavka.cli.main", "server", str(self.config)]
 
     def launch(self) -> None:
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         self._process = ManagedProcess(
             self.command(),
             log=self.folder / "kavka.out",
@@ -59,15 +59,14 @@ class KavkaProcess(BrokerProcess):
         return self.process.stop(30)
 
 
-def plant_nodes(log_dir: Path, nodes: Mapping[str, bytes]) -> None:
-    """Nodes of a ZooKeeper, for a broker alone that is not started yet and keeps its metadata in
-    this folder."""
+def create_znodes(log_dir: Path, nodes: Mapping[str, bytes]) -> None:
+    """Create znodes in the embedded store of a broker that is not started yet."""
 
-    async def plant() -> None:
+    async def create() -> None:
         store = EmbeddedStore.open(log_dir / "metadata.db")
         for path, data in nodes.items():
             await store.ensure(path.rpartition("/")[0])
             await store.create(path, data)
         await store.close()
 
-    asyncio.run(plant())
+    asyncio.run(create())

@@ -1,4 +1,4 @@
-"""Logs for tests: a manual clock, appends, and reads of the stored records."""
+"""Helpers for tests of logs: a fake clock, appends, and reads of the stored records."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def build(records: Sequence[KeyValue], timestamp: int = START_MS, **options: obj
 
 
 def append(log: Log, records: Sequence[KeyValue], *, epoch: int = 0, replicated: bool = True, **options: object) -> int:
-    """Append one batch. Returns its first offset. `replicated` moves the high watermark past it."""
+    """Append one batch and return its first offset. `replicated` advances the high watermark past
+    it."""
     options.setdefault("timestamp", log.clock.now_ms())
     info = log.stage_as_leader(memoryview(build(records, **options)), epoch)  # type: ignore[arg-type]
     log.write_staged()
@@ -69,18 +70,12 @@ def open_log(path: Path, config: LogConfig | None = None, clock: FakeClock | Non
 
 
 def stored_batches(log: Log) -> list[Batch]:
-    """The batches in the files of all segments."""
-    rows: list[Batch] = []
-    for segment in log.segments:
-        rows += batches(segment.file.read(0, segment.size))
-    return rows
+    """Return the batches in the files of all segments."""
+    return [batch for segment in log.segments for batch in batches(segment.file.read(0, segment.size))]
 
 
 def stored_records(log: Log) -> list[Record]:
-    records: list[Record] = []
-    for segment in log.segments:
-        records += read_records(segment.file.read(0, segment.size))
-    return records
+    return [record for segment in log.segments for record in read_records(segment.file.read(0, segment.size))]
 
 
 def contents(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -88,7 +83,7 @@ def contents(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def latest(records: Iterable[tuple[int, bytes | None, bytes | None]]) -> dict[bytes, tuple[int, bytes | None]]:
-    """The final state of the keys for a reader that starts at the beginning."""
+    """Return the last offset and value of each key."""
     state: dict[bytes, tuple[int, bytes | None]] = {}
     for offset, key, value in records:
         assert key is not None

@@ -1,4 +1,4 @@
-"""Topics of every kind, filled by real clients, and what has to be read back from them."""
+"""Topics of every kind, filled by third-party clients, and the records to expect from them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support.wire import PRODUCE, Wire
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SMALL_SEGMENTS = {"segment.bytes": "20000", "index.interval.bytes": "500"}
 
-Read = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-Records = dict[tuple[str, int], list[Read]]
+ReadRecord = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+Records = dict[tuple[str, int], list[ReadRecord]]
 
 
 @dataclass
 class Material:
-    """The records that were sent, by topic and partition: (offset, key, value, headers)."""
+    """The sent records and the log start offsets, by topic and partition."""
 
     records: Records = field(default_factory=dict)
     start_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def expected(self) -> Records:
-        """The records that a consumer must read."""
+        """Return the records that a consumer must read."""
         return {
             partition: [record for record in records if record[0] >= self.start_offsets.get(partition, 0)]
             for partition, records in self.records.items()
@@ -51,8 +51,8 @@ def fill(target: Target, *, old_formats: bool = True) -> Material:
     if old_formats:
         topics["old"] = SMALL_SEGMENTS
     partitions = {"whole": 3}
-    made = admin.create_topics([Topic(name, partitions.get(name, 1), 1, config=conf) for name, conf in topics.items()])
-    for future in made.values():
+    new_topics = [Topic(name, partitions.get(name, 1), 1, config=config) for name, config in topics.items()]
+    for future in admin.create_topics(new_topics).values():
         future.result(30)
     for name in topics:
         if name == "old":
@@ -77,8 +77,8 @@ def _send(target: Target, material: Material, topic: str, partition: int, codec:
             "linger.ms": 20,
         }
     )
-    failed: list[KafkaError] = []
-    records: list[Read] = []
+    errors: list[KafkaError] = []
+    records: list[ReadRecord] = []
     for number in range(300):
         key = None if number % 7 == 0 else b"key-%d" % (number % 50)
         value = None if number % 11 == 10 and key else b"value %d of %s " % (number, topic.encode()) * 10
@@ -88,21 +88,21 @@ def _send(target: Target, material: Material, topic: str, partition: int, codec:
             value,
             key,
             partition,
-            on_delivery=lambda error, _: failed.append(error) if error else None,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
             timestamp=1_700_000_000_000 + number * 1000,
             headers=headers,
         )
         records.append((number, key, value, tuple(headers)))
     assert producer.flush(30) == 0
-    if failed:
-        raise KafkaException(failed[0])
+    if errors:
+        raise KafkaException(errors[0])
     material.records[topic, partition] = records
 
 
 def _send_old(target: Target, material: Material) -> None:
-    """Formats 0 and 1 as an old client sends them."""
+    """Send messages of formats 0 and 1, as an old client does."""
     wire.create_topic(target.address, "old")
-    records: list[Read] = []
+    records: list[ReadRecord] = []
     with Wire(target.address) as connection:
         for number in range(100):
             magic = number % 2
@@ -115,7 +115,7 @@ def _send_old(target: Target, material: Material) -> None:
 
 
 def read_all(bootstrap: str, partitions: Iterable[tuple[str, int]], timeout: float = 60.0) -> Records:
-    """Every record of these partitions, by librdkafka, until the end of each is reached."""
+    """Read all records of these partitions with librdkafka."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -126,11 +126,11 @@ def read_all(bootstrap: str, partitions: Iterable[tuple[str, int]], timeout: flo
         }
     )
     received: Records = {partition: [] for partition in partitions}
-    open_ends = set(received)
+    unfinished = set(received)
     deadline = time.monotonic() + timeout
     try:
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in received])
-        while open_ends and time.monotonic() < deadline:
+        while unfinished and time.monotonic() < deadline:
             for message in consumer.consume(500, 0.1):
                 error = message.error()
                 partition = message.topic(), message.partition()
@@ -138,11 +138,11 @@ def read_all(bootstrap: str, partitions: Iterable[tuple[str, int]], timeout: flo
                     headers = tuple((name, value) for name, value in message.headers() or [])
                     received[partition].append((message.offset(), message.key(), message.value(), headers))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    open_ends.discard(partition)
+                    unfinished.discard(partition)
                 elif not error.retriable():
                     raise KafkaException(error)
-        if open_ends:
-            raise TimeoutError(f"the end of {sorted(open_ends)} was not reached")
+        if unfinished:
+            raise TimeoutError(f"the end of {sorted(unfinished)} was not reached")
         return received
     finally:
         consumer.close()
@@ -154,7 +154,7 @@ def log_files(folder: Path, suffix: str) -> Iterator[Path]:
             yield path
 
 
-COMPLAINTS = (
+PROBLEMS = (
     "Mismatches in :",
     "Non-consecutive offsets in",
     "Found timestamp mismatch",
@@ -169,23 +169,24 @@ COMPLAINTS = (
 
 
 def dump(version: str, files: list[Path], *options: str) -> str:
-    """What DumpLogSegments says of these files; an assertion where it complains of anything."""
+    """Return the output of DumpLogSegments for these files. Raise AssertionError if it reports a
+    problem."""
     result: subprocess.CompletedProcess[str] = run_tool(
         version, "dump-log", "--files", ",".join(str(path) for path in files), *options
     )
     lines = (result.stdout + result.stderr).splitlines()
-    complaints = [
-        f"{line} {following}"
-        for line, following in zip(lines, [*lines[1:], ""], strict=True)
-        if any(word in line for word in COMPLAINTS) and not _from_file_to_file(line, following)
+    problems = [
+        f"{line} {next_line}"
+        for line, next_line in zip(lines, [*lines[1:], ""], strict=True)
+        if any(word in line for word in PROBLEMS) and not _is_file_boundary(line, next_line)
     ]
-    assert not complaints, "\n".join(complaints[:20])
+    assert not problems, "\n".join(problems[:20])
     return result.stdout
 
 
-def _from_file_to_file(line: str, following: str) -> bool:
-    """The tool of 4.3 also compares the last offset of one file with the first of the next it was
-    given."""
-    first = re.search(r"(\d+)\.log$", line)
-    second = re.search(r"is followed by (\d+)", following)
-    return first is not None and second is not None and int(first[1]) == int(second[1])
+def _is_file_boundary(line: str, next_line: str) -> bool:
+    """Return whether a reported gap is between two files. The tool of 4.3 compares the last offset
+    of a file with the first offset of the next file."""
+    base_offset = re.search(r"(\d+)\.log$", line)
+    offset = re.search(r"is followed by (\d+)", next_line)
+    return base_offset is not None and offset is not None and int(base_offset[1]) == int(offset[1])

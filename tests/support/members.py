@@ -1,5 +1,5 @@
-"""Members of consumer groups, one process each, of any client; they are read from what they
-print."""
+"""Members of consumer groups with any client, each in a process. Their state is read from their
+output."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _numbers = itertools.count(1)
 
 
 class Member:
-    """Starts at once. `partitions` is what it has now, `consumed` the offsets that it has seen, by
-    partition."""
+    """A member, which the constructor starts. `partitions` is its assignment, and `consumed` the
+    ranges of consumed offsets by partition."""
 
     def __init__(
         self,
@@ -74,42 +74,42 @@ class Member:
                 json.dumps(options),
             ]
         self.process = ManagedProcess(argv, log=log, cwd=ROOT)
-        self._read = 0
+        self._position = 0
         self.events: list[dict[str, Any]] = []
         self.partitions: frozenset[int] = frozenset()
         self.consumed: dict[int, list[tuple[int, int]]] = {}
 
-    def look(self) -> Member:
-        """Read what it has said since the last time."""
+    def read_events(self) -> Member:
+        """Read the output since the last call."""
         data = self.process.log.read_bytes()
         end = data.rfind(b"\n") + 1
-        for line in data[self._read : end].splitlines():
+        for line in data[self._position : end].splitlines():
             if line.startswith(b"{"):
-                self._take(json.loads(line))
-        self._read = max(end, self._read)
+                self._apply(json.loads(line))
+        self._position = max(end, self._position)
         return self
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _apply(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         name = event["name"]
         if name == "partitions_assigned":
-            new = frozenset(p["partition"] for p in event["partitions"])
-            self.partitions = self.partitions | new if self._changes_only else new
+            assigned = frozenset(p["partition"] for p in event["partitions"])
+            self.partitions = self.partitions | assigned if self._changes_only else assigned
         elif name == "partitions_revoked":
             self.partitions -= frozenset(p["partition"] for p in event["partitions"])
         elif name == "records_consumed":
-            for part in event["partitions"]:
-                self.consumed.setdefault(part["partition"], []).append((part["minOffset"], part["maxOffset"]))
+            for entry in event["partitions"]:
+                self.consumed.setdefault(entry["partition"], []).append((entry["minOffset"], entry["maxOffset"]))
 
     def named(self, *names: str) -> list[dict[str, Any]]:
-        return [event for event in self.look().events if event["name"] in names]
+        return [event for event in self.read_events().events if event["name"] in names]
 
     @property
     def changes(self) -> int:
         return len(self.named("partitions_assigned", "partitions_revoked"))
 
     def offsets(self) -> dict[int, list[int]]:
-        self.look()
+        self.read_events()
         return {
             partition: [offset for low, high in ranges for offset in range(low, high + 1)]
             for partition, ranges in self.consumed.items()
@@ -117,11 +117,11 @@ class Member:
 
     def leave(self) -> None:
         self.process.stop(30)
-        self.look()
+        self.read_events()
 
     def crash(self) -> None:
         self.process.kill()
-        self.look()
+        self.read_events()
 
 
 def _java(
@@ -145,38 +145,39 @@ def _java(
 
 
 def wait_for_split(members: list[Member], partitions: int, timeout: float = 40.0) -> None:
-    """Until every partition has exactly one owner among the members, and every member has some."""
+    """Wait until every partition is assigned to exactly one member, and every member has
+    partitions."""
 
-    def split() -> bool:
-        owned = [member.look().partitions for member in members]
-        together = [partition for part in owned for partition in part]
-        return sorted(together) == list(range(partitions)) and all(owned)
+    def is_split() -> bool:
+        assignments = [member.read_events().partitions for member in members]
+        assigned = [partition for assignment in assignments for partition in assignment]
+        return sorted(assigned) == list(range(partitions)) and all(assignments)
 
     try:
-        wait_until(split, timeout=timeout, what="partitions spread over the members", interval=0.05)
+        wait_until(is_split, timeout=timeout, what="partitions assigned to all members", interval=0.05)
     except TimeoutError as error:
-        said = "\n".join(
+        states = "\n".join(
             f"{m.client}: has {sorted(m.partitions)}, running {m.process.running()}\n{m.process.log_tail(1500)}"
             for m in members
         )
-        raise TimeoutError(f"{error}\n{said}") from None
+        raise TimeoutError(f"{error}\n{states}") from None
 
 
 def wait_for_records(members: list[Member], expected: dict[int, int], timeout: float = 40.0) -> None:
-    """Until the members together have seen every offset below `expected`, by partition."""
+    """Wait until the members have consumed all offsets below `expected`, by partition."""
 
-    def seen() -> bool:
-        offsets_seen: dict[int, set[int]] = {}
+    def all_consumed() -> bool:
+        consumed: dict[int, set[int]] = {}
         for member in members:
             for partition, offsets in member.offsets().items():
-                offsets_seen.setdefault(partition, set()).update(offsets)
-        return all(offsets_seen.get(p, set()) >= set(range(end)) for p, end in expected.items())
+                consumed.setdefault(partition, set()).update(offsets)
+        return all(consumed.get(p, set()) >= set(range(end)) for p, end in expected.items())
 
-    wait_until(seen, timeout=timeout, what=f"records up to {expected}", interval=0.05)
+    wait_until(all_consumed, timeout=timeout, what=f"records up to {expected}", interval=0.05)
 
 
 def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """Of each partition; -1001 where nothing is committed."""
+    """Return the committed offset of each partition; -1001 if there is none."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         topic_partitions = [TopicPartition(topic, index) for index in range(partitions)]

@@ -1,9 +1,9 @@
-"""A metadata tree in memory that several sessions share, as brokers share ZooKeeper; and that can
-fail on demand.
+"""A znode tree in memory that several sessions share, as brokers share ZooKeeper. Tests can make it
+fail.
 
-`MemoryTree().session()` is a `MetadataStore`. Every operation gives way to the loop once, so that
-sessions interleave. `expire` ends a session as ZooKeeper does: its ephemeral nodes go, and all that
-it tries fails from then on.
+`MemoryTree().session()` returns a `MetadataStore`. Every operation yields to the loop once, so that
+sessions interleave. `expire` expires a session: its ephemeral znodes are deleted, and its later
+operations fail.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MemoryTree:
         return session
 
     def commit(self, ops: Sequence[Op], owner: int) -> list[OpResult]:
-        """All or nothing; watches of all sessions fire."""
+        """Apply all operations or none, and fire the watches of all sessions."""
         changes: dict[str, Node | None] = {}
         events: list[WatchEvent] = []
         results = [self._do(op, owner, changes, events) for op in ops]
@@ -118,11 +118,11 @@ class TreeSession(MetadataStore):
     def __init__(self, tree: MemoryTree, session_id: int) -> None:
         self.tree = tree
         self._session_id = session_id
-        self._alive = True
+        self._is_alive = True
         self._watches: dict[tuple[str, bool], dict[Watch, None]] = {}
-        # Called before each multi: may raise, and then nothing is written.
+        # Called before each multi. If it raises, nothing is written.
         self.before_multi: Callable[[Sequence[Op]], None] = lambda ops: None
-        # Called after each multi. If it raises, the change is written but its writer gets an error.
+        # Called after each multi. If it raises, the change is written and the caller gets an error.
         self.after_multi: Callable[[Sequence[Op]], None] = lambda ops: None
 
     @property
@@ -130,64 +130,64 @@ class TreeSession(MetadataStore):
         return self._session_id
 
     def expire(self) -> None:
-        if self._alive:
-            self._alive = False
-            owned = [p for p, node in self.tree.nodes.items() if node.stat.ephemeral_owner == self._session_id]
-            for path in owned:
+        if self._is_alive:
+            self._is_alive = False
+            nodes = self.tree.nodes.items()
+            for path in [path for path, node in nodes if node.stat.ephemeral_owner == self._session_id]:
                 self.tree.commit([Delete(path)], 0)
 
     def renew(self) -> None:
-        """A new session for the same process, as after an expiry."""
+        """Expire the session and start a new one."""
         self.expire()
         self._session_id += 100
-        self._alive = True
+        self._is_alive = True
         self._watches.clear()
 
     async def close(self) -> None:
         self.expire()
 
-    async def _turn(self) -> None:
-        if not self._alive:
+    async def _yield_to_loop(self) -> None:
+        if not self._is_alive:
             raise StoreUnavailable("/", "the session has expired")
         await asyncio.sleep(0)
-        if not self._alive:
+        if not self._is_alive:
             raise StoreUnavailable("/", "the session has expired")
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, Stat]:
-        await self._turn()
+        await self._yield_to_loop()
         node = self.tree.nodes.get(path)
         if node is None:
             raise NoNode(path)
-        self._leave(path, False, watch)
+        self._add_watch(path, False, watch)
         return node.data, node.stat
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        await self._turn()
-        self._leave(path, False, watch)
+        await self._yield_to_loop()
+        self._add_watch(path, False, watch)
         node = self.tree.nodes.get(path)
         return node.stat if node is not None else None
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        await self._turn()
+        await self._yield_to_loop()
         node = self.tree.nodes.get(path)
         if node is None:
             raise NoNode(path)
-        self._leave(path, True, watch)
+        self._add_watch(path, True, watch)
         return sorted(node.children)
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        await self._turn()
+        await self._yield_to_loop()
         self.before_multi(ops)
         results = self.tree.commit(ops, self._session_id)
         self.after_multi(ops)
         return results
 
-    def _leave(self, path: str, children: bool, watch: Watch | None) -> None:
+    def _add_watch(self, path: str, children: bool, watch: Watch | None) -> None:
         if watch is not None:
             self._watches.setdefault((path, children), {})[watch] = None
 
     def fire(self, event: WatchEvent) -> None:
-        if not self._alive:
+        if not self._is_alive:
             return
         fired: dict[Watch, None] = {}
         if event.type is not WatchType.CHILDREN:

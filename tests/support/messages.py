@@ -1,11 +1,9 @@
-"""Requests of any version as message objects over a socket, without a client that hides
-responses."""
+"""A client that sends message objects of any version and returns the responses unchanged."""
 
 from __future__ import annotations
 
 import socket
 from struct import Struct
-from types import TracebackType
 from typing import Any
 
 from kavka.protocol.api_keys import APIS, ApiKey
@@ -22,24 +20,24 @@ class Messages:
 
     def call(self, request: Any, version: int) -> Any:
         info = APIS[ApiKey(request.API_KEY)]
-        flexible = info.flexible_from is not None and version >= info.flexible_from
+        is_flexible = info.flexible_from is not None and version >= info.flexible_from
         self._correlation += 1
         head = _HEAD.pack(request.API_KEY, version, self._correlation, len(self._client_id))
-        out: list[bytes] = [head, self._client_id]
-        if flexible:
-            out.append(b"\0")
-        request.encode(out, version)
-        body = b"".join(bytes(piece) for piece in out)
+        pieces: list[bytes] = [head, self._client_id]
+        if is_flexible:
+            pieces.append(b"\0")
+        request.encode(pieces, version)
+        body = b"".join(bytes(piece) for piece in pieces)
         self._socket.sendall(_SIZE.pack(len(body)) + body)
-        (size,) = _SIZE.unpack(self._exactly(4))
-        answer = self._exactly(size)
-        assert int.from_bytes(answer[:4], "big") == self._correlation
-        start = 5 if flexible and request.API_KEY != ApiKey.API_VERSIONS else 4
-        response, end = info.response_class().decode(memoryview(answer), start, version)
-        assert end == len(answer), f"{len(answer) - end} bytes are left of the answer"
+        (size,) = _SIZE.unpack(self._receive(4))
+        data = self._receive(size)
+        assert int.from_bytes(data[:4], "big") == self._correlation
+        start = 5 if is_flexible and request.API_KEY != ApiKey.API_VERSIONS else 4
+        response, end = info.response_class().decode(memoryview(data), start, version)
+        assert end == len(data), f"{len(data) - end} bytes follow the response"
         return response
 
-    def _exactly(self, size: int) -> bytes:
+    def _receive(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
             piece = self._socket.recv(size - len(data))
@@ -54,7 +52,5 @@ class Messages:
     def __enter__(self) -> Messages:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

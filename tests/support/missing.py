@@ -1,4 +1,4 @@
-"""Handling of external programs that are not installed."""
+"""Skips tests whose external programs are not installed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ ON_CI = os.environ.get("CI", "").lower() == "true"
 
 
 def skip_loudly(reason: str) -> None:
-    """An external program is missing: skip with a visible message, and fail in CI."""
+    """Skip the test with a warning, because an external program is missing. On CI, fail it."""
     if ON_CI:
-        pytest.fail(f"on CI nothing may be skipped: {reason}")
+        pytest.fail(f"tests must not be skipped on CI: {reason}")
     warnings.warn(f"SKIPPED, NOT TESTED: {reason}", stacklevel=2)
     pytest.skip(reason)
 
 
 def need_command(command: str, package: str | None = None) -> str:
-    """A command's path, installed from Debian's packages where we may."""
+    """Return the path of a command. Install its Debian package if it is missing."""
     path = shutil.which(command)
     problem = ""
     if path is None and package is not None and debian.may_install():
         problem = debian.install(package)
         path = shutil.which(command)
     if path is None:
-        skip_loudly(f"{command} is not here {problem}".strip())
+        skip_loudly(f"{command} is not installed {problem}".strip())
     assert path is not None
     return path

@@ -1,4 +1,4 @@
-"""Helpers for tests of our consumer."""
+"""Helpers for tests of Kavka's consumer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from kavka import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
 from tests.support.targets import APACHE_39, Target
 
-# Short times, so that tests of groups do not wait for nothing.
+# Short intervals, so that tests of groups are fast.
 GROUPS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
@@ -26,7 +26,7 @@ GROUPS = {
 
 
 def group_overrides(target_name: str) -> dict[str, object]:
-    """GROUPS, as far as that broker knows them."""
+    """Return the settings in GROUPS that the broker supports."""
     return {key: value for key, value in GROUPS.items() if target_name != APACHE_39 or "group.consumer" not in key}
 
 
@@ -47,17 +47,17 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
 
 
 def read(consumer: Consumer, count: int, timeout: float = 30.0) -> list[ConsumerRecord]:
-    """At least so many records."""
+    """Poll until at least `count` records are read."""
     records: list[ConsumerRecord] = []
     deadline = time.monotonic() + timeout
     while len(records) < count:
-        assert time.monotonic() < deadline, f"{len(records)} of {count} records came in time"
+        assert time.monotonic() < deadline, f"only {len(records)} of {count} records were read in time"
         records += consumer.poll(0.2)
     return records
 
 
 def read_all(target: Target, topic: str, isolation_level: str = "read_committed") -> list[Any]:
-    """Every record up to the end of the log as it is now."""
+    """Read all records up to the current end of the log."""
     with Consumer(
         bootstrap_servers=target.bootstrap_servers, isolation_level=isolation_level, auto_offset_reset="earliest"
     ) as consumer:
@@ -73,20 +73,20 @@ def read_all(target: Target, topic: str, isolation_level: str = "read_committed"
 def poll_until(
     consumers: Iterable[Consumer], done: Callable[[], bool], timeout: float = 30.0
 ) -> dict[TopicPartition, list[ConsumerRecord]]:
-    """Poll all of them in turn until it is so; returns what came."""
+    """Poll the consumers in turn until `done` returns True. Return the records by partition."""
     deadline = time.monotonic() + timeout
-    by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
+    records_by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
     members = list(consumers)
     while not done():
-        assert time.monotonic() < deadline, f"not so in time: {[sorted(c.assignment()) for c in members]}"
+        assert time.monotonic() < deadline, f"not done in time: {[sorted(c.assignment()) for c in members]}"
         for consumer in members:
             for tp, records in consumer.poll(0.05).by_partition().items():
-                by_partition.setdefault(tp, []).extend(records)
-    return by_partition
+                records_by_partition.setdefault(tp, []).extend(records)
+    return records_by_partition
 
 
-class Heard:
-    """A rebalance listener that remembers."""
+class RecordingListener:
+    """A rebalance listener that records its calls."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, set[TopicPartition]]] = []
@@ -100,24 +100,25 @@ class Heard:
     def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
         self.events.append(("lost", partitions))
 
-    def all(self, what: str) -> list[set[TopicPartition]]:
-        return [partitions for kind, partitions in self.events if kind == what]
+    def all(self, kind: str) -> list[set[TopicPartition]]:
+        return [partitions for event, partitions in self.events if event == kind]
 
-    def now(self) -> set[TopicPartition]:
-        """The assignment that results from the events."""
-        held: set[TopicPartition] = set()
+    def assignment(self) -> set[TopicPartition]:
+        """Return the assignment that results from the events."""
+        assignment: set[TopicPartition] = set()
         for kind, partitions in self.events:
-            held = held | partitions if kind == "assigned" else held - partitions
-        return held
+            assignment = assignment | partitions if kind == "assigned" else assignment - partitions
+        return assignment
 
 
-def fair(consumers: Iterable[Consumer], total: int) -> Callable[[], bool]:
-    """All partitions are read, each by one, and shares differ by one at most."""
+def balanced(consumers: Iterable[Consumer], total: int) -> Callable[[], bool]:
+    """Return a condition: every partition is assigned to one consumer, and the numbers of
+    partitions differ by one at most."""
 
     def check() -> bool:
-        shares = [consumer.assignment() for consumer in consumers]
-        sizes = [len(share) for share in shares]
-        return sum(sizes) == total == len(set().union(*shares)) and max(sizes) - min(sizes) <= 1
+        assignments = [consumer.assignment() for consumer in consumers]
+        sizes = [len(assignment) for assignment in assignments]
+        return sum(sizes) == total == len(set().union(*assignments)) and max(sizes) - min(sizes) <= 1
 
     return check
 

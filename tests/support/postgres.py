@@ -1,7 +1,8 @@
-"""A real PostgreSQL from Debian's packages: found where they put it, or installed, or unpacked
-under .cache/.
+"""A PostgreSQL server from Debian's packages. They are installed, or unpacked under .cache/, if
+they are missing.
 
-`python -m tests.support.postgres` does that ahead of the tests, and says where the programs are.
+`python -m tests.support.postgres` does so ahead of the tests, and prints the folder of the
+programs.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from tests.support import debian
 from tests.support.jars import CACHE
@@ -28,11 +27,11 @@ PROGRAMS = ("initdb", "postgres", "psql")
 
 
 class PostgresMissing(RuntimeError):
-    """It is neither there nor can it be installed or unpacked."""
+    """PostgreSQL is missing and can be neither installed nor unpacked."""
 
 
 def programs() -> Path:
-    """The folder of PostgreSQL's programs."""
+    """Return the folder of PostgreSQL's programs."""
     UNPACKED.mkdir(parents=True, exist_ok=True)
     with (UNPACKED / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,7 +39,7 @@ def programs() -> Path:
         if directory is not None:
             return directory
         if shutil.which("apt-get") is None:
-            raise PostgresMissing("PostgreSQL is not here, and there is no apt-get to have it from")
+            raise PostgresMissing("PostgreSQL is not installed, and apt-get is not available")
         if os.geteuid() == 0:
             install()
             directory = _newest(INSTALLED)
@@ -48,7 +47,7 @@ def programs() -> Path:
             unpack()
             directory = _newest(_unpacked_root())
         if directory is None:
-            raise PostgresMissing(f"Debian's packages of PostgreSQL did not bring {', '.join(PROGRAMS)}")
+            raise PostgresMissing(f"Debian's packages of PostgreSQL do not contain {', '.join(PROGRAMS)}")
         return directory
 
 
@@ -64,7 +63,8 @@ def _newest(versions: Path) -> Path | None:
 
 
 def install() -> None:
-    """As root: install the programs only. The package would otherwise create and start a server."""
+    """Install the programs, as root. By default, the package would also create and start a
+    server."""
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if not settings.exists():
         settings.parent.mkdir(parents=True, exist_ok=True)
@@ -74,9 +74,9 @@ def install() -> None:
 
 
 def unpack() -> None:
-    """As anybody: the packages that an installation would bring, downloaded and unpacked."""
-    listed = _apt("install", "--print-uris", "-y", "--no-install-recommends", "postgresql")
-    names = [line.split()[1].split("_")[0] for line in listed.splitlines() if line.startswith("'")]
+    """Download and unpack the packages, as any user."""
+    output = _apt("install", "--print-uris", "-y", "--no-install-recommends", "postgresql")
+    names = [line.split()[1].split("_")[0] for line in output.splitlines() if line.startswith("'")]
     downloads = UNPACKED / "packages"
     downloads.mkdir(exist_ok=True)
     _apt("download", *names, cwd=downloads)
@@ -94,8 +94,8 @@ def _apt(*arguments: str, cwd: Path | None = None) -> str:
 
 
 class Postgres:
-    """One server with a database `test` in a separate folder. PostgreSQL refuses to run as root:
-    as root, it runs as the package's user or, without one, as the user `nobody`."""
+    """A server with a database `test` in a temporary folder. PostgreSQL does not run as root: if
+    the test does, the server runs as the package's user or else as `nobody`."""
 
     user = "kavka"
     password = "secret"
@@ -126,7 +126,7 @@ class Postgres:
 
     @property
     def connection(self) -> dict[str, str]:
-        """As a connector's settings."""
+        """The connection as settings of a connector."""
         return {"connection.url": self.url, "connection.user": self.user, "connection.password": self.password}
 
     def start(self) -> None:
@@ -141,23 +141,23 @@ class Postgres:
         for name, value in settings.items():
             argv += ["-c", f"{name}={value}"]
         self._process = ManagedProcess(
-            argv, log=self.folder / "log", env=self._environment, cwd=self.folder, before_exec=self._become
+            argv, log=self.folder / "log", env=self._environment, cwd=self.folder, before_exec=self._change_user
         )
-        wait_until(self._ready, timeout=120, what=f"PostgreSQL at port {self.port}", interval=0.05)
+        wait_until(self._is_ready, timeout=120, what=f"PostgreSQL at port {self.port}", interval=0.05)
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         if self._process is None or not self._process.running():
             raise RuntimeError(f"PostgreSQL has ended: {self._process and self._process.log_tail()}")
         return self._psql("SELECT 1", "postgres").returncode == 0
 
     def stop(self) -> None:
-        """At once, as in a crash: what was committed is there when it starts again."""
+        """Kill the server, as in a crash. Committed data is preserved."""
         if self._process is not None:
             self._process.kill()
             self._process = None
 
     def query(self, sql: str, database: str = "") -> list[tuple[str, ...]]:
-        """The rows of the last statement, every value as text; null is the text NULL."""
+        """Return the rows of the last statement, with values as text. Null is the text NULL."""
         result = self._psql(sql, database or self.database)
         if result.returncode:
             raise RuntimeError(f"{sql}: {result.stderr}")
@@ -178,9 +178,7 @@ class Postgres:
     def __enter__(self) -> Postgres:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -191,24 +189,19 @@ class Postgres:
             capture_output=True,
             text=True,
             check=False,
-            preexec_fn=self._become,
+            preexec_fn=self._change_user,
         )
         if result.returncode:
             raise PostgresMissing(f"{program} failed: {result.stderr[-1000:]}")
 
-    @property
-    def _become(self) -> Callable[[], None]:
-        account = self._account
-
-        def change() -> None:
-            if account is not None:
-                os.setgroups([])
-                os.setgid(account.pw_gid)
-                os.setuid(account.pw_uid)
-                # A change of user makes the kernel forget it.
-                die_with_parent()
-
-        return change
+    def _change_user(self) -> None:
+        """Change to the server's user in the child, before exec."""
+        if self._account is not None:
+            os.setgroups([])
+            os.setgid(self._account.pw_gid)
+            os.setuid(self._account.pw_uid)
+            # A change of the user resets the parent-death signal.
+            die_with_parent()
 
     def _library_path(self) -> dict[str, str]:
         root = UNPACKED / "root"
@@ -226,7 +219,7 @@ def _account() -> pwd.struct_passwd | None:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise PostgresMissing("PostgreSQL will not run as root, and there is no user to run it as")
+    raise PostgresMissing("PostgreSQL does not run as root, and there is no other user")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Child processes of the tests. Each has its own process group, ends with the test and writes
-its output to a file."""
+"""Child processes of the tests. The kernel kills them when the test process ends, and their output
+is written to files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _PR_SET_PDEATHSIG = 1
@@ -23,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """The kernel kills the child when the test process ends for any reason."""
+    """Make the kernel kill this process when the thread that started it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -35,27 +34,27 @@ _DIES_WITH_PARENT = (
     f"import ctypes, os, sys; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
     "os.execvp(sys.argv[1], sys.argv[1:])",
 )
-"""Prefix of a command with the effect of `die_with_parent`, without Python code between fork and
-exec: there Python frees objects of other threads, and a librdkafka client waits forever for a lock
-that one of its threads held, since that thread does not exist in the child."""
+"""Prefix of a command with the effect of `die_with_parent`. It avoids running Python code between
+fork and exec: in the child, Python may free a librdkafka client, which then waits forever for a
+lock of a thread that exists only in the parent."""
 
 
 def dying_with_parent(argv: Sequence[str]) -> list[str]:
-    """The command, wrapped so that the kernel kills it when the test process ends."""
+    """Wrap a command so that the kernel kills its process when the thread that started it ends."""
     return [*_DIES_WITH_PARENT, *argv]
 
 
 _FIRST_PORT = 15_000
-_chance = random.SystemRandom()
+_random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A free port outside the ephemeral range, so that a stopped server finds its port free when
-    it restarts."""
+    """Return a free port outside the ephemeral range, so that the port of a stopped server is still
+    free when the server restarts."""
     last = _first_ephemeral_port() - 1
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", _chance.randint(_FIRST_PORT, last) if last > _FIRST_PORT + 1000 else 0))
+            probe.bind(("127.0.0.1", _random.randint(_FIRST_PORT, last) if last > _FIRST_PORT + 1000 else 0))
             return int(probe.getsockname()[1])
 
 
@@ -67,24 +66,24 @@ def _first_ephemeral_port() -> int:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: float, what: str, interval: float = 0.02) -> float:
-    """Return the seconds until the condition held, or raise a TimeoutError that names `what`. A
-    condition that raises does not hold yet: a broker that has just started has no metadata. The
-    last exception is the cause of the TimeoutError."""
+    """Wait until the condition is true, and return the seconds waited. An exception of the
+    condition counts as false, since a broker that has just started may lack metadata. The
+    TimeoutError contains `what`, and the last exception is its cause."""
     start = time.monotonic()
     while True:
-        last: Exception | None = None
+        last_error: Exception | None = None
         try:
             if condition():
                 return time.monotonic() - start
         except Exception as error:
-            last = error
+            last_error = error
         if time.monotonic() - start > timeout:
-            raise TimeoutError(f"{what}: not within {timeout:.0f} s") from last
+            raise TimeoutError(f"{what}: not within {timeout:.0f} s") from last_error
         time.sleep(interval)
 
 
 class ManagedProcess:
-    """One child. Only its own process id is ever signalled."""
+    """A child process. Signals go to this process only, not to its children."""
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class ManagedProcess:
             self._process.send_signal(number)
 
     def stop(self, timeout: float = 30.0) -> int:
-        """SIGTERM, then SIGKILL when that was not heard in time. Returns the exit code."""
+        """Send SIGTERM, and SIGKILL after the timeout. Return the exit code."""
         self.signal(signal.SIGTERM)
         try:
             code = self._process.wait(timeout)
@@ -154,7 +153,7 @@ class ManagedProcess:
         return self._process.wait(timeout)
 
     def cpu_seconds(self) -> float:
-        """User and system time so far, all threads."""
+        """Return the user and system time of all threads so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -173,9 +172,7 @@ class ManagedProcess:
     def __enter__(self) -> ManagedProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 
@@ -210,7 +207,5 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

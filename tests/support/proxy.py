@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and a broker that can misbehave on command."""
+"""A TCP proxy between a client and a broker that injects faults."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import time
 
 
 class Proxy:
-    """Forwards connections to `target`, both ways.
+    """Forwards connections to `target` in both directions.
 
-    `cut_after(n)` closes each connection once, after n more bytes of responses, also in the
-    middle of one. `stall()` stops forwarding responses, `resume()` continues. `drop_all()`
-    closes every connection now. `refuse(True)` also closes every new connection until
-    `refuse(False)`."""
+    `cut_after(n)` closes each connection after n bytes of responses, even inside a response.
+    `stall()` stops forwarding responses, and `resume()` continues. `drop_all()` closes all
+    connections. `refuse(True)` also closes every new connection until `refuse(False)`."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -50,7 +49,7 @@ class Proxy:
     def drop_all(self) -> None:
         for pair in self._pairs:
             for side in pair:
-                _end(side)
+                _close(side)
         self._pairs.clear()
 
     def close(self) -> None:
@@ -62,7 +61,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(self, *about: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _accept(self) -> None:
@@ -72,27 +71,27 @@ class Proxy:
             except OSError:
                 return
             if self._refusing:
-                _end(client)
+                _close(client)
                 continue
             try:
                 broker = socket.create_connection(self.target, 5)
             except OSError:
-                _end(client)
+                _close(client)
                 continue
             self._pairs.append((client, broker))
-            threading.Thread(target=self._requests, args=(client, broker), daemon=True).start()
-            threading.Thread(target=self._answers, args=(broker, client), daemon=True).start()
+            threading.Thread(target=self._forward_requests, args=(client, broker), daemon=True).start()
+            threading.Thread(target=self._forward_responses, args=(broker, client), daemon=True).start()
 
-    def _requests(self, client: socket.socket, broker: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, broker: socket.socket) -> None:
         try:
             while data := client.recv(1 << 16):
                 broker.sendall(data)
         except OSError:
             pass
-        _end(broker)
-        _end(client)
+        _close(broker)
+        _close(client)
 
-    def _answers(self, broker: socket.socket, client: socket.socket) -> None:
+    def _forward_responses(self, broker: socket.socket, client: socket.socket) -> None:
         forwarded = 0
         try:
             while data := broker.recv(1 << 16):
@@ -109,11 +108,11 @@ class Proxy:
                 client.sendall(data)
         except OSError:
             pass
-        _end(broker)
-        _end(client)
+        _close(broker)
+        _close(client)
 
 
-def _end(side: socket.socket) -> None:
+def _close(side: socket.socket) -> None:
     with contextlib.suppress(OSError):
         side.shutdown(socket.SHUT_RDWR)
     side.close()

@@ -1,4 +1,4 @@
-"""Read the contents of a topic with a third-party client."""
+"""Reads topics with a third-party client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 
-class Read(NamedTuple):
+class ReadRecord(NamedTuple):
     offset: int
     timestamp: int
     key: bytes | None
@@ -18,8 +18,8 @@ class Read(NamedTuple):
 
 def read_all(
     servers: str, topic: str, partition: int = 0, *, committed: bool = False, at_least: int = 0, timeout: float = 30.0
-) -> list[Read]:
-    """Every record of a partition, from the first on; waits until there are `at_least` so many."""
+) -> list[ReadRecord]:
+    """Read all records of a partition. Wait until there are at least `at_least` records."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -33,7 +33,7 @@ def read_all(
     try:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         deadline = time.monotonic() + timeout
-        records: list[Read] = []
+        records: list[ReadRecord] = []
         end = -1
         while time.monotonic() < deadline:
             if end < 0 or len(records) < at_least:
@@ -48,7 +48,7 @@ def read_all(
             for message in consumer.consume(5000, 0.2):
                 if message.error() is None:
                     records.append(
-                        Read(
+                        ReadRecord(
                             message.offset() or 0,
                             message.timestamp()[1],
                             message.key(),

@@ -24,7 +24,7 @@ UNIT_TESTS = "tests/unit/"
 
 
 class Failures:
-    """A pytest plugin that collects failed tests, retriable and final ones."""
+    """A pytest plugin that collects the retriable and the final failures."""
 
     def __init__(self) -> None:
         self.retriable: list[str] = []
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
         print_tests("FAILED, not retried:", failures.final)
     if not failures.may_retry(outcome):
         return outcome
-    print_tests("FAILED BESIDE OTHERS, retried alone:", failures.retriable)
+    print_tests("FAILED IN PARALLEL, retried alone:", failures.retriable)
     for test in failures.retriable:
         outcome = subprocess.run([sys.executable, "-m", "pytest", test], check=False).returncode
         if outcome != pytest.ExitCode.OK:

@@ -1,5 +1,4 @@
-"""The same command line given to our tool and to Apache's of the same name, and what both say
-compared."""
+"""Runs a command line with Kavka's tool and with Apache's tool, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -12,23 +11,24 @@ from difflib import ndiff
 from kavka import Admin
 from tests.support.cluster import Cluster
 from tests.support.processes import wait_until
-from tests.support.tools import ApacheTools, Result, ours
+from tests.support.tools import ApacheTools, Result, run_kavka
 
 AGREE_S = 20.0
 _IDS = re.compile(r"(TopicId: )\S{22}")
 
 
-def _compare(mine: str, its: str, order: bool) -> None:
+def _compare(kavka: str, apache: str, order: bool) -> None:
+    kavka_lines, apache_lines = kavka.splitlines(keepends=True), apache.splitlines(keepends=True)
     if not order:
-        mine, its = ("".join(sorted(text.splitlines(keepends=True))) for text in (mine, its))
-    if mine != its:
-        raise AssertionError("".join(ndiff(its.splitlines(keepends=True), mine.splitlines(keepends=True))))
+        kavka_lines, apache_lines = sorted(kavka_lines), sorted(apache_lines)
+    if kavka_lines != apache_lines:
+        raise AssertionError("".join(ndiff(apache_lines, kavka_lines)))
 
 
 class SideBySide:
-    """`{t}` in an argument is a topic and `{g}` a group. Commands that change something use
-    separate names of equal length for our tool and Apache's; commands that only read use the
-    same name."""
+    """Runs both tools on a cluster. In arguments, `{t}` stands for a topic and `{g}` for a group.
+    Commands that change something use different names of equal length for Kavka's and Apache's
+    tool. Commands that only read use the same name."""
 
     def __init__(self, cluster: Cluster, apache: ApacheTools) -> None:
         self.cluster = cluster
@@ -40,68 +40,71 @@ class SideBySide:
         name = self.names[who]
         return [arg.replace("{t}", name).replace("{g}", f"g-{name}").replace("{who}", who) for arg in args]
 
-    def run(self, tool: str, *args: str, looking: bool = False) -> tuple[Result, Result]:
+    def run(self, tool: str, *args: str, read_only: bool = False) -> tuple[Result, Result]:
+        """Return the results of Kavka's and Apache's tool."""
         servers = ("--bootstrap-server", self.cluster.bootstrap_servers)
-        our_output = ours(tool, *servers, *self._arguments(args, "ours"))
-        other = self.apache.run(tool, *servers, *self._arguments(args, "ours" if looking else "java"))
-        return our_output, other
+        kavka = run_kavka(tool, *servers, *self._arguments(args, "ours"))
+        apache = self.apache.run(tool, *servers, *self._arguments(args, "ours" if read_only else "java"))
+        return kavka, apache
 
-    def _plain(self, text: str) -> str:
+    def _without_names(self, text: str) -> str:
         for name in self.names.values():
             text = text.replace(name, "NAME")
         return _IDS.sub(r"\1ID", text)
 
-    def same_but_for_names(self, mine: str, its: str) -> None:
-        _compare(self._plain(mine), self._plain(its), True)
+    def same_but_for_names(self, kavka: str, apache: str) -> None:
+        _compare(self._without_names(kavka), self._without_names(apache), True)
 
     def looks_same(self, tool: str, *args: str, order: bool = True) -> str:
-        """Compare the output of a read-only command byte for byte; without `order`, compare the
-        lines in any order. Returns our output. The tools may have used brokers with different
-        metadata: retry until the outputs agree."""
+        """Compare the outputs of a read-only command byte for byte, and return Kavka's. Without
+        `order`, compare the lines in any order. Retry until the outputs agree, since the tools may
+        have used brokers with different metadata."""
         deadline = time.monotonic() + AGREE_S
         while True:
-            ours, other = self.run(tool, *args, looking=True)
-            assert (ours.code, other.code) == (0, 0), (ours, other)
+            kavka, apache = self.run(tool, *args, read_only=True)
+            assert (kavka.code, apache.code) == (0, 0), (kavka, apache)
             try:
-                _compare(ours.out, other.out, order)
-                return ours.out
+                _compare(kavka.out, apache.out, order)
+                return kavka.out
             except AssertionError:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(0.2)
 
     def does_same(self, tool: str, *args: str, order: bool = True, code: int = 0) -> str:
-        """Each with its own topic or group: the same output but for their names."""
-        ours, other = self.run(tool, *args)
-        assert (ours.code, other.code) == (code, code), (ours, other)
-        _compare(self._plain(ours.out), self._plain(other.out), order)
-        return ours.out
+        """Compare the outputs of a command that changes something, except for the names. Return
+        Kavka's output."""
+        kavka, apache = self.run(tool, *args)
+        assert (kavka.code, apache.code) == (code, code), (kavka, apache)
+        _compare(self._without_names(kavka.out), self._without_names(apache.out), order)
+        return kavka.out
 
     def fails_same(self, tool: str, *args: str, says: str = "") -> str:
-        """Both end with 1; ours in one line on standard error that is in what Apache's says, or has
-        the words given where theirs are other ones."""
-        ours, other = self.run(tool, *args)
-        assert (ours.code, other.code) == (1, 1), (ours, other)
-        assert ours.err.count("\n") == 1, ours.err
-        line = self._plain(ours.err.strip())
+        """Check that both tools exit with 1, and that Kavka's prints one line on standard error.
+        The line must contain `says`, by default the error message of Apache's tool."""
+        kavka, apache = self.run(tool, *args)
+        assert (kavka.code, apache.code) == (1, 1), (kavka, apache)
+        assert kavka.err.count("\n") == 1, kavka.err
+        line = self._without_names(kavka.err.strip())
         if says:
             assert says in line
         else:
             line = line.removeprefix(f"kavka {tool}: ").removesuffix(" (--help shows the options)")
-            assert line in self._plain(other.out + other.err), f"{line}\n---\n{other.out}{other.err}"
+            output = apache.out + apache.err
+            assert line in self._without_names(output), f"{line}\n---\n{output}"
         return line
 
-    # --- waiting until every broker knows
+    # --- waiting until a change has reached every broker
 
-    def everywhere(self, true: Callable[[Admin], bool], what: str) -> None:
+    def wait_everywhere(self, condition: Callable[[Admin], bool], what: str) -> None:
         for number in self.cluster.alive():
             with Admin(bootstrap_servers=self.cluster.brokers[number].bootstrap_servers) as admin:
-                wait_until(lambda admin=admin: true(admin), timeout=60, what=what, interval=0.1)  # type: ignore[misc]
+                wait_until(lambda admin=admin: condition(admin), timeout=60, what=what, interval=0.1)  # type: ignore[misc]
 
     def settle(self, partitions: int) -> None:
-        """Until both topics are known everywhere, with leaders and all replicas in sync."""
+        """Wait until all brokers list both topics, with leaders and with all replicas in sync."""
 
-        def there(admin: Admin) -> bool:
+        def is_ready(admin: Admin) -> bool:
             topics = admin.list_topics()
             if not all(name in topics for name in self.names.values()):
                 return False
@@ -112,9 +115,9 @@ class SideBySide:
                 for topic in descriptions
             )
 
-        self.everywhere(there, f"{partitions} partitions of {self.names}")
+        self.wait_everywhere(is_ready, f"{partitions} partitions of {self.names}")
 
-    def settle_gone(self) -> None:
-        self.everywhere(
-            lambda admin: not set(self.names.values()) & set(admin.list_topics()), f"the end of {self.names}"
+    def wait_until_deleted(self) -> None:
+        self.wait_everywhere(
+            lambda admin: not set(self.names.values()) & set(admin.list_topics()), f"deletion of {self.names}"
         )

@@ -1,4 +1,4 @@
-"""A small Spark for tests: one JVM for all of them, in this process' life."""
+"""A small Spark session for tests. All tests of a process share its JVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support import jars
 
 
 def start_session(folder: Path, master: str = "local[2]") -> Any:
-    """`folder` is for what Spark leaves lying about."""
+    """Start a session. Spark writes its files to `folder`."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(light_home(folder / "home"))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -22,7 +22,7 @@ def start_session(folder: Path, master: str = "local[2]") -> Any:
 
     session = (
         SparkSession.builder.master(master)
-        .config("spark.jars", _driver_of_postgres())
+        .config("spark.jars", _postgres_driver())
         .config("spark.driver.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss2m")
@@ -38,8 +38,9 @@ def start_session(folder: Path, master: str = "local[2]") -> Any:
     return register(session)
 
 
-def _driver_of_postgres() -> str:
-    """Its jar, for the tests that need it; where it cannot be had they say so."""
+def _postgres_driver() -> str:
+    """Return the path of the JDBC driver; "" if it is not available. Tests that need it then
+    skip."""
     try:
         return jars.class_path("postgresql-jdbc").split(":")[0]
     except jars.JavaMissing:
@@ -47,9 +48,9 @@ def _driver_of_postgres() -> str:
 
 
 def light_home(home: Path) -> Path:
-    """A home for Spark in which its Python processes load PySpark from the installed package. From
-    the zip file that they load it from otherwise, each of them compiles every module again, four
-    times the work of its start."""
+    """Create a SPARK_HOME in which Python processes load PySpark from the installed package. By
+    default they load it from a zip file, and every process compiles all modules again, which makes
+    its start four times as slow."""
     import pyspark
 
     package = Path(pyspark.__path__[0])
@@ -65,8 +66,8 @@ def light_home(home: Path) -> Path:
 
 
 def start(writer: Any, attempts: int = 5) -> Any:
-    """Start a streaming query and wait until its source is there. Spark gives a Python process ten
-    seconds to start, which a busy machine may not have: that alone is tried again."""
+    """Start a streaming query and wait until its source is initialized. Retry if a Python process
+    does not start within Spark's limit of ten seconds, as may happen on a busy machine."""
     while True:
         query = writer.start()
         while query.isActive and query.status["message"].startswith(("Initializing", "Terminated")):

@@ -1,7 +1,7 @@
-"""Spark 4.0.0 with its own Kafka connector in a separate environment under .cache/: the peer of the
-benchmarks of our source and sink, and a client of our broker.
+"""Spark 4.0.0 with its Kafka connector, in a virtual environment under .cache/. Benchmarks compare
+it with Kavka's source and sink, and tests use it as a client of Kavka's broker.
 
-`python -m tests.support.spark40` makes it ahead of the tests.
+`python -m tests.support.spark40` creates it ahead of the tests.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.support import jars
 VERSION = "4.0.0"
 FOLDER = jars.CACHE.parent / f"spark-{VERSION}"
 CONNECTOR = f"spark-connector-{VERSION}"
-NEEDED = ("spark-sql-kafka-0-10", "spark-token-provider-kafka-0-10", "kafka-clients", "commons-pool2")
+CONNECTOR_JARS = ("spark-sql-kafka-0-10", "spark-token-provider-kafka-0-10", "kafka-clients", "commons-pool2")
 
 
 def python() -> Path:
-    """The interpreter that has PySpark 4.0.0."""
+    """Return the path of the interpreter with PySpark 4.0.0."""
     interpreter = FOLDER / "bin" / "python"
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
@@ -38,9 +38,9 @@ def python() -> Path:
 
 
 def connector() -> list[str]:
-    """The jars that `format("kafka")` needs."""
+    """Return the jars that `format("kafka")` requires."""
     paths = jars.class_path(CONNECTOR).split(":")
-    return [jar for jar in paths if Path(jar).name.startswith(NEEDED)]
+    return [jar for jar in paths if Path(jar).name.startswith(CONNECTOR_JARS)]
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Run by the interpreter that has PySpark 4.0.0: its own connector against a broker, topic to topic
-and back.
+"""A job for Spark 4.0.0 and its Kafka connector.
 
-python spark40_job.py JARS SERVERS SOURCE SINK FOLDER: copies SOURCE to SINK as a stream, then
-prints what a batch reads of SINK, as JSON."""
+`python spark40_job.py JARS SERVERS SOURCE SINK FOLDER` copies the topic SOURCE to SINK as a stream.
+Then it reads SINK as a batch and prints the rows as JSON."""
 
 import json
 import sys

@@ -1,10 +1,10 @@
-"""A driver of Spark that stops at a chosen stage of a batch, to be killed there.
+"""A Spark driver that halts at a chosen stage of a batch, so that a test can kill it at that stage.
 
-As a module it is what Spark's Python processes load in place of the plain sink: importing it puts
-halts into its two phases. A query halts in batch 1 where the last part of its output topic's name
-says. As a program it runs a query for each stage:  python -m tests.support.spark_crash SERVERS
-FOLDER PREFIX STAGE… Stages in STREAMS have a streams application with state for a query, the others
-a query from topic to topic.
+Spark's Python processes import this module instead of the sink. The import adds halts to the two
+phases of the sink. A query halts in batch 1 at the stage that is the suffix of its output topic.
+
+`python -m tests.support.spark_crash SERVERS FOLDER PREFIX STAGE…` runs a query for each stage. The
+query of a stage in STREAMS is a streams application with state. The other queries copy a topic.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ GROUPS = 7
 
 
 def halt(name: str) -> None:
-    """Say where we are and stay there."""
+    """Create a marker file and wait forever. At the stage late_driver, wait for a command."""
     folder = Path(os.environ[FOLDER])
     marker = folder / f"{name}.{os.getpid()}"
     marker.touch()
     if name == "late_driver":
-        # A query that outlives its Spark session and continues on command.
+        # This query outlives its Spark session.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while not (folder / "late_driver_may_go_on").exists():
+        while not (folder / "late_driver_may_continue").exists():
             time.sleep(0.02)
         return
     while True:
@@ -63,13 +63,14 @@ def stage_of(topic: str | None) -> str:
 
 
 def stage_in(options: Any) -> str:
-    """Of a sink: by its topic, or by the application, whose id begins its transactional ids."""
+    """Return the stage of a sink, from its topic or from the application id, which is the prefix of
+    its transactional ids."""
     return stage_of(options.topic or options.id_prefix.removesuffix("-"))
 
 
 class CrashingWriter(KavkaStreamWriter):
-    """Loaded by its name, with all that follows, in every process that writes or commits: those
-    that read do not know this module, and Spark gives any process that is free to any query."""
+    """Makes every process that writes or commits import this module, because the class is loaded by
+    name. Processes that read do not import it, and Spark may use any free process for any query."""
 
 
 class CrashingSource(KavkaDataSource):
@@ -121,18 +122,18 @@ def _topic_of(decision: Any) -> str | None:
     return next((entry.witness[0] for entry in decision.tasks.values() if entry.witness), None)
 
 
-def end(self: Any, batch: int, new: Any) -> None:
+def end(self: Any, batch: int, transactions: Any) -> None:
     stage = stage_in(self._options) if batch == BATCH else ""
     if stage in ("after_decision", "all_aborted"):
         halt(stage)
     if stage in ("half_committed", "half_aborted"):
-        _end(self, batch, new[:1])
+        _end(self, batch, transactions[:1])
         halt(stage)
-    _end(self, batch, new)
+    _end(self, batch, transactions)
 
 
 if FOLDER in os.environ:
-    # Not where the tests themselves run, which take from here what queries there are.
+    # Only in the processes of the driver. The tests import this module for its queries.
     two_phase.write = write
     two_phase.Driver.commit = commit  # type: ignore[method-assign]
     two_phase.Driver._end = end  # type: ignore[method-assign]
@@ -140,7 +141,7 @@ if FOLDER in os.environ:
 
 
 def query_of(spark: Any, servers: str, folder: Path, source: str, stage: str) -> Any:
-    """The writer of a query; the same for the run that crashes and the one that follows it."""
+    """Return the writer of a query. The run that crashes and the next run use the same query."""
     options = {"kafka.bootstrap.servers": servers}
     read = spark.readStream.format("kavka").options(
         **options, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40"
@@ -155,8 +156,8 @@ def query_of(spark: Any, servers: str, folder: Path, source: str, stage: str) ->
 
 
 def application(spark: Any, servers: str, folder: Path, source: str, stage: str) -> Any:
-    """Counts numbers by their remainder: an output for each, that says the how manieth of its kind
-    it is."""
+    """Return an application that counts numbers by their remainder, and writes the count for each
+    number."""
     from kavka.streams import KafkaStreams, Produced, Serdes, StreamsBuilder
 
     builder = StreamsBuilder()
@@ -186,29 +187,28 @@ def main() -> None:
     servers, folder, source, *stages = sys.argv[1:]
     spark = register(start_session(Path(folder) / "spark", master="local[10,4]"))
 
-    def started(stage: str) -> Any:
+    def start_query(stage: str) -> Any:
         if stage not in STREAMS:
             return start(query_of(spark, servers, Path(folder), source, stage))
         streams = application(spark, servers, Path(folder), source, stage)
         streams.start()
         return streams.query
 
-    def there(stage: str) -> bool:
+    def is_reached(stage: str) -> bool:
         if stage == "worker_killed":
             return (Path(folder) / stage / "commits" / "2").exists()
         return any(Path(folder).glob(f"{stage}.*"))
 
-    # One after the other: all at once would be too many new processes for a small machine.
+    # Start the queries one by one, because a small machine cannot start all processes at once.
     for stage in stages:
-        query = started(stage)
-        while not there(stage):
+        query = start_query(stage)
+        while not is_reached(stage):
             error = query.exception()
             if error is not None:
                 if "failed to connect back" not in str(error):
                     sys.exit(f"{stage}: {error}")
-                # A machine too busy for Spark's ten seconds: what is to be shown is another kind of
-                # failure.
-                query = started(stage)
+                # A Python process did not start within Spark's limit of ten seconds. Retry.
+                query = start_query(stage)
             time.sleep(0.1)
     while True:
         time.sleep(60)

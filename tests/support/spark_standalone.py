@@ -1,4 +1,4 @@
-"""Spark's standalone cluster: a master and workers, each a process, from PySpark's own jars."""
+"""A standalone Spark cluster from PySpark's jars: a master process and worker processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from tests.support import jars
 from tests.support.processes import ManagedProcess, wait_until
@@ -16,7 +15,8 @@ JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 
 
 class Standalone:
-    """Workers have one core each, and so an executor of each for every application."""
+    """A cluster whose workers have one core each, so that an application has one executor per
+    worker."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder
@@ -27,17 +27,17 @@ class Standalone:
             log = folder / "master.log"
             self.master = ""
 
-            def listening() -> bool:
+            def is_listening() -> bool:
                 match = re.search(r"Starting Spark master at (spark://\S+)", log.read_text())
                 self.master = match.group(1) if match else ""
                 assert master.running(), master.log_tail()
                 return bool(match)
 
-            wait_until(listening, timeout=120, what="Spark's master", interval=0.2)
+            wait_until(is_listening, timeout=120, what="Spark's master", interval=0.2)
             for number in range(workers):
                 name = f"worker{number}"
-                memory = "--cores", "1", "--memory", "600m", "--work-dir", str(folder / name)
-                self._start(name, "org.apache.spark.deploy.worker.Worker", *memory, self.master)
+                resources = "--cores", "1", "--memory", "600m", "--work-dir", str(folder / name)
+                self._start(name, "org.apache.spark.deploy.worker.Worker", *resources, self.master)
             wait_until(
                 lambda: log.read_text().count("Registering worker") == workers,
                 timeout=120,
@@ -56,9 +56,11 @@ class Standalone:
             "appender.out.name = out\nappender.out.target = SYSTEM_ERR\nappender.out.layout.type = PatternLayout\n"
             "appender.out.layout.pattern = %d %p %c: %m%n\n"
         )
-        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "java.lang")]
+        add_opens = [
+            f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "java.lang")
+        ]
         process = ManagedProcess(
-            [jars.java(), *JVM, *opened, "-cp", f"{conf}:{self._home}/jars/*", main, "--host", "127.0.0.1",
+            [jars.java(), *JVM, *add_opens, "-cp", f"{conf}:{self._home}/jars/*", main, "--host", "127.0.0.1",
              "--webui-port", "0", *arguments],
             log=self.folder / f"{name}.log",
             env={**os.environ, "SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": "127.0.0.1",
@@ -68,7 +70,7 @@ class Standalone:
         return process
 
     def executors(self) -> list[int]:
-        """How many executors each worker has had."""
+        """Return the number of executors that each worker has started."""
         return [len(list(worker.glob("app-*/*/stderr"))) for worker in sorted(self.folder.glob("worker?"))]
 
     def close(self) -> None:
@@ -78,7 +80,5 @@ class Standalone:
     def __enter__(self) -> Standalone:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

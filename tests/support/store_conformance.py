@@ -1,8 +1,8 @@
-"""Behaviour of every metadata store: tests that the tests of each store inherit.
+"""Tests that every metadata store must pass. The tests of a store inherit them.
 
-A module that inherits them has a fixture `new_place`, of the module's scope: called, it gives an
-empty place and how to run something on a store that is opened there before and closed after, time
-and again.
+A module that inherits them has a module-scoped fixture `new_place`. It returns a function that
+creates an empty place for a store and returns `run`. Each call of `run(body)` opens the store,
+awaits `body(store)` and closes the store.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ops = st.one_of(
 
 
 class _Model:
-    """The tree as a dict of path to (data, version): what the store must agree with."""
+    """The expected tree: a dict from the path to (data, version)."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[bytes | None, int]] = {}
@@ -81,7 +81,7 @@ class _Model:
 
 
 class StoreConformance:
-    def test_a_node_is_read_back_with_its_stat(self, new_place: NewPlace) -> None:
+    def test_node_is_read_back_with_its_stat(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -107,16 +107,16 @@ class StoreConformance:
             return await store.get("/a/b"), await store.exists("/a")
 
         async def second(store: MetadataStore) -> Any:
-            both = await store.get("/a/b"), await store.exists("/a")
+            stored = await store.get("/a/b"), await store.exists("/a")
             await store.create("/later")
-            return both, await store.exists("/later")
+            return stored, await store.exists("/later")
 
-        before = run(first)
-        after, later = run(second)
-        assert after == before
-        assert later.czxid > before[0][1].mzxid
+        written = run(first)
+        reopened, later = run(second)
+        assert reopened == written
+        assert later.czxid > written[0][1].mzxid
 
-    def test_an_ephemeral_node_has_no_children(self, new_place: NewPlace) -> None:
+    def test_ephemeral_node_cannot_have_children(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -126,7 +126,7 @@ class StoreConformance:
 
         run(body)
 
-    def test_sequential_nodes_count_on_after_deletes_and_restarts(self, new_place: NewPlace) -> None:
+    def test_sequence_numbers_continue_after_deletes_and_restarts(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def first(store: MetadataStore) -> None:
@@ -141,7 +141,7 @@ class StoreConformance:
         run(first)
         assert run(second) == "/q/n_0000000002"
 
-    def test_each_misuse_has_its_error_and_changes_nothing(self, new_place: NewPlace) -> None:
+    def test_invalid_operation_raises_its_error_and_changes_nothing(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -168,7 +168,7 @@ class StoreConformance:
 
         run(body)
 
-    def test_a_multi_is_done_whole_or_not_at_all(self, new_place: NewPlace) -> None:
+    def test_multi_is_atomic(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -185,7 +185,7 @@ class StoreConformance:
 
         run(body)
 
-    def test_a_later_write_is_checked_against_one_that_is_not_on_disk_yet(self, new_place: NewPlace) -> None:
+    def test_write_is_checked_against_earlier_writes_that_are_not_on_disk_yet(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -206,22 +206,22 @@ class StoreConformance:
 
         run(body)
 
-    def test_a_watch_fires_once_and_before_the_write_returns(self, new_place: NewPlace) -> None:
+    def test_watch_fires_once_and_before_the_write_returns(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
-            seen: list[WatchEvent] = []
+            events: list[WatchEvent] = []
             await store.create("/a")
-            await store.get("/a", seen.append)
-            await store.get("/a", seen.append)
+            await store.get("/a", events.append)
+            await store.get("/a", events.append)
             await store.set("/a", b"1")
-            assert seen == [WatchEvent(WatchType.CHANGED, "/a")]
+            assert events == [WatchEvent(WatchType.CHANGED, "/a")]
             await store.set("/a", b"2")
-            assert len(seen) == 1
+            assert len(events) == 1
 
         run(body)
 
-    def test_watches_report_the_events_of_zookeeper(self, new_place: NewPlace) -> None:
+    def test_watches_report_the_same_events_as_zookeeper(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -232,7 +232,7 @@ class StoreConformance:
             await store.exists("/a", data.append)
             await store.children("/a", children.append)
             await store.create("/a/b")
-            await store.set("/a/b", b"a change of a child's data is none of the parent's")
+            await store.set("/a/b", b"a change of a child's data does not fire the watch of its parent")
             await store.children("/a", children.append)
             await store.delete("/a/b")
             await store.children("/a", children.append)
@@ -248,35 +248,35 @@ class StoreConformance:
 
         run(body)
 
-    def test_a_watch_that_fails_hinders_neither_the_write_nor_other_watches(self, new_place: NewPlace) -> None:
+    def test_failing_watch_affects_neither_the_write_nor_other_watches(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
-            seen: list[WatchEvent] = []
+            events: list[WatchEvent] = []
 
             def broken(event: WatchEvent) -> None:
-                raise RuntimeError("on purpose")
+                raise RuntimeError("expected by the test")
 
             await store.exists("/a", broken)
-            await store.exists("/a", seen.append)
+            await store.exists("/a", events.append)
             await store.create("/a")
-            assert len(seen) == 1
+            assert len(events) == 1
 
         run(body)
 
-    def test_nothing_is_written_after_close(self, new_place: NewPlace) -> None:
+    def test_write_after_close_raises_an_error(self, new_place: NewPlace) -> None:
         run = new_place()
 
-        store_of: list[MetadataStore] = []
+        stores: list[MetadataStore] = []
 
         async def body(store: MetadataStore) -> None:
-            store_of.append(store)
+            stores.append(store)
 
         run(body)
         with pytest.raises(StoreUnavailable):
-            asyncio.run(store_of[0].create("/a"))
+            asyncio.run(stores[0].create("/a"))
 
-    def test_ensure_and_subtree(self, new_place: NewPlace) -> None:
+    def test_ensure_creates_parents_and_subtree_lists_descendants_first(self, new_place: NewPlace) -> None:
         run = new_place()
 
         async def body(store: MetadataStore) -> None:
@@ -291,7 +291,7 @@ class StoreConformance:
 
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     @given(st.lists(st.lists(_ops, min_size=1, max_size=4), max_size=12), st.booleans())
-    def test_any_sequence_of_writes_leaves_the_tree_of_a_simple_model(
+    def test_any_sequence_of_writes_leaves_the_same_tree_as_the_model(
         self, new_place: NewPlace, multis: list[list[Op]], pipelined: bool
     ) -> None:
         run = new_place()

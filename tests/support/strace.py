@@ -1,4 +1,4 @@
-"""System calls of a running broker: seen, delayed, or made to fail."""
+"""Traces, delays or fails system calls of a running process with strace."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.processes import ManagedProcess, wait_until
 def tracing(
     pid: int, calls: Sequence[str], output: Path, *, inject: str | None = None, paths: Sequence[Path] = ()
 ) -> Iterator[Path]:
-    """Traces `calls` of the process and all its threads into `output`, with the paths of
-    descriptors.
+    """Trace the system calls `calls` of all threads of a process to the file `output`, with the
+    paths of file descriptors.
 
-    `inject` is what happens to them, as `error=EIO` or `delay_enter=100ms`; with `paths`, only to
-    calls on those files.
+    `inject` is a fault to inject, for example `error=EIO` or `delay_enter=100ms`. `paths` limits
+    the trace to calls on these files.
     """
     argv = [need_command("strace", "strace"), "-f", "-y", "-tt", "-e", f"trace={','.join(calls)}"]
     if inject is not None:

@@ -1,4 +1,4 @@
-"""The same topologies and records as in java/StreamsProbe.java, which runs them in Kafka's own
+"""The same topologies and records as in java/StreamsProbe.java, which runs them with Kafka's
 TopologyTestDriver."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Record = tuple[str, str, str | None, int]
 
 
 def _records(count: int) -> Iterator[Record]:
-    """Records of the topics a and b, partly late, some without a value."""
+    """Yield records of the topics a and b. Some are late, and some have no value."""
     x, t = 12345, 1000
 
     def roll() -> int:
@@ -85,11 +85,11 @@ def foreign(value: str) -> str | None:
 
 
 # Prefix of the store names that several cases share when all cases form one topology.
-_before_names = [""]
+_store_prefix = [""]
 
 
 def history(store: str) -> Any:
-    return Stores.persistent_versioned_key_value_store(_before_names[0] + store, 40)
+    return Stores.persistent_versioned_key_value_store(_store_prefix[0] + store, 40)
 
 
 def versioned(b: StreamsBuilder, topic: str, store: str) -> Any:
@@ -125,11 +125,11 @@ def branch(b: StreamsBuilder) -> None:
 
 def stored(store: str) -> Any:
     strings = Serdes.String(), Serdes.String()
-    return Stores.key_value_store_builder(Stores.in_memory_key_value_store(_before_names[0] + store), *strings)
+    return Stores.key_value_store_builder(Stores.in_memory_key_value_store(_store_prefix[0] + store), *strings)
 
 
 class Appending:
-    """Appends every value that it is asked about to what a store has of the key."""
+    """Appends every value to the stored text of its key."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -139,14 +139,16 @@ class Appending:
         self.store = context.get_state_store(self._name)
 
     def transform(self, read_only_key: str, value: str | None) -> str | None:
-        had = self.store.get(read_only_key)
-        now = plus("" if had is None or len(had) > 20 else had, value)
-        self.store.put(read_only_key, now)
-        return None if value == "v3" else f"{now}@{self.context.timestamp()}/{self.context.record_metadata().partition}"
+        stored = self.store.get(read_only_key)
+        text = plus("" if stored is None or len(stored) > 20 else stored, value)
+        self.store.put(read_only_key, text)
+        return (
+            None if value == "v3" else f"{text}@{self.context.timestamp()}/{self.context.record_metadata().partition}"
+        )
 
 
 class Filling:
-    """A sentinel for missing values."""
+    """Replaces missing values by a text."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -156,7 +158,7 @@ class Filling:
 
 
 class Keeping:
-    """Keeps what a topic has, and what it had before, in a global store."""
+    """Appends the values of a topic to a global store, by key."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -168,11 +170,14 @@ class Keeping:
         if record.value is None:
             self.store.delete(record.key)
             return
-        had = self.store.get(record.key)
-        self.store.put(record.key, record.value if had is None or len(had) > 10 else had + record.value)
+        stored = self.store.get(record.key)
+        replace_text = stored is None or len(stored) > 10
+        self.store.put(record.key, record.value if replace_text else stored + record.value)
 
 
 class Looking:
+    """Appends the stored value of the key to every record."""
+
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -199,8 +204,8 @@ TUMBLING = TimeWindows.of_size_and_grace(20, 10)
 SESSIONS = SessionWindows.of_inactivity_gap_and_grace(8, 20)
 SLIDING = SlidingWindows.of_time_difference_and_grace(20, 30)
 FINAL = EmitStrategy.on_window_close()
-# Kafka loses windows that are past their store's retention when time jumps to after they closed.
-LONG_KEPT = Materialized.with_().with_retention(10_000)
+# Without a long retention, Kafka loses windows whose retention ends in the same step as the window.
+LONG_RETENTION = Materialized.with_().with_retention(10_000)
 LIMITED = Suppressed.until_time_limit(15, BufferConfig.max_records(3))
 JOIN = JoinWindows.of_time_difference_and_grace(10, 20)
 
@@ -349,7 +354,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         .group_by_key()
         .windowed_by(TUMBLING)
         .emit_strategy(FINAL)
-        .count(LONG_KEPT)
+        .count(LONG_RETENTION)
         .to_stream(w)
         .map_values(text)
         .to("out")
@@ -359,7 +364,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         .group_by_key()
         .windowed_by(TimeWindows.of_size_and_grace(20, 15).advance_by(5))
         .emit_strategy(FINAL)
-        .reduce(plus, LONG_KEPT)
+        .reduce(plus, LONG_RETENTION)
         .to_stream(w)
         .to("out")
     ),
@@ -368,7 +373,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         .group_by_key()
         .windowed_by(SLIDING)
         .emit_strategy(FINAL)
-        .aggregate(str, append, LONG_KEPT)
+        .aggregate(str, append, LONG_RETENTION)
         .to_stream(w)
         .to("out")
     ),
@@ -377,7 +382,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         .group_by_key()
         .windowed_by(SESSIONS)
         .emit_strategy(FINAL)
-        .count(LONG_KEPT)
+        .count(LONG_RETENTION)
         .to_stream(w)
         .map_values(text)
         .to("out")
@@ -387,7 +392,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
         .group_by_key()
         .windowed_by(TUMBLING)
         .emit_strategy(FINAL)
-        .count(LONG_KEPT)
+        .count(LONG_RETENTION)
         .group_by(lambda k, v: (k.key, str(v)), Grouped.with_(Serdes.String(), Serdes.String()))
         .reduce(lambda x, y: f"{x}+{y}", lambda x, y: f"{x}-{y}")
         .to_stream()
@@ -426,7 +431,7 @@ CASES: dict[str, Callable[[StreamsBuilder], Any]] = {
     ),
     "transform_values": lambda b: appending(b).to_stream().to("out"),
     "transform_values_store": lambda b: (
-        appending(b, materialized=Materialized.as_(_before_names[0] + "M"), named=Named.as_("appending"))
+        appending(b, materialized=Materialized.as_(_store_prefix[0] + "M"), named=Named.as_("appending"))
         .filter(lambda k, v: not v.startswith("v1"))
         .to_stream()
         .to("out")
@@ -473,14 +478,14 @@ def topology_of(name: str) -> Any:
 
 
 def described(name: str) -> list[str]:
-    """The topology as Kafka prints it. Functions that choose topics are omitted: Kafka prints
-    their class name."""
+    """Return the topology as Kafka prints it, without functions that choose topics, for which Kafka
+    prints the class name."""
     return [line.split(" (extractor")[0] for line in str(topology_of(name).describe()).splitlines()]
 
 
 def driven(name: str, cache: int = 0, records: list[Record] | None = None) -> list[str]:
-    """The output of the model: topic, key, value and time of each record, topics in alphabetical
-    order."""
+    """Return the output of the TopologyTestDriver: topic, key, value and time of each record.
+    Topics are in alphabetical order."""
     lines = []
     with TopologyTestDriver(topology_of(name), {"cache.max.bytes.buffering": cache}) as driver:
         for topic, key, value, timestamp in records or RECORDS:
@@ -494,7 +499,7 @@ def driven(name: str, cache: int = 0, records: list[Record] | None = None) -> li
 
 
 class CaseTopology(Topology):
-    """Many cases in one topology: each has its own topics, named after it."""
+    """A topology of many cases. The topics of a case have its name as a prefix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -505,12 +510,12 @@ class CaseTopology(Topology):
             pattern = None
             if node.pattern is not None:
                 pattern = re.compile(re.escape(f"{self.case}.") + node.pattern.pattern)
-            node = replace(node, topics=tuple(self._own(topic) for topic in node.topics), pattern=pattern)
+            node = replace(node, topics=tuple(self._prefixed(topic) for topic in node.topics), pattern=pattern)
         elif isinstance(node, SinkNode):
-            node = replace(node, topic=self._own(node.topic))
+            node = replace(node, topic=self._prefixed(node.topic))
         super()._add(node)
 
-    def _own(self, topic: Any) -> Any:
+    def _prefixed(self, topic: Any) -> Any:
         if topic in self._internal:
             return topic
         prefix = self.case
@@ -522,14 +527,14 @@ def topology_of_all(names: list[str], prefix: str) -> Topology:
     builder.topology = topology = CaseTopology()
     for name in names:
         topology.case = f"{prefix}.{name}"
-        _before_names[0] = f"{name}-"
+        _store_prefix[0] = f"{name}-"
         CASES[name](builder)
-    _before_names[0] = ""
+    _store_prefix[0] = ""
     return topology
 
 
 def last_by_key(lines: list[str]) -> dict[str, str]:
-    """The final state of a table: a count of 0 equals no entry."""
+    """Return the final state of a table. A count of 0 equals no entry."""
     last = {}
     for line in lines:
         _, key, value, _ = line.split(" ")
@@ -538,8 +543,8 @@ def last_by_key(lines: list[str]) -> dict[str, str]:
 
 
 def in_time(records: list[Record]) -> list[Record]:
-    """As a task of Kafka's would take them: always from the topic whose next record is the
-    oldest."""
+    """Order records as a task of Kafka does: the next record is from the topic with the oldest
+    record."""
     queues = {topic: [record for record in records if record[0] == topic] for topic in ("a", "b")}
     ordered = []
     while any(queues.values()):
@@ -548,17 +553,17 @@ def in_time(records: list[Record]) -> list[Record]:
     return ordered
 
 
-class Telling:
+class CountReporter:
     """Counts by key in a store and forwards all counts every second of the wall clock."""
 
     def init(self, context: Any) -> None:
         self.context = context
         self.store = context.get_state_store("counts")
-        context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.tell)
+        context.schedule(1000, PunctuationType.WALL_CLOCK_TIME, self.report)
 
     def process(self, record: StreamRecord) -> None:
         self.store.put(record.key, (self.store.get(record.key) or 0) + 1)
 
-    def tell(self, timestamp: int) -> None:
+    def report(self, timestamp: int) -> None:
         for key, count in self.store.all():
             self.context.forward(StreamRecord(key, str(count), timestamp))

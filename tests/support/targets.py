@@ -1,4 +1,4 @@
-"""The brokers that a test can run against: Kavka, and Apache Kafka as the reference."""
+"""The brokers that a test can run against: Kavka, and Apache Kafka as a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command-line tools run side by side: ours inside this process, Apache's in one JVM for many."""
+"""Runs command-line tools: Kavka's in this process, Apache's in a JVM that runs many of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from kavka.cli import main as cli
@@ -26,26 +25,26 @@ class Result(NamedTuple):
     err: str
 
 
-def ours(tool: str, *args: str) -> Result:
-    """`kavka <tool> …`, in this process."""
+def run_kavka(tool: str, *args: str) -> Result:
+    """Run `kavka <tool> …` in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([tool, *args])
     return Result(code, out.getvalue(), err.getvalue())
 
 
-def our_command(tool: str, *args: str) -> list[str]:
+def kavka_command(tool: str, *args: str) -> list[str]:
     return [sys.executable, "-m", "kavka.cli.main", tool, *args]
 
 
-def our_process(tool: str, *args: str, stdin: bytes = b"", timeout: float = 90.0) -> Result:
-    """`kavka <tool> …` as a process, for tools that read standard input or write bytes."""
-    done = subprocess.run(our_command(tool, *args), input=stdin, capture_output=True, timeout=timeout, check=False)
+def run_kavka_process(tool: str, *args: str, stdin: bytes = b"", timeout: float = 90.0) -> Result:
+    """Run `kavka <tool> …` as a process, for tools that read standard input or write bytes."""
+    done = subprocess.run(kavka_command(tool, *args), input=stdin, capture_output=True, timeout=timeout, check=False)
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 class ApacheTools:
-    """Apache's tools of one version."""
+    """Runs Apache's tools of one version in a JVM, which ends with `close` or with this process."""
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -69,8 +68,8 @@ class ApacheTools:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the JVM with Apache's tools has ended while it ran {tool} {' '.join(args)}")
-        answer = json.loads(line)
-        return Result(answer["code"], answer["out"], answer["err"])
+        response = json.loads(line)
+        return Result(response["code"], response["out"], response["err"])
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -81,7 +80,5 @@ class ApacheTools:
     def __enter__(self) -> ApacheTools:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

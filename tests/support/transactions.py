@@ -1,5 +1,4 @@
-"""Transactional producers of Apache's Java client, each under a name, for tests in which they
-meet."""
+"""Transactional producers of Apache's Java client, each with a name."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ class JavaTransactions(JavaClient):
         super().__init__(version, bootstrap, PROBE)
 
     def producer(self, name: str, *, init: bool = True, **config: Any) -> JavaProducer:
-        """Options of the producer have underscores for Kafka's dots; `transactional_id` is the name
-        unless given."""
+        """Open a producer. The names in `config` have underscores instead of dots. The default
+        transactional id is `name`."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         self.call("open", name=name, config=settings)
         producer = JavaProducer(self, name)
@@ -42,7 +41,7 @@ class JavaProducer:
         self._call("begin")
 
     def send(self, topic: str, values: Sequence[str], partition: int | None = 0) -> list[int]:
-        """Sent and acknowledged; returns the offsets."""
+        """Send records, wait for their acknowledgements, and return the offsets."""
         offsets: list[int] = self._call("send", topic=topic, values=list(values), partition=partition)
         return offsets
 

@@ -1,9 +1,9 @@
-"""A broker whose event loop and memory are measured while a test sends it something.
+"""A broker that measures the turns of its event loop and its memory while a test sends requests.
 
 with WatchedBroker(folder) as broker:
     with broker.measured() as cost:
         ...                              # requests, and a wait for their responses
-    assert cost.turn_s <= 0.05           # the most CPU time that one turn of the loop has taken
+    assert cost.turn_s <= 0.05           # the CPU time of the longest turn of the loop
     assert cost.memory_bytes <= 200 << 20
 """
 
@@ -27,8 +27,8 @@ MAX_GROWTH_BYTES = 200 << 20
 
 @dataclass
 class Cost:
-    """CPU time of the longest turn of the loop, CPU time of the whole process, and growth of its
-    memory at the peak."""
+    """The CPU time of the longest turn of the loop, the CPU time of the process, and the growth of
+    its memory at the peak."""
 
     turn_s: float = 0.0
     process_s: float = 0.0
@@ -48,8 +48,7 @@ class WatchedBroker(KavkaProcess):
         super().__init__(folder, overrides=overrides)
 
     def command(self) -> list[str]:
-        # `-m` finds the module in the folder that the process starts in, which is not the
-        # repository's.
+        # `-m` would search the module in the working directory, which is not the repository.
         start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.watched_server import main; main()"
         return [sys.executable, "-c", start, str(self._gauge_file), str(self.config)]
 
@@ -58,7 +57,7 @@ class WatchedBroker(KavkaProcess):
         cost = Cost()
         self._wait_for_turns()
         COST.pack_into(self._gauge, 0, 0.0)
-        # Sets the peak (VmHWM) back to what is resident now.
+        # Reset the peak (VmHWM) to the current size.
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
         memory, cpu = self.process.rss_bytes(), self.process.cpu_seconds()
         yield cost
@@ -68,7 +67,7 @@ class WatchedBroker(KavkaProcess):
         cost.memory_bytes = self.process.peak_rss_bytes() - memory
 
     def _wait_for_turns(self) -> None:
-        """A response leaves within the turn that is measured: wait until that turn ends."""
+        """Wait until the current turn ends. A response is sent before the end of its turn."""
         calls = GAUGE.unpack_from(self._gauge)[1]
         wait_until(lambda: bool(GAUGE.unpack_from(self._gauge)[1] >= calls + 2), timeout=120, what="turns of the loop")
 

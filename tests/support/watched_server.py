@@ -1,11 +1,10 @@
 """A broker that measures its own event loop: `python -m tests.support.watched_server GAUGE
 server.properties`.
 
-A timer of a millisecond fires once in every turn of the loop. The CPU time of the loop's thread
-between two of its calls is what the turn between them has cost; other threads and other processes
-do not count. The largest cost is kept in the file GAUGE, with the number of calls so far: two
-doubles in the machine's byte order. The test reads them and sets the cost back to zero
-(`WatchedBroker`).
+A timer of one millisecond fires once in every turn of the loop. The cost of a turn is the CPU time
+of the loop's thread between two calls of the timer. The file GAUGE contains the largest cost and
+the number of calls, as two doubles in native byte order. The test (`WatchedBroker`) reads both and
+resets the cost.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ PERIOD_S = 0.001
 
 
 def watch_turns(loop: asyncio.AbstractEventLoop, gauge: mmap.mmap) -> None:
-    before = thread_time()
+    last_call = thread_time()
     calls = 0
 
     def tick() -> None:
-        nonlocal before, calls
+        nonlocal last_call, calls
         now = thread_time()
         calls += 1
-        GAUGE.pack_into(gauge, 0, max(now - before, GAUGE.unpack_from(gauge)[0]), calls)
-        before = now
+        GAUGE.pack_into(gauge, 0, max(now - last_call, GAUGE.unpack_from(gauge)[0]), calls)
+        last_call = now
         loop.call_later(PERIOD_S, tick)
 
     loop.call_soon(tick)

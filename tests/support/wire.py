@@ -1,8 +1,8 @@
-"""Kafka's wire format by hand, independent of kavka.protocol: what the tests that speak to a broker
-byte by byte need.
+"""A minimal implementation of Kafka's wire format that does not use kavka.protocol, for tests that
+check or send single bytes.
 
-Only the oldest, non-flexible layouts are here. Each `*_request` gives the body of a request; `Wire`
-frames it.
+It supports only old versions without tagged fields. `*_request` functions return the body of a
+request. `Wire` adds the header and the frame.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import crc32c
 
@@ -46,7 +45,7 @@ class Reader:
     def take(self, size: int) -> bytes:
         piece = self.data[self.position : self.position + size]
         if len(piece) != size:
-            raise EOFError(f"{size} bytes wanted at {self.position} of {len(self.data)}")
+            raise EOFError(f"{size} bytes expected at {self.position} of {len(self.data)}")
         self.position += size
         return piece
 
@@ -75,7 +74,7 @@ class Reader:
 
 
 class Wire:
-    """One blocking connection to a broker."""
+    """A blocking connection to a broker."""
 
     def __init__(self, address: tuple[str, int], timeout: float = 10.0) -> None:
         self.socket = socket.create_connection(address, timeout)
@@ -91,9 +90,9 @@ class Wire:
         return self._correlation
 
     def receive(self) -> Reader:
-        """The next response, behind its correlation id."""
-        size = struct.unpack(">i", self._exactly(4))[0]
-        reader = Reader(self._exactly(size))
+        """Receive the next response. The reader is at the body, after the correlation id."""
+        size = struct.unpack(">i", self._receive(4))[0]
+        reader = Reader(self._receive(size))
         correlation = reader.int32()
         if correlation != self._correlation:
             raise AssertionError(f"correlation id {correlation}, {self._correlation} was sent")
@@ -104,18 +103,17 @@ class Wire:
         return self.receive()
 
     def expect_correlation(self, correlation: int) -> None:
-        """For frames built by hand: the correlation id of the next response."""
+        """Set the correlation id of the next response, after a frame that the test has built."""
         self._correlation = correlation
 
     def shut_for_writing(self) -> None:
         self.socket.shutdown(socket.SHUT_WR)
 
     def closed_within(self, seconds: float) -> bool:
-        """Whether the peer ends the connection in that time; what it sends before that is thrown
-        away."""
+        """Return whether the peer closes the connection in this time. Discard the received data."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            self.socket.settimeout(left)
+        while (remaining := deadline - time.monotonic()) > 0:
+            self.socket.settimeout(remaining)
             try:
                 if not self.socket.recv(65536):
                     return True
@@ -125,7 +123,7 @@ class Wire:
                 return True
         return False
 
-    def _exactly(self, size: int) -> bytes:
+    def _receive(self, size: int) -> bytes:
         pieces = bytearray()
         while len(pieces) < size:
             piece = self.socket.recv(size - len(pieces))
@@ -140,9 +138,7 @@ class Wire:
     def __enter__(self) -> Wire:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -154,8 +150,8 @@ def request(key: int, version: int, body: bytes, correlation: int = 1, client_id
     return frame(struct.pack(">hhi", key, version, correlation) + string(client_id) + body)
 
 
-def answers(address: tuple[str, int], timeout: float = 5.0) -> bool:
-    """Whether a broker at that address responds to ApiVersions."""
+def responds(address: tuple[str, int], timeout: float = 5.0) -> bool:
+    """Return whether the broker responds to ApiVersions."""
     try:
         with Wire(address, timeout) as wire:
             wire.call(API_VERSIONS, 0, b"")
@@ -165,11 +161,11 @@ def answers(address: tuple[str, int], timeout: float = 5.0) -> bool:
 
 
 def served(address: tuple[str, int]) -> set[int]:
-    """The keys of the requests that a broker says it serves."""
+    """Return the API keys in the ApiVersions response of a broker."""
     with Wire(address) as wire:
-        answer = wire.call(API_VERSIONS, 0, b"")
-        assert answer.int16() == 0
-        return {answer.unpack("hhh")[0] for _ in range(answer.int32())}
+        response = wire.call(API_VERSIONS, 0, b"")
+        assert response.int16() == 0
+        return {response.unpack("hhh")[0] for _ in range(response.int32())}
 
 
 # --- record formats
@@ -185,7 +181,7 @@ def message(
     attributes: int = 0,
     crc: int | None = None,
 ) -> bytes:
-    """One message of format 0 or 1, with its offset and size in front."""
+    """Encode a message of format 0 or 1, preceded by its offset and size."""
     body = struct.pack(">bb", magic, attributes)
     if magic == 1:
         body += struct.pack(">q", timestamp)
@@ -214,7 +210,7 @@ def record(value: bytes | None, key: bytes | None = None, *, offset_delta: int =
 
 @dataclass
 class BatchFields:
-    """The header of a record batch of format 2; the defaults are those of a correct producer."""
+    """The fields of a record batch of format 2. The defaults are valid."""
 
     records: bytes
     count: int
@@ -264,8 +260,8 @@ def batch(values: Sequence[bytes], **fields: int) -> bytes:
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:
-    """(offset, magic, key, value) of an uncompressed message set of format 0 or 1; a cut tail is
-    left out."""
+    """Yield (offset, magic, key, value) of the messages in an uncompressed message set of format 0
+    or 1, without an incomplete message at the end."""
     position = 0
     while position + 12 <= len(data):
         offset, size = struct.unpack_from(">qi", data, position)
@@ -294,14 +290,15 @@ def produce_request(topic: str, partition: int, records: bytes | None, *, versio
     return head + struct.pack(">hi", acks, 10_000) + array([string(topic) + data])
 
 
-def produce_error(answer: Reader, version: int) -> tuple[int, int]:
-    """(error code, base offset) of a Produce response with one partition, versions 0 to 8."""
-    assert answer.int32() == 1
-    answer.string()
-    assert answer.int32() == 1
-    answer.int32()
-    code = answer.int16()
-    return code, answer.int64()
+def produce_error(response: Reader, version: int) -> tuple[int, int]:
+    """Return (error code, base offset) of a Produce response with one partition, versions 0 to
+    8."""
+    assert response.int32() == 1
+    response.string()
+    assert response.int32() == 1
+    response.int32()
+    code = response.int16()
+    return code, response.int64()
 
 
 def fetch_request(
@@ -319,52 +316,52 @@ def fetch_request(
         head += struct.pack(">i", max_bytes)
     if version >= 4:
         head += b"\0"
-    part = struct.pack(">iq", partition, offset)
+    entry = struct.pack(">iq", partition, offset)
     if version >= 5:
-        part += struct.pack(">q", -1)
-    part += struct.pack(">i", max_bytes)
-    return head + array([string(topic) + array([part])])
+        entry += struct.pack(">q", -1)
+    entry += struct.pack(">i", max_bytes)
+    return head + array([string(topic) + array([entry])])
 
 
-def fetched(answer: Reader, version: int) -> tuple[int, int, bytes]:
-    """(error code, high watermark, records) of a Fetch response with one partition, versions 0
-    to 5."""
+def fetched(response: Reader, version: int) -> tuple[int, int, bytes]:
+    """Return (error code, high watermark, records) of a Fetch response with one partition, versions
+    0 to 5."""
     if version >= 1:
-        answer.int32()
-    assert answer.int32() == 1
-    answer.string()
-    assert answer.int32() == 1
-    answer.int32()
-    code = answer.int16()
-    high_watermark = answer.int64()
+        response.int32()
+    assert response.int32() == 1
+    response.string()
+    assert response.int32() == 1
+    response.int32()
+    code = response.int16()
+    high_watermark = response.int64()
     if version >= 4:
-        answer.int64()
+        response.int64()
         if version >= 5:
-            answer.int64()
-        for _ in range(max(answer.int32(), 0)):
-            answer.unpack("qq")
-    return code, high_watermark, answer.blob() or b""
+            response.int64()
+        for _ in range(max(response.int32(), 0)):
+            response.unpack("qq")
+    return code, high_watermark, response.blob() or b""
 
 
 def create_topic_request(topic: str, partitions: int = 1, configs: dict[str, str] | None = None) -> bytes:
-    """CreateTopics, version 2."""
+    """Return the body of a CreateTopics request of version 2."""
     entries = [string(name) + string(value) for name, value in (configs or {}).items()]
     body = string(topic) + struct.pack(">ih", partitions, 1) + array([]) + array(entries)
     return array([body]) + struct.pack(">i", 10_000) + b"\0"
 
 
 def create_topic(address: tuple[str, int], topic: str, partitions: int = 1, **configs: str) -> int:
-    """Creates a topic and waits for its leaders; its error code. Options have underscores for
-    Kafka's dots."""
+    """Create a topic and wait for its leaders. Return the error code. The names in `configs` have
+    underscores instead of dots."""
     with Wire(address, 30.0) as wire:
         names = {name.replace("_", "."): value for name, value in configs.items()}
-        answer = wire.call(CREATE_TOPICS, 2, create_topic_request(topic, partitions, names))
-        answer.int32()
-        assert answer.int32() == 1
-        answer.string()
-        code = answer.int16()
+        response = wire.call(CREATE_TOPICS, 2, create_topic_request(topic, partitions, names))
+        response.int32()
+        assert response.int32() == 1
+        response.string()
+        code = response.int16()
         deadline = time.monotonic() + 10
-        while code == 0 and not _led(wire, topic, partitions):
+        while code == 0 and not _has_leaders(wire, topic, partitions):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no leader for {topic}")
             time.sleep(0.02)
@@ -372,53 +369,53 @@ def create_topic(address: tuple[str, int], topic: str, partitions: int = 1, **co
 
 
 def delete_topic(address: tuple[str, int], topic: str) -> int:
-    """Deletes a topic; its error code. DeleteTopics, version 1."""
+    """Delete a topic with DeleteTopics of version 1. Return the error code."""
     with Wire(address, 60.0) as wire:
-        answer = wire.call(DELETE_TOPICS, 1, array([string(topic)]) + struct.pack(">i", 30_000))
-        answer.int32()
-        assert answer.int32() == 1
-        answer.string()
-        return answer.int16()
+        response = wire.call(DELETE_TOPICS, 1, array([string(topic)]) + struct.pack(">i", 30_000))
+        response.int32()
+        assert response.int32() == 1
+        response.string()
+        return response.int16()
 
 
 def metadata_request(topics: Sequence[str] | None, *, allow_auto_create: bool = False) -> bytes:
-    """Metadata, version 4."""
+    """Return the body of a Metadata request of version 4."""
     names = struct.pack(">i", -1) if topics is None else array([string(topic) for topic in topics])
     return names + (b"\1" if allow_auto_create else b"\0")
 
 
-def brokers_of(answer: Reader) -> list[int]:
-    answer.int32()
+def brokers_of(response: Reader) -> list[int]:
+    response.int32()
     ids = []
-    for _ in range(answer.int32()):
-        ids.append(answer.int32())
-        answer.string()
-        answer.int32()
-        answer.string()
-    answer.string()
-    answer.int32()
+    for _ in range(response.int32()):
+        ids.append(response.int32())
+        response.string()
+        response.int32()
+        response.string()
+    response.string()
+    response.int32()
     return ids
 
 
-def _led(wire: Wire, topic: str, partitions: int) -> bool:
-    """Whether this broker acts as leader of each partition (Kafka's metadata reports it slightly
-    too early)."""
+def _has_leaders(wire: Wire, topic: str, partitions: int) -> bool:
+    """Return whether the broker responds as the leader of all partitions. Kafka's metadata contains
+    a leader slightly too early."""
     return all(end_offset(wire, topic, partition)[0] == 0 for partition in range(partitions))
 
 
 def end_offset(wire: Wire, topic: str, partition: int, timestamp: int = -1) -> tuple[int, int]:
-    """(error code, offset) of ListOffsets, version 1."""
+    """Return (error code, offset) of a ListOffsets request of version 1."""
     body = struct.pack(">i", -1) + array([string(topic) + array([struct.pack(">iq", partition, timestamp)])])
-    answer = wire.call(LIST_OFFSETS, 1, body)
-    assert answer.int32() == 1
-    answer.string()
-    assert answer.int32() == 1
-    _, code, _, offset = answer.unpack("ihqq")
+    response = wire.call(LIST_OFFSETS, 1, body)
+    assert response.int32() == 1
+    response.string()
+    assert response.int32() == 1
+    _, code, _, offset = response.unpack("ihqq")
     return code, offset
 
 
-def known_brokers(address: tuple[str, int], timeout: float = 5.0) -> list[int]:
-    """The brokers in the metadata of the broker at that address; none if it does not respond."""
+def brokers_in_metadata(address: tuple[str, int], timeout: float = 5.0) -> list[int]:
+    """Return the ids of the brokers in the metadata of a broker; none if it does not respond."""
     try:
         with Wire(address, timeout) as wire:
             return sorted(brokers_of(wire.call(METADATA, 4, metadata_request([]))))
@@ -426,14 +423,13 @@ def known_brokers(address: tuple[str, int], timeout: float = 5.0) -> list[int]:
         return []
 
 
-def knows_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
-    """Whether the broker at that address responds to Metadata and lists itself, so that topics
-    can be created."""
-    return bool(known_brokers(address, timeout))
+def lists_itself(address: tuple[str, int], timeout: float = 5.0) -> bool:
+    """Return whether the metadata of a broker contains a broker, so that topics can be created."""
+    return bool(brokers_in_metadata(address, timeout))
 
 
 def next_offset(records: bytes, offset: int) -> int:
-    """The offset after the last whole batch of format 2, or the one given where there is none."""
+    """Return the offset after the last complete batch of format 2; `offset` if there is none."""
     position = 0
     while position + 61 <= len(records):
         base, length = struct.unpack_from(">qi", records, position)

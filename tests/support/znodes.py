@@ -1,8 +1,7 @@
-"""The tree that a cluster leaves in ZooKeeper: one life of a cluster, step by step, and a picture
-after each.
+"""Snapshots of the znodes of a cluster after each step of a scenario.
 
-`python -m tests.support.znodes` makes tests/golden/znodes/3.9.1.json from a cluster of Apache Kafka
-3.9.1.
+`python -m tests.support.znodes` creates tests/golden/znodes/3.9.1.json from a cluster of Apache
+Kafka 3.9.1.
 """
 
 from __future__ import annotations
@@ -33,47 +32,47 @@ SETTINGS: dict[str, object] = {
     "broker.rack": "r1",
     "auto.leader.rebalance.enable": "false",
     "auto.create.topics.enable": "false",
-    # Nothing happens by itself while a picture is taken.
+    # The ISR must not shrink while a snapshot is snapshots_by_step.
     "replica.lag.time.max.ms": 60_000,
 }
 
 Node = dict[str, Any]
-Picture = dict[str, Node]
+Snapshot = dict[str, Node]
 
 
-def pictures(cluster: Cluster) -> dict[str, Picture]:
-    """By the name of the step; the cluster is not started yet. Broker 0 is the controller all the
-    time."""
-    taken: dict[str, Picture] = {}
+def snapshots(cluster: Cluster) -> dict[str, Snapshot]:
+    """Start the cluster and run the scenario. Return the snapshots by the name of the step. Broker
+    0 is the controller in all steps."""
+    snapshots_by_step: dict[str, Snapshot] = {}
     cluster.start(0)
     cluster.start(1, 2)
     with _tree(cluster.zookeeper.connect) as tree, Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
         for name, step in _STEPS.items():
             step(cluster, tree, admin)
-            taken[name] = picture(tree)
-    return taken
+            snapshots_by_step[name] = snapshot(tree)
+    return snapshots_by_step
 
 
-def picture(tree: KazooClient) -> Picture:
-    """Every node but ZooKeeper's own: its data as text (None where it has none), and whether it is
+def snapshot(tree: KazooClient) -> Snapshot:
+    """Return all znodes except /zookeeper: their data as text, or None, and whether they are
     ephemeral."""
-    picture: Picture = {}
+    znodes: Snapshot = {}
 
-    def look(path: str) -> None:
+    def add(path: str) -> None:
         with contextlib.suppress(NoNodeError):
             data, stat = tree.get(path)
             if path != "/":
-                picture[path] = {
-                    "data": None if data is None else _settled(path, data.decode()),
+                znodes[path] = {
+                    "data": None if data is None else _normalized(path, data.decode()),
                     "ephemeral": bool(stat.ephemeralOwner),
                 }
             for child in sorted(tree.get_children(path)):
-                full = f"{path.rstrip('/')}/{child}"
-                if full != "/zookeeper":
-                    look(full)
+                child_path = f"{path.rstrip('/')}/{child}"
+                if child_path != "/zookeeper":
+                    add(child_path)
 
-    look("/")
-    return picture
+    add("/")
+    return znodes
 
 
 _CHANGES = (
@@ -85,7 +84,7 @@ _CHANGES = (
 )
 
 
-def _settled(path: str, data: str) -> str:
+def _normalized(path: str, data: str) -> str:
     """Replace values that differ from run to run by constants of the same form."""
     for pattern, replacement in _CHANGES:
         data = pattern.sub(replacement, data)
@@ -114,20 +113,20 @@ def _state(tree: KazooClient, topic: str, partition: int) -> dict[str, Any]:
 
 
 def _wait_for(tree: KazooClient, topic: str, expected: dict[int, tuple[int, list[int]]]) -> None:
-    """Leader and ISR of each of these partitions."""
+    """Wait until these partitions have the expected leader and ISR."""
 
-    def there() -> bool:
+    def is_expected() -> bool:
         states = {partition: _state(tree, topic, partition) for partition in expected}
         return all(
             state.get("leader") == expected[partition][0] and sorted(state["isr"]) == sorted(expected[partition][1])
             for partition, state in states.items()
         )
 
-    wait_until(there, timeout=90, what=f"leaders and ISR of {topic}: {expected}", interval=0.1)
+    wait_until(is_expected, timeout=90, what=f"leaders and ISR of {topic}: {expected}", interval=0.1)
 
 
-def _wait_until_gone(tree: KazooClient, path: str) -> None:
-    wait_until(lambda: tree.exists(path) is None, timeout=90, what=f"{path} is gone", interval=0.1)
+def _wait_until_deleted(tree: KazooClient, path: str) -> None:
+    wait_until(lambda: tree.exists(path) is None, timeout=90, what=f"deletion of {path}", interval=0.1)
 
 
 def _started(_cluster: Cluster, _tree: KazooClient, _admin: Admin) -> None:
@@ -173,31 +172,31 @@ def _broker_died(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
 
 
 def _moving(cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
-    """The broker that it moves to is paused: it does not come to an end."""
+    """Start a reassignment that does not complete, because the target broker is paused."""
     cluster.pause(2)
     admin.alter_partition_reassignments({TopicPartition("t", 0): [2, 0]})
     wait_until(
         lambda: json.loads(tree.get("/brokers/topics/t")[0])["adding_replicas"] == {"0": [2]},
-        timeout=60, what="the move has begun",
+        timeout=60, what="the start of the reassignment",
     )  # fmt: skip
 
 
 def _deleting(_cluster: Cluster, tree: KazooClient, admin: Admin) -> None:
     admin.delete_topics(["many"])
-    wait_until(lambda: tree.exists("/admin/delete_topics/many") is not None, timeout=60, what="the mark")
+    wait_until(lambda: tree.exists("/admin/delete_topics/many") is not None, timeout=60, what="the deletion marker")
     _wait_for(tree, "many", {p: (-1, [p % 3]) for p in range(12)})
 
 
 def _returned(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
     cluster.start(2)
-    _wait_until_gone(tree, "/admin/delete_topics/many")
-    _wait_until_gone(tree, "/brokers/topics/many")
+    _wait_until_deleted(tree, "/admin/delete_topics/many")
+    _wait_until_deleted(tree, "/brokers/topics/many")
     _wait_for(tree, "t", {0: (0, [0, 2]), 1: (1, [1, 2]), 2: (0, [0, 2]), 3: (0, [0, 2])})
     _wait_for(tree, "three", {0: (0, [0, 1, 2])})
     wait_until(
         lambda: not json.loads(tree.get("/brokers/topics/t")[0])["removing_replicas"],
         timeout=60,
-        what="the end of the move",
+        what="the end of the reassignment",
     )
 
 
@@ -216,10 +215,10 @@ def _stopped(cluster: Cluster, tree: KazooClient, _admin: Admin) -> None:
 
 _STEPS: dict[str, Callable[[Cluster, KazooClient, Admin], None]] = {
     "started": _started,
-    "topics made": _topics,
+    "topics created": _topics,
     "settings changed": _configs,
     "partitions added": _grown,
-    "producer ids given": _producer_ids,
+    "producer ids allocated": _producer_ids,
     "partition being moved": _moving,
     "broker 2 died": _broker_died,
     "topic marked for deletion": _deleting,
@@ -235,10 +234,10 @@ def main() -> int:
         ZooKeeper(Path(folder) / "zookeeper") as zookeeper,
         ApacheCluster(Path(folder) / "cluster", zookeeper, overrides=SETTINGS, start=False) as cluster,
     ):
-        taken = pictures(cluster)
+        snapshots_by_step = snapshots(cluster)
     GOLDEN.parent.mkdir(parents=True, exist_ok=True)
-    GOLDEN.write_text(json.dumps(taken, indent=1, ensure_ascii=False) + "\n")
-    print(f"{GOLDEN}: {len(taken)} pictures, {sum(map(len, taken.values()))} nodes")
+    GOLDEN.write_text(json.dumps(snapshots_by_step, indent=1, ensure_ascii=False) + "\n")
+    print(f"{GOLDEN}: {len(snapshots_by_step)} snapshots, {sum(map(len, snapshots_by_step.values()))} znodes")
     return 0
 
 

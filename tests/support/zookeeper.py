@@ -1,5 +1,4 @@
-"""A real ZooKeeper server as a process: it can be stopped, killed, paused, and restarted on its
-data."""
+"""A ZooKeeper server as a process. Tests can stop, kill, pause and restart it."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tests.support import jars
 from tests.support.processes import ManagedProcess, Server, free_port, wait_until
 
 TICK_MS = 500
-"""Sessions may be as short as two of these, and expire at a multiple of one."""
+"""The minimum session timeout is two ticks. Sessions expire at a multiple of a tick."""
 
 
 class ZooKeeper(Server):
@@ -37,7 +36,7 @@ class ZooKeeper(Server):
             "minSessionTimeout": 2 * TICK_MS,
             "maxSessionTimeout": 60_000,
             "4lw.commands.whitelist": "*",
-            # The tests end their machines by process, never by plug: no need to wait for the disk.
+            # The tests simulate no power failures, so that fsync is not necessary.
             "forceSync": "no",
         } | dict(overrides or {})
         self.config = folder / "zoo.cfg"
@@ -50,27 +49,28 @@ class ZooKeeper(Server):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """From the main thread: the server dies with the thread that started it."""
+        """Start the server. Call it from the main thread, since the kernel kills the server when
+        the thread that started it ends."""
         jars.java()
         self._process = ManagedProcess(
             zookeeper_jars.server_command(self.config), log=self.folder / "zookeeper.out", cwd=self.folder
         )
-        wait_until(self._ready, timeout=60, what=f"ZooKeeper at port {self.port}")
+        wait_until(self._is_ready, timeout=60, what=f"ZooKeeper at port {self.port}")
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         if not self.process.running():
             raise RuntimeError(f"ZooKeeper ended: {self.process.log_tail()}")
         return self.command("srvr").startswith("Zookeeper version")
 
     def command(self, word: str) -> str:
-        """The response to a four-letter word; empty if there is none."""
+        """Return the response to a four-letter word; "" if there is none."""
         try:
             with socket.create_connection(self.address, 2) as connection:
                 connection.sendall(word.encode())
-                answer = b""
+                response = b""
                 while piece := connection.recv(1 << 16):
-                    answer += piece
-                return answer.decode()
+                    response += piece
+                return response.decode()
         except OSError:
             return ""
 

@@ -34,7 +34,7 @@ from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_manager import LogManager
-from tests.support.handlers import ask_handler
+from tests.support.handlers import call_handler
 from tests.support.logs import build
 
 NEWEST_FETCH = 12  # the last one with topics by name
@@ -100,7 +100,7 @@ class RecordsWorld:
     def ask(self, request: Any, version: int) -> Any:
         """The handler's response, or a future of it. Staged appends are written as at the end of a
         turn."""
-        result = ask_handler(self.broker, request, version)
+        result = call_handler(self.broker, request, version)
         self.replicas.staged_appends.write()
         return result
 

@@ -43,7 +43,7 @@ from kavka.replication.topic_metrics import TopicMetrics
 from kavka.storage.file_slice import FileSlice
 from kavka.storage.log_config import LogConfig
 from kavka.storage.log_manager import LogManager
-from tests.support.handlers import ask_handler
+from tests.support.handlers import call_handler
 from tests.support.logs import build
 
 QUICK = ReplicationSettings(fetch_backoff_s=0.02, fetch_wait_max_ms=200)
@@ -282,7 +282,7 @@ class Node:
 
     def ask(self, request: Any, version: int) -> Any:
         """The response of this broker's handler, or a future of it. Staged appends are written."""
-        result = ask_handler(self.broker, request, version)
+        result = call_handler(self.broker, request, version)
         self.replicas.staged_appends.write()
         return result
 

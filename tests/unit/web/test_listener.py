@@ -13,7 +13,7 @@ import pytest
 
 from kavka.web import connections
 from kavka.web.listener import MAX_HEAD, Listener
-from tests.support.half_open import HALF, PATIENCE_S, get
+from tests.support.half_open import INCOMPLETE_REQUEST, TIMEOUT_S, get
 
 LARGE = 40 << 20
 
@@ -28,7 +28,7 @@ def port() -> Iterator[int]:
 def exchange(port: int, request: bytes) -> bytes:
     """Return all bytes that the listener sends until it closes the connection."""
     response = bytearray()
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as client:
         client.sendall(request)
         with contextlib.suppress(ConnectionError):
             while data := client.recv(1 << 20):
@@ -58,7 +58,7 @@ def test_each_connection_has_one_response(port: int, request_bytes: bytes, statu
 def test_a_peer_that_does_not_read_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(exchange(port, b"GET /large HTTP/1.1\r\n\r\n")) > LARGE
     monkeypatch.setattr(connections, "STALL_S", 0.3)
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as deaf:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\n\r\n")
         # An aborted connection makes the kernel report an error on the next write.
         with pytest.raises(ConnectionError):
@@ -71,8 +71,8 @@ def test_closing_ends_all_connections() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         listener = Listener("127.0.0.1", 0, {})
-        with socket.create_connection(("127.0.0.1", listener.port), timeout=PATIENCE_S) as half:
-            half.sendall(HALF)
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=TIMEOUT_S) as half:
+            half.sendall(INCOMPLETE_REQUEST)
             assert get(listener.port, "/") == 404
             listener.close()
             listener.close()

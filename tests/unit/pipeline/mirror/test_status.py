@@ -12,7 +12,7 @@ import pytest
 from kavka.common.types import TopicPartition
 from kavka.pipeline.mirror.status import RUNNING, FlowStatus, StatusListener
 from kavka.web import connections
-from tests.support.half_open import PATIENCE_S, check_half_open, get
+from tests.support.half_open import TIMEOUT_S, check_half_open, get
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ def port() -> Iterator[int]:
 
 def test_only_status_and_metrics_are_served(port: int) -> None:
     for path in ("/", "/status"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=TIMEOUT_S) as response:
             assert response.headers["Content-Type"] == "application/json"
             assert json.load(response)[0]["lag_by_partition"] == {"t": {"0": 2}}
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S) as response:
         assert b'kavka_mirror_records{flow="A->B"} 3.0' in response.read()
     assert get(port, "/other") == 404
 
