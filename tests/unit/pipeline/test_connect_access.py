@@ -17,14 +17,14 @@ import pytest
 
 from kavka.pipeline.connect.access import Access
 from kavka.pipeline.connect.errors import ConfigErrors
-from kavka.pipeline.connect.herder import Herder, NotLeader
+from kavka.pipeline.connect.herder import Herder, WrongWorker
 from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.options import parsed
 from kavka.pipeline.connect.providers import Providers
 from kavka.pipeline.connect.settings import STANDALONE
 from kavka.pipeline.connect.worker import Server
 from kavka.web import connections
-from tests.support.connect_app import SOURCE, Asked, idle_herder
+from tests.support.connect_app import SOURCE, ApiClient, idle_herder
 from tests.support.half_open import check_half_open
 
 CREATE = {"name": "c", "config": SOURCE}
@@ -38,8 +38,8 @@ def herder() -> Herder:
 
 
 @pytest.fixture
-def ask(herder: Herder) -> Asked:
-    return Asked(herder)
+def api(herder: Herder) -> ApiClient:
+    return ApiClient(herder)
 
 
 # ---- requests of web pages
@@ -68,17 +68,17 @@ def ask(herder: Herder) -> Asked:
     ],
 )
 def test_only_json_is_accepted(
-    ask: Asked, herder: Herder, method: str, path: str, body: Any, content_type: str | None, code: int
+    api: ApiClient, herder: Herder, method: str, path: str, body: Any, content_type: str | None, code: int
 ) -> None:
-    assert ask(method, path, body, headers={"content-type": content_type})[0] == code
+    assert api(method, path, body, headers={"content-type": content_type})[0] == code
     assert herder.names() == (["c"] if code == 201 else [])
 
 
-def test_requests_without_a_body_need_no_content_type(ask: Asked, herder: Herder) -> None:
+def test_requests_without_a_body_need_no_content_type(api: ApiClient, herder: Herder) -> None:
     """The console, curl and kafka-connect-py send such requests."""
     herder.create("c", SOURCE, None)
-    assert ask("PUT", "/connectors/c/pause")[0] == 202
-    assert ask("DELETE", "/connectors/c")[0] == 204
+    assert api("PUT", "/connectors/c/pause")[0] == 202
+    assert api("DELETE", "/connectors/c")[0] == 204
 
 
 FOREIGN = [
@@ -99,54 +99,54 @@ FOREIGN = [
 def test_requests_of_other_sites_are_rejected(
     herder: Herder, headers: dict[str, str], method: str, path: str, is_loopback: bool
 ) -> None:
-    ask = Asked(herder, access=Access(names=frozenset({"localhost"}), is_loopback=is_loopback))
-    status, response = ask(method, path, CREATE if method == "POST" else b"", headers=headers)
+    api = ApiClient(herder, access=Access(names=frozenset({"localhost"}), is_loopback=is_loopback))
+    status, response = api(method, path, CREATE if method == "POST" else b"", headers=headers)
     assert status in (403, 421) and response["error_code"] == status and response["message"]
-    assert herder.names() == [] and "access-control-allow-origin" not in ask.headers
+    assert herder.names() == [] and "access-control-allow-origin" not in api.headers
 
 
 @pytest.mark.parametrize("host", ["localhost:8083", "LOCALHOST", "127.0.0.1:8083", "[::1]:8083", "10.1.2.3", "", None])
 def test_a_loopback_listener_accepts_its_addresses(herder: Herder, host: str | None) -> None:
-    assert Asked(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 200
+    assert ApiClient(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example:8083", "localhost.evil.example", "127.0.0.1.evil.example", "x"])
 def test_a_loopback_listener_rejects_other_names(herder: Herder, host: str) -> None:
-    assert Asked(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 421
+    assert ApiClient(herder, access=LOCAL)("GET", "/connectors", headers={"host": host})[0] == 421
 
 
 def test_a_public_listener_accepts_any_name(herder: Herder) -> None:
-    ask = Asked(herder, access=Access(names=frozenset(), is_loopback=False))
-    assert ask("GET", "/connectors", headers={"host": "connect.example:8083"})[0] == 200
+    api = ApiClient(herder, access=Access(names=frozenset(), is_loopback=False))
+    assert api("GET", "/connectors", headers={"host": "connect.example:8083"})[0] == 200
 
 
-def test_a_page_of_the_worker_may_send_requests(ask: Asked) -> None:
+def test_a_page_of_the_worker_may_send_requests(api: ApiClient) -> None:
     headers = {"origin": "http://localhost:8083", "sec-fetch-site": "same-origin"}
-    assert ask("POST", "/connectors", CREATE, headers=headers)[0] == 201
-    assert ask("GET", "/connectors", headers={"sec-fetch-site": "none"})[0] == 200
-    assert ask.headers["x-content-type-options"] == "nosniff"
+    assert api("POST", "/connectors", CREATE, headers=headers)[0] == 201
+    assert api("GET", "/connectors", headers={"sec-fetch-site": "none"})[0] == 200
+    assert api.headers["x-content-type-options"] == "nosniff"
 
 
 def test_origins_are_allowed_as_in_kafka_connect(herder: Herder) -> None:
     """The headers equal those of Kafka Connect 3.9.1."""
     access = Access(frozenset({"localhost"}), True, ("http://good.example", "https://*.good.example"), ("GET", "PUT"))
-    ask = Asked(herder, access=access)
+    api = ApiClient(herder, access=access)
     for origin in ("http://good.example", "https://ui.good.example"):
         site = {"origin": origin, "sec-fetch-site": "cross-site"}
-        assert ask("POST", "/connectors", {**CREATE, "name": origin}, headers=site)[0] == 201
-        assert ask.headers["access-control-allow-origin"] == origin
-        assert ask.headers["vary"] == "Origin" and ask.headers["access-control-allow-credentials"] == "true"
+        assert api("POST", "/connectors", {**CREATE, "name": origin}, headers=site)[0] == 201
+        assert api.headers["access-control-allow-origin"] == origin
+        assert api.headers["vary"] == "Origin" and api.headers["access-control-allow-credentials"] == "true"
         preflight = {**site, "access-control-request-method": "PUT", "access-control-request-headers": "content-type"}
-        assert ask("OPTIONS", "/connectors", headers=preflight)[0] == 200
-        assert ask.headers["access-control-allow-methods"] == "GET,PUT"
-        assert ask.headers["access-control-max-age"] == "1800"
-        assert "Content-Type" in ask.headers["access-control-allow-headers"]
-        assert ask("OPTIONS", "/connectors", headers={**preflight, "access-control-request-method": "POST"})[0] == 200
-        assert "access-control-allow-methods" not in ask.headers
+        assert api("OPTIONS", "/connectors", headers=preflight)[0] == 200
+        assert api.headers["access-control-allow-methods"] == "GET,PUT"
+        assert api.headers["access-control-max-age"] == "1800"
+        assert "Content-Type" in api.headers["access-control-allow-headers"]
+        assert api("OPTIONS", "/connectors", headers={**preflight, "access-control-request-method": "POST"})[0] == 200
+        assert "access-control-allow-methods" not in api.headers
     for origin in ("http://evil.example", "http://good.example.evil.example", "https://good.example", "null"):
-        assert ask("GET", "/connectors", headers={"origin": origin})[0] == 403, origin
-    every = Asked(herder, access=Access(origins=("*",)))
-    assert every("GET", "/connectors", headers={"origin": "http://any.example"})[0] == 200
+        assert api("GET", "/connectors", headers={"origin": origin})[0] == 403, origin
+    open_api = ApiClient(herder, access=Access(origins=("*",)))
+    assert open_api("GET", "/connectors", headers={"origin": "http://any.example"})[0] == 200
 
 
 @contextlib.contextmanager
@@ -167,22 +167,22 @@ def served(herder: Herder) -> Iterator[Server]:
 
 
 def test_a_request_is_forwarded_to_the_leader(herder: Herder) -> None:
-    """Over HTTP, to a worker with the default access. The Host header is the address that the
-    worker advertises."""
+    """The leader has the default access rules. The Host header of a forwarded request is the
+    address that the leader advertises."""
     leader = idle_herder()
     assert parsed(STANDALONE, {**leader.worker.properties, "offset.storage.file.filename": "unused"})["listeners"] == (
         "http://localhost:8083",
     )
     with served(leader) as server:
         assert server.url.startswith("http://localhost:")
-        herder.require_leader = lambda: (_ for _ in ()).throw(NotLeader(server.url))  # type: ignore[assignment, method-assign]
-        ask = Asked(herder)
-        assert ask("POST", "/connectors", CREATE)[0] == 201
-        assert ask("PUT", "/connectors/c/pause")[0] == 202
+        herder.require_leader = lambda: (_ for _ in ()).throw(WrongWorker(server.url))  # type: ignore[assignment, method-assign]
+        api = ApiClient(herder)
+        assert api("POST", "/connectors", CREATE)[0] == 201
+        assert api("PUT", "/connectors/c/pause")[0] == 202
         assert (leader.names(), leader.configs.target("c"), herder.names()) == (["c"], "PAUSED", [])
-        status, response = ask("POST", "/connectors", {"name": "d", "config": {"connector.class": "os.path"}})
+        status, response = api("POST", "/connectors", {"name": "d", "config": {"connector.class": "os.path"}})
         assert status == 400 and "plugin.modules=os" in response["message"]
-        assert ask("POST", "/connectors", CREATE, headers={"origin": "http://evil.example"})[0] == 403
+        assert api("POST", "/connectors", CREATE, headers={"origin": "http://evil.example"})[0] == 403
 
 
 def test_half_open_requests_block_no_other_client(herder: Herder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_half_open_requests_block_no_other_client(herder: Herder, monkeypatch: p
     ],
     ids=["slow body", "long headers"],
 )
-def test_slow_bodies_and_long_headers_close_the_connection(
+def test_the_connection_is_closed_for_slow_bodies_and_long_headers(
     herder: Herder, monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes, status: bytes
 ) -> None:
     monkeypatch.setattr(connections, "BODY_S", 0.5)
@@ -239,42 +239,42 @@ def test_slow_bodies_and_long_headers_close_the_connection(
         ("PUT", "/connector-plugins/FileStreamSource/config/validate"),
     ],
 )
-def test_invalid_json_is_a_bad_request(ask: Asked, method: str, path: str, body: bytes) -> None:
-    status, response = ask(method, path, body)
+def test_invalid_json_is_a_bad_request(api: ApiClient, method: str, path: str, body: bytes) -> None:
+    status, response = api(method, path, body)
     assert status == 400 and response["error_code"] == 400, response
 
 
-def test_a_body_of_many_small_values_is_rejected_before_parsing(ask: Asked) -> None:
-    before = time.process_time()
+def test_a_body_of_many_small_values_is_rejected_before_parsing(api: ApiClient) -> None:
+    start_time = time.process_time()
     for body in (b"[" + b"[]," * 1_300_000 + b"[]]", b'{"a":' + (b"[" * 63 + b"]" * 63 + b",") * 33_000):
-        status, response = ask("PUT", "/connectors/c/config", body)
+        status, response = api("PUT", "/connectors/c/config", body)
         assert status == 400 and "more than 100000 values" in response["message"]
-    assert time.process_time() - before < 1
+    assert time.process_time() - start_time < 1
 
 
-def test_many_settings_take_little_time(ask: Asked) -> None:
-    before = time.process_time()
+def test_many_settings_take_little_time(api: ApiClient) -> None:
+    start_time = time.process_time()
     aliases = [f"a{number}" for number in range(10_000)]
     names = {**SOURCE, "name": "c", "transforms": ",".join(aliases)}
     types = {f"transforms.{alias}.type": "Filter" for alias in aliases}
     validate = "/connector-plugins/FileStreamSource/config/validate"
-    assert ask("PUT", validate, names)[1]["error_count"] == 10_000
-    status, response = ask("PUT", validate, {**names, **types})
+    assert api("PUT", validate, names)[1]["error_count"] == 10_000
+    status, response = api("PUT", validate, {**names, **types})
     assert status == 400 and "10005 settings" in response["message"]
-    assert time.process_time() - before < 8
+    assert time.process_time() - start_time < 8
 
 
-def test_a_number_that_json_cannot_represent_is_rejected(ask: Asked, herder: Herder) -> None:
-    assert ask("POST", "/connectors", {**CREATE, "initial_state": "STOPPED"})[0] == 201
+def test_a_number_that_json_cannot_represent_is_rejected(api: ApiClient, herder: Herder) -> None:
+    assert api("POST", "/connectors", {**CREATE, "initial_state": "STOPPED"})[0] == 201
     name = CREATE["name"]
     herder._reconcile()
     body = b'{"offsets": [{"partition": {"filename": "f"}, "offset": {"position": 1, "x": 1e999}}]}'
-    assert ask("PATCH", f"/connectors/{name}/offsets", body)[0] == 400
-    assert ask("GET", f"/connectors/{name}/offsets") == (200, {"offsets": []})
+    assert api("PATCH", f"/connectors/{name}/offsets", body)[0] == 400
+    assert api("GET", f"/connectors/{name}/offsets") == (200, {"offsets": []})
 
 
-def test_a_body_that_is_too_large_is_rejected_by_its_length(ask: Asked) -> None:
-    assert ask("POST", "/connectors", CREATE, headers={"content-length": str(5 << 20)})[0] == 413
+def test_a_body_that_is_too_large_is_rejected_by_its_length(api: ApiClient) -> None:
+    assert api("POST", "/connectors", CREATE, headers={"content-length": str(5 << 20)})[0] == 413
 
 
 # ---- plugins
@@ -286,8 +286,8 @@ from kavka.pipeline.connect.converters import StringConverter
 from kavka.pipeline.connect.transforms.base import Transform
 from kavka.pipeline.connect.transforms.predicates import Predicate
 
-class Ours(Source):
-    "Nothing."
+class CustomSource(Source):
+    "A source without records."
 
 class Text(StringConverter):
     pass
@@ -314,35 +314,35 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def uses(name: str) -> list[tuple[str, dict[str, str]]]:
-    """(the setting, a configuration) for every setting of a connector that names a class."""
+    """Returns (setting, configuration) for every setting of a connector that names a class."""
     steps = {"transforms": "a", "transforms.a.type": "Filter", "predicates": "p", "predicates.p.type": "HasHeaderKey"}
     return [
-        ("connector.class", {"connector.class": f"{name}.Ours"}),
+        ("connector.class", {"connector.class": f"{name}.CustomSource"}),
         ("key.converter", {"key.converter": f"{name}.Text"}),
         ("value.converter", {"value.converter": f"{name}:Text"}),
         ("transforms.a.type", {"transforms": "a", "transforms.a.type": f"{name}.Step"}),
         ("predicates.p.type", {**steps, "predicates.p.type": f"{name}.Condition"}),
-        ("producer.override.PARTITIONER.class", {"producer.override.PARTITIONER.class": f"{name}.Ours"}),
-        ("producer.override.interceptor.classes", {"producer.override.interceptor.classes": f"x,{name}.Ours"}),
-        ("producer.override.serializer.class", {"producer.override.serializer.class": f"{name}.Ours"}),
+        ("producer.override.PARTITIONER.class", {"producer.override.PARTITIONER.class": f"{name}.CustomSource"}),
+        ("producer.override.interceptor.classes", {"producer.override.interceptor.classes": f"x,{name}.CustomSource"}),
+        ("producer.override.serializer.class", {"producer.override.serializer.class": f"{name}.CustomSource"}),
         ("consumer.override.partition.assignment.strategy",
-         {"consumer.override.partition.assignment.strategy": f"{name}.Ours"}),
+         {"consumer.override.partition.assignment.strategy": f"{name}.CustomSource"}),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", range(len(uses(""))))
-def test_an_undeclared_module_is_not_imported(ask: Asked, module: Path, number: int) -> None:
+def test_an_undeclared_module_is_not_imported(api: ApiClient, module: Path, number: int) -> None:
     setting, config = uses(module.stem)[number]
-    status, response = ask("POST", "/connectors", {"name": "c", "config": {**SOURCE, **config}})
+    status, response = api("POST", "/connectors", {"name": "c", "config": {**SOURCE, **config}})
     assert status == 400, response
     assert f"plugin.modules={module.stem}" in response["message"] and "plugin.path" in response["message"]
     assert not module.with_suffix(".imported").exists(), setting
 
 
-def test_plugin_requests_do_not_import_undeclared_modules(ask: Asked, module: Path) -> None:
-    assert ask("GET", f"/connector-plugins/{module.stem}.Ours/config")[0] == 404
-    path = f"/connector-plugins/{module.stem}.Ours/config/validate"
-    assert ask("PUT", path, {"connector.class": f"{module.stem}.Ours"})[0] == 400
+def test_plugin_requests_do_not_import_undeclared_modules(api: ApiClient, module: Path) -> None:
+    assert api("GET", f"/connector-plugins/{module.stem}.CustomSource/config")[0] == 404
+    path = f"/connector-plugins/{module.stem}.CustomSource/config/validate"
+    assert api("PUT", path, {"connector.class": f"{module.stem}.CustomSource"})[0] == 400
     assert not module.with_suffix(".imported").exists()
 
 
@@ -355,24 +355,26 @@ def test_an_undeclared_configuration_provider_is_not_imported(module: Path) -> N
     assert module.with_suffix(".imported").exists()
 
 
-@pytest.mark.parametrize("way", ["plugin.modules", "plugin.path"])
-def test_declared_modules_are_used(module: Path, way: str) -> None:
-    declared = Declared.of({way: module.stem if way == "plugin.modules" else str(module.parent)})
+@pytest.mark.parametrize("option", ["plugin.modules", "plugin.path"])
+def test_declared_modules_are_imported(module: Path, option: str) -> None:
+    declared = Declared.of({option: module.stem if option == "plugin.modules" else str(module.parent)})
     assert not module.with_suffix(".imported").exists()
-    ask = Asked(idle_herder(declared))
+    api = ApiClient(idle_herder(declared))
     for number, (setting, settings) in enumerate(uses(module.stem)[:4]):
-        config = {"connector.class": f"{module.stem}.Ours", **settings}
-        status, response = ask("POST", "/connectors", {"name": str(number), "config": config})
+        config = {"connector.class": f"{module.stem}.CustomSource", **settings}
+        status, response = api("POST", "/connectors", {"name": str(number), "config": config})
         assert status == 201, (setting, response)
-    # Also in a declared module each setting accepts only classes of its kind.
-    for setting, wrong in (("connector.class", "Step"), ("value.converter", "Ours"), ("transforms.a.type", "Text")):
-        config = {"connector.class": f"{module.stem}.Ours", "transforms": "a", "transforms.a.type": "Filter"}
-        config[setting] = f"{module.stem}.{wrong}"
-        status, response = ask("POST", "/connectors", {"name": "wrong", "config": config})
-        assert status == 400 and f"{module.stem}.{wrong}" in response["message"], response
+    # Each setting accepts only classes of its kind, even from a declared module.
+    for setting, class_name in (
+        ("connector.class", "Step"), ("value.converter", "CustomSource"), ("transforms.a.type", "Text"),
+    ):  # fmt: skip
+        config = {"connector.class": f"{module.stem}.CustomSource", "transforms": "a", "transforms.a.type": "Filter"}
+        config[setting] = f"{module.stem}.{class_name}"
+        status, response = api("POST", "/connectors", {"name": "wrong", "config": config})
+        assert status == 400 and f"{module.stem}.{class_name}" in response["message"], response
 
 
-def test_a_declared_package_includes_its_modules_only() -> None:
+def test_a_declared_package_includes_only_its_modules() -> None:
     declared = Declared(frozenset({"shop.connectors"}))
     assert declared.allows("shop.connectors") and declared.allows("shop.connectors.orders")
     for name in ("shop", "shop.connectors_old", "shop.other", "os", ""):
@@ -385,11 +387,11 @@ def test_installed_packages_declare_plugins_with_entry_points(
     info = tmp_path / "shop-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[kavka.connect]\nShopOrders = {module.stem}:Ours\n")
+    (info / "entry_points.txt").write_text(f"[kavka.connect]\nShopOrders = {module.stem}:CustomSource\n")
     assert metadata.entry_points(group="kavka.connect")
     herder = idle_herder(Declared.of({}))
     assert not module.with_suffix(".imported").exists()
-    for name in ("ShopOrders", f"{module.stem}.Ours"):
+    for name in ("ShopOrders", f"{module.stem}.CustomSource"):
         assert herder.create(name, {"connector.class": name}, None)["type"] == "source"
     assert "ShopOrders" in {plugin["class"] for plugin in herder.list_plugins(connectors_only=True)}
 
@@ -412,20 +414,20 @@ FILE_CONNECTORS = [
 
 
 @pytest.mark.parametrize("config", FILE_CONNECTORS, ids=lambda config: config["connector.class"])
-def test_the_worker_enables_connectors_that_open_files(config: dict[str, str]) -> None:
-    ask = Asked(idle_herder(Declared()))
-    status, response = ask("POST", "/connectors", {"name": "c", "config": config})
+def test_connectors_that_open_files_must_be_enabled(config: dict[str, str]) -> None:
+    api = ApiClient(idle_herder(Declared()))
+    status, response = api("POST", "/connectors", {"name": "c", "config": config})
     assert status == 400 and "file.connectors.enable=true" in response["message"], response
-    assert Asked(idle_herder())("POST", "/connectors", {"name": "c", "config": config})[0] == 201
+    assert ApiClient(idle_herder())("POST", "/connectors", {"name": "c", "config": config})[0] == 201
 
 
 def test_connectors_to_servers_need_no_file_access() -> None:
-    ask = Asked(idle_herder(Declared()))
-    names = {plugin["class"] for plugin in ask("GET", "/connector-plugins")[1]}
+    api = ApiClient(idle_herder(Declared()))
+    names = {plugin["class"] for plugin in api("GET", "/connector-plugins")[1]}
     assert not [name for name in names if "File" in name or "Spark" in name or "Folder" in name]
     config = {"connector.class": "JdbcSink", "connection.url": "jdbc:postgresql://h/d", "topics": "t"}
-    assert ask("POST", "/connectors", {"name": "c", "config": config})[0] == 201
-    assert ask("GET", "/connector-plugins/FileStreamSource/config")[0] == 404
+    assert api("POST", "/connectors", {"name": "c", "config": config})[0] == 201
+    assert api("GET", "/connector-plugins/FileStreamSource/config")[0] == 404
 
 
 def test_a_stored_connector_that_opens_files_fails_with_the_setting_to_change() -> None:

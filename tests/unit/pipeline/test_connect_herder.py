@@ -1,4 +1,4 @@
-"""The herder without Spark and without a cluster: validate, plugins, configurations, states."""
+"""The herder, without Spark and a cluster: validation, plugins, configurations, states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kavka.pipeline.connect.stores import Status
 from tests.support.connect_app import SOURCE, idle_herder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "connect-definitions-3.9.1.json"
-# Known differences: Kafka numbers its exactly-once options from 2, and its file may be the standard
+# Known differences: Kafka numbers its exactly-once options from 2, and its source may read standard
 # input.
 EXCEPTIONS = {("file", "required"), ("transforms.a.type", "order"), ("transforms.a.type", "display_name")}
 
@@ -24,15 +24,14 @@ def herder() -> Herder:
 
 def test_definitions_equal_those_of_kafka_connect(herder: Herder) -> None:
     config = {"connector.class": "FileStreamSource", "transforms": "a", "transforms.a.type": "nope"}
-    ours = {
-        info["value"]["name"]: info["definition"] for info in herder.validate("FileStreamSource", config)["configs"]
-    }
-    for theirs in json.loads(GOLDEN.read_text()):
-        name = theirs["name"]
-        for part, value in theirs.items():
-            if (name, part) in EXCEPTIONS or (part == "order" and theirs["group"] == "Exactly Once Support"):
+    configs = herder.validate("FileStreamSource", config)["configs"]
+    definitions = {info["value"]["name"]: info["definition"] for info in configs}
+    for expected in json.loads(GOLDEN.read_text()):
+        name = expected["name"]
+        for field, value in expected.items():
+            if (name, field) in EXCEPTIONS or (field == "order" and expected["group"] == "Exactly Once Support"):
                 continue
-            assert ours[name][part] == value, (name, part)
+            assert definitions[name][field] == value, (name, field)
 
 
 def test_a_wrong_class_or_type_is_rejected_as_in_kafka_connect(herder: Herder) -> None:
@@ -76,13 +75,18 @@ def test_offsets_are_changed_only_when_a_connector_is_stopped(herder: Herder) ->
     assert herder.offsets("c") == {"offsets": [{"partition": {"filename": "f"}, "offset": {"position": 3}}]}
     assert "altered successfully" in herder.alter("c", entries)
     assert herder.offsets("c") == {"offsets": []}
-    for wrong in ({}, {"offsets": []}, {"offsets": [{"partition": "f"}]}, {"offsets": [{"partition": {"other": "f"}}]}):
+    for invalid in (
+        {},
+        {"offsets": []},
+        {"offsets": [{"partition": "f"}]},
+        {"offsets": [{"partition": {"other": "f"}}]},
+    ):
         with pytest.raises(RestError) as rejected:
-            herder.alter("c", wrong)
+            herder.alter("c", invalid)
         assert rejected.value.code == 400
 
 
-def test_only_failed_restarts_nothing_else(herder: Herder) -> None:
+def test_only_failed_instances_are_restarted_if_requested(herder: Herder) -> None:
     herder.create("c", SOURCE, None)
     running, failed = Status("RUNNING", "w:1"), Status("FAILED", "w:1", "why")
     herder.statuses.put("c", running, running)
@@ -114,10 +118,10 @@ class StuckTask:
 
     def __init__(self, originals: dict[str, str]) -> None:
         self.originals = originals
-        self.stuck = True
+        self.is_stuck = True
 
     def stop(self, timeout: float | None = None) -> bool:
-        return not self.stuck
+        return not self.is_stuck
 
 
 class OwnsNothing(Herder):
@@ -127,7 +131,7 @@ class OwnsNothing(Herder):
         return False
 
 
-def stuck(herder: Herder, name: str) -> StuckTask:
+def add_stuck_task(herder: Herder, name: str) -> StuckTask:
     herder.create(name, SOURCE, None)
     task = StuckTask(herder.config(name))
     herder._tasks[name] = task  # type: ignore[assignment]
@@ -137,32 +141,32 @@ def stuck(herder: Herder, name: str) -> StuckTask:
 
 def test_a_connector_is_unassigned_only_after_its_task_has_ended(herder: Herder) -> None:
     herder.__class__ = OwnsNothing
-    task = stuck(herder, "c")
+    task = add_stuck_task(herder, "c")
     herder._reconcile()
     status = herder.statuses.connector("c")
     assert status is not None and status.state == "RUNNING"
-    task.stuck = False
+    task.is_stuck = False
     herder._reconcile()
     status = herder.statuses.connector("c")
     assert status is not None and status.state == "UNASSIGNED"
 
 
 def test_a_connector_is_stopped_only_after_its_task_has_ended(herder: Herder) -> None:
-    task = stuck(herder, "c")
+    task = add_stuck_task(herder, "c")
     herder.set_target("c", "STOPPED")
     herder._reconcile()
     status = herder.statuses.connector("c")
     assert status is not None and status.state == "RUNNING"
     with pytest.raises(RestError, match="must be in the STOPPED state"):
         herder.reset("c")
-    task.stuck = False
+    task.is_stuck = False
     herder._reconcile()
     status = herder.statuses.connector("c")
     assert status is not None and (status.state, herder.statuses.task("c")) == ("STOPPED", None)
 
 
 def test_a_stuck_task_does_not_block_other_connectors(herder: Herder) -> None:
-    stuck(herder, "a")
+    add_stuck_task(herder, "a")
     herder.put_config("a", {**SOURCE, "topic": "u"})
     herder.create("b", SOURCE, "paused")
     herder._reconcile()

@@ -29,7 +29,7 @@ class Lines(Source):
         return {"limit": "too many"} if (config["limit"] or 0) > 10 else {}
 
 
-class Hole(Sink):
+class NullSink(Sink):
     pass
 
 
@@ -84,16 +84,16 @@ def test_a_definition_has_kafkas_fields() -> None:
     ],
 )  # fmt: skip
 def test_source_errors_are_reported_by_option(originals: dict[str, str], name: str, message: str) -> None:
-    full = {"name": "n", "connector.class": "x.Lines", **originals}
-    errors = check_connector(Lines, full, WORKER, exactly_once=False)[1]
+    config = {"name": "n", "connector.class": "x.Lines", **originals}
+    errors = check_connector(Lines, config, WORKER, exactly_once=False)[1]
     assert list(errors) == [name]
     assert message in errors[name][0]
 
 
-def test_a_sink_reads_topics_or_a_pattern_except_its_dead_letters() -> None:
+def test_sink_errors_are_reported_by_option() -> None:
     def errors(**settings: str) -> dict[str, list[str]]:
-        full = {name.replace("_", "."): value for name, value in settings.items()}
-        return check_connector(Hole, {"name": "n", "connector.class": "x.Hole", **full}, WORKER, False)[1]
+        originals = {name.replace("_", "."): value for name, value in settings.items()}
+        return check_connector(NullSink, {"name": "n", "connector.class": "x.NullSink", **originals}, WORKER, False)[1]
 
     assert errors(topics="a") == {}
     assert set(errors()) == {"topics", "topics.regex"}
@@ -114,5 +114,5 @@ def test_connectors_are_found_by_java_short_and_custom_names() -> None:
             plugins.load(name, declared)
 
 
-def test_durations_have_units() -> None:
+def test_durations_are_parsed_with_their_units() -> None:
     assert [seconds(text) for text in ("500ms", "10s", "2m", "1h", "250")] == [0.5, 10, 120, 3600, 0.25]

@@ -1,4 +1,4 @@
-"""Connect's REST interface and bad input: every response has an error code and a message."""
+"""Connect's REST interface: bad input, connector names, forwarded requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from kavka.pipeline.connect.herder import Herder, NotLeader
-from tests.support.connect_app import SOURCE, Asked, idle_herder
+from kavka.pipeline.connect.herder import Herder, WrongWorker
+from tests.support.connect_app import SOURCE, ApiClient, idle_herder
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def herder() -> Herder:
 
 
 @pytest.fixture
-def ask(herder: Herder) -> Asked:
-    return Asked(herder)
+def api(herder: Herder) -> ApiClient:
+    return ApiClient(herder)
 
 
 @pytest.mark.parametrize(
@@ -49,59 +49,61 @@ def ask(herder: Herder) -> Asked:
         ("DELETE", "/connectors", b"", 405),
     ],
 )
-def test_bad_input_gets_an_error_code_and_a_message(ask: Asked, method: str, path: str, body: Any, code: int) -> None:
-    status, response = ask(method, path, body)
+def test_the_response_to_bad_input_has_an_error_code_and_a_message(
+    api: ApiClient, method: str, path: str, body: Any, code: int
+) -> None:
+    status, response = api(method, path, body)
     assert status == code, response
     assert response["error_code"] == code and response["message"]
 
 
-def test_names_may_have_slashes_and_numbers_become_strings(ask: Asked, herder: Herder) -> None:
-    assert ask("PUT", "/connectors/a/b/config", {**SOURCE, "tasks.max": 2})[0] == 201
+def test_names_with_slashes_and_numeric_settings_are_accepted(api: ApiClient, herder: Herder) -> None:
+    assert api("PUT", "/connectors/a/b/config", {**SOURCE, "tasks.max": 2})[0] == 201
     assert herder.config("a/b")["tasks.max"] == "2"
-    assert ask("GET", "/connectors/a/b")[1]["name"] == "a/b"
-    assert ask("GET", "/connectors", query="expand=info&expand=nothing")[1]["a/b"]["info"]["type"] == "source"
-    assert ask("DELETE", "/connectors/a/b") == (204, None)
+    assert api("GET", "/connectors/a/b")[1]["name"] == "a/b"
+    assert api("GET", "/connectors", query="expand=info&expand=nothing")[1]["a/b"]["info"]["type"] == "source"
+    assert api("DELETE", "/connectors/a/b") == (204, None)
 
 
-def test_without_a_leader_a_change_is_a_conflict(ask: Asked, herder: Herder) -> None:
+def test_without_a_leader_a_change_is_a_conflict(api: ApiClient, herder: Herder) -> None:
     def no_leader() -> None:
-        raise NotLeader(None)
+        raise WrongWorker(None)
 
     herder.require_leader = no_leader  # type: ignore[method-assign]
-    status, response = ask("POST", "/connectors", {"name": "x", "config": SOURCE})
+    status, response = api("POST", "/connectors", {"name": "x", "config": SOURCE})
     assert status == 409 and "conflicting operation" in response["message"]
-    herder.require_leader = lambda: (_ for _ in ()).throw(NotLeader("http://127.0.0.1:1"))  # type: ignore[assignment, method-assign]
-    assert ask("POST", "/connectors", {"name": "x", "config": SOURCE}, "forward=false")[0] == 409
-    assert ask("POST", "/connectors", {"name": "x", "config": SOURCE})[0] == 500
+    herder.require_leader = lambda: (_ for _ in ()).throw(WrongWorker("http://127.0.0.1:1"))  # type: ignore[assignment, method-assign]
+    assert api("POST", "/connectors", {"name": "x", "config": SOURCE}, "forward=false")[0] == 409
+    assert api("POST", "/connectors", {"name": "x", "config": SOURCE})[0] == 500
 
 
 NAMES = ["a b", "täglich", "日次", "50%", "what?", "x#y", "a/b"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_connector_may_have_any_name(ask: Asked, herder: Herder, name: str) -> None:
-    status, response = ask("POST", "/connectors", {"name": name, "config": SOURCE})
+def test_a_connector_may_have_any_name(api: ApiClient, herder: Herder, name: str) -> None:
+    status, response = api("POST", "/connectors", {"name": name, "config": SOURCE})
     assert (status, response["name"]) == (201, name)
-    assert ask.location == f"/connectors/{quote(name)}"
-    assert ask("GET", f"/connectors/{name}")[0] == 200
-    assert ask("PUT", f"/connectors/{name}/config", {**SOURCE, "topic": "u"})[0] == 200
+    assert api.location == f"/connectors/{quote(name)}"
+    assert api("GET", f"/connectors/{name}")[0] == 200
+    assert api("PUT", f"/connectors/{name}/config", {**SOURCE, "topic": "u"})[0] == 200
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_requests_are_forwarded_for_any_connector_name(
-    ask: Asked, herder: Herder, name: str, monkeypatch: pytest.MonkeyPatch
+    api: ApiClient, herder: Herder, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    herder.require_leader = lambda: (_ for _ in ()).throw(NotLeader("http://other:8083/"))  # type: ignore[assignment, method-assign]
-    sent: list[str] = []
+    herder.require_leader = lambda: (_ for _ in ()).throw(WrongWorker("http://other:8083/"))  # type: ignore[assignment, method-assign]
+    urls: list[str] = []
 
     def urlopen(request: urllib.request.Request, timeout: float) -> Any:
-        sent.append(request.full_url)
-        # As the library does when it connects: it rejects an invalid URL.
+        urls.append(request.full_url)
+        # The standard library rejects an invalid URL with these checks.
         HTTPConnection("other")._validate_path(request.selector)  # type: ignore[attr-defined]
         request.selector.encode("ascii")
         raise OSError("connection refused")
 
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    status, response = ask("PUT", f"/connectors/{name}/stop")
+    status, response = api("PUT", f"/connectors/{name}/stop")
     assert status == 500 and "connection refused" in response["message"]
-    assert sent == [f"http://other:8083/connectors/{quote(name)}/stop?forward=false"]
+    assert urls == [f"http://other:8083/connectors/{quote(name)}/stop?forward=false"]

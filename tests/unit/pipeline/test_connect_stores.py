@@ -12,7 +12,7 @@ import pytest
 from kavka.client.consumer.assignors import Subscription
 from kavka.connect import ConnectError, RetriableError
 from kavka.pipeline.connect.distributed import DistributedHerder, WorkerAssignor, assign_connectors
-from kavka.pipeline.connect.herder import NotLeader
+from kavka.pipeline.connect.herder import WrongWorker
 from kavka.pipeline.connect.retries import Retries, Stopped
 from kavka.pipeline.connect.stores import (
     PAUSED,
@@ -67,28 +67,28 @@ def test_offsets_survive_a_restart_and_have_kafka_connects_format(tmp_path: Path
     store.put("c", "table", {}, {"users": {"incrementing": 7}, "orders": {"incrementing": 1}})
     assert json.loads(path.read_text())['["c",{"table":"users"}]'] == '{"incrementing":7}'
     store.put_plan("c", 4, {}, {"users": {"incrementing": 9}}, done=False)
-    again = OffsetStore(FileTable(path))
-    assert again.offsets("c", "table") == {"users": {"incrementing": 7}, "orders": {"incrementing": 1}}
-    assert again.offsets("other", "table") == {}
-    plan = again.plan("c")
+    reopened = OffsetStore(FileTable(path))
+    assert reopened.offsets("c", "table") == {"users": {"incrementing": 7}, "orders": {"incrementing": 1}}
+    assert reopened.offsets("other", "table") == {}
+    plan = reopened.plan("c")
     assert plan is not None and (plan.number, plan.done, plan.id) == (4, False, store.identity("c"))
-    again.put("c", "table", {"users": {"incrementing": 7}}, {})
-    assert set(again.offsets("c", "table")) == {"orders"}
-    again.reset("c")
-    assert again.entries("c") == [] and again.plan("c") is None
-    assert again.identity("c") != store.identity("c")
+    reopened.put("c", "table", {"users": {"incrementing": 7}}, {})
+    assert set(reopened.offsets("c", "table")) == {"orders"}
+    reopened.reset("c")
+    assert reopened.entries("c") == [] and reopened.plan("c") is None
+    assert reopened.identity("c") != store.identity("c")
 
 
 def test_plans_get_a_new_id_after_another_worker_changed_the_offsets() -> None:
     table = MemoryTable()
-    runs, leads = OffsetStore(table), OffsetStore(table)
-    runs.put_plan("c", 0, {}, {"f": {"position": 3}}, done=True)
-    first = runs.identity("c")
-    assert runs.identity("c") == leads.identity("c") == first
-    leads.reset("c")
-    assert runs.plan("c") is None
-    runs.put_plan("c", 0, {}, {"f": {"position": 3}}, done=False)
-    assert runs.identity("c") != first, "batch 0 would be mistaken for the one that is already written"
+    owner, leader = OffsetStore(table), OffsetStore(table)
+    owner.put_plan("c", 0, {}, {"f": {"position": 3}}, done=True)
+    first_id = owner.identity("c")
+    assert owner.identity("c") == leader.identity("c") == first_id
+    leader.reset("c")
+    assert owner.plan("c") is None
+    owner.put_plan("c", 0, {}, {"f": {"position": 3}}, done=False)
+    assert owner.identity("c") != first_id, "batch 0 would be mistaken for the batch that is already written"
 
 
 def test_put_syncs_the_file_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_an_invalid_offset_file_is_rejected(tmp_path: Path) -> None:
 def test_connectors_are_balanced_and_stay_in_place() -> None:
     assert assign_connectors("abcd", {"w1": [], "w2": []}) == {"w1": ("a", "c"), "w2": ("b", "d")}
     assert assign_connectors("abc", {"w1": ["c"], "w2": ["a", "b"]}) == {"w1": ("c",), "w2": ("a", "b")}
-    # A new worker gets its share, and only the necessary connectors move.
+    # Only the connectors that a new worker is assigned move.
     assignments = assign_connectors("abcd", {"w1": ["a", "b", "c", "d"], "w2": []})
     assert assignments == {"w1": ("a", "b"), "w2": ("c", "d")}
     assert assign_connectors("ab", {"w1": ["a"]}) == {"w1": ("a", "b")}
@@ -123,27 +123,27 @@ def test_connectors_are_balanced_and_stay_in_place() -> None:
 
 
 def test_retriable_errors_are_retried_until_the_timeout() -> None:
-    tries = []
+    attempts = []
 
     def work() -> str:
-        tries.append(1)
-        if len(tries) < 3:
-            raise RetriableError("away")
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise RetriableError("unavailable")
         return "done"
 
-    assert Retries(60_000, 1, threading.Event()).call("it", work) == "done"
-    tries.clear()
+    assert Retries(60_000, 1, threading.Event()).call("Reading c", work) == "done"
+    attempts.clear()
     with pytest.raises(RetriableError):
-        Retries(0, 60_000, threading.Event()).call("it", work)
-    assert len(tries) == 1
+        Retries(0, 60_000, threading.Event()).call("Reading c", work)
+    assert len(attempts) == 1
 
     def wrapped() -> None:
-        raise RuntimeError("org.apache.spark.SparkException: … RetriableError: the database is away")
+        raise RuntimeError("org.apache.spark.SparkException: … RetriableError: the database is unavailable")
 
     with pytest.raises(ConnectError, match=r"Exceeded errors\.retry\.timeout"):
-        Retries(20, 1, threading.Event()).call("it", wrapped)
+        Retries(20, 1, threading.Event()).call("Reading c", wrapped)
     with pytest.raises(ValueError):
-        Retries(-1, 1, threading.Event()).call("it", lambda: int("x"))
+        Retries(-1, 1, threading.Event()).call("Reading c", lambda: int("x"))
 
 
 def test_stopping_a_task_ends_the_retries() -> None:
@@ -151,17 +151,17 @@ def test_stopping_a_task_ends_the_retries() -> None:
     stop.set()
 
     def work() -> None:
-        raise RetriableError("away")
+        raise RetriableError("unavailable")
 
     with pytest.raises(Stopped):
-        Retries(-1, 60_000, stop).call("it", work)
+        Retries(-1, 60_000, stop).call("Reading c", work)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "7", '{"properties": 3}', "null"])
 def test_invalid_records_in_the_topics_are_ignored(text: str) -> None:
     table = MemoryTable()
     keys = ("connector-c", "target-state-c", "status-connector-c", "status-task-c-0", "status-topic-t:connector-c")
-    table.put(dict.fromkeys((*keys, "no key of ours", "7", '["c",{"kavka.batch":"plan"}]', '["c",3]'), text))
+    table.put(dict.fromkeys((*keys, "unknown", "7", '["c",{"kavka.batch":"plan"}]', '["c",3]'), text))
     assert ConfigStore(table).names() == [] and ConfigStore(table).target("c") == STARTED
     assert StatusStore(table).connector("c") is None and StatusStore(table).topics("c") == []
     if not text.startswith("{"):
@@ -176,7 +176,7 @@ def test_checkpoints_stay_in_their_folder_for_any_name() -> None:
 
 
 def test_only_one_of_two_workers_with_the_same_address_runs_connectors(caplog: pytest.LogCaptureFixture) -> None:
-    """On two machines, with listeners that are reachable from the same machine only."""
+    """Workers on two machines have the same address if both listen on localhost."""
     configs = ConfigStore(MemoryTable())
     for name in ("a", "b", "c"):
         configs.put(name, {"name": name}, STARTED)
@@ -191,7 +191,7 @@ def test_only_one_of_two_workers_with_the_same_address_runs_connectors(caplog: p
         member: Subscription(frozenset(), WorkerAssignor(herder_).user_data(frozenset()))
         for member, herder_ in herders.items()
     }
-    # The second of the two leads, although it is not the first member.
+    # The second worker with this address is the leader, and runs the connectors.
     assignments = WorkerAssignor(herders["m2"]).assign({}, members)
     for member, herder_ in herders.items():
         WorkerAssignor(herder_).on_assignment(assignments[member], 1)
@@ -199,6 +199,6 @@ def test_only_one_of_two_workers_with_the_same_address_runs_connectors(caplog: p
     assert owned["m1"] == [] and sorted(owned["m2"] + owned["m3"]) == ["a", "b", "c"]
     herders["m2"].require_leader()
     for member in ("m1", "m3"):
-        with pytest.raises(NotLeader):
+        with pytest.raises(WrongWorker):
             herders[member].require_leader()
     assert [record.levelname for record in caplog.records if "rest.advertised.host.name" in record.message] == ["ERROR"]

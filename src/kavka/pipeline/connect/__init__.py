@@ -1,2 +1,2 @@
-"""Connect: data between topics and other systems, configured and managed as Kafka Connect is, run
-by Spark."""
+"""Connect: moves data between topics and other systems. It is configured and managed like Kafka
+Connect. Spark runs the connectors."""

@@ -1,10 +1,10 @@
-"""Access control of the REST interface: it rejects requests that other web sites make a browser
-send.
+"""Access control of the REST interface: rejects requests that a browser sends for pages of other
+web sites.
 
-The interface has no authentication, like Kafka Connect's default: any client that reaches the
-listener may use it. A page of another site must not be able to use it through the browser of such a
-client. `kavka.common.web` has the rules. Responses to allowed origins have the headers of Kafka
-Connect (Jetty's CrossOriginFilter).
+As in Kafka Connect's default configuration, there is no authentication: any client that can reach
+the listener may use the interface. A page of another site must not be able to use it through the
+browser of such a client. `kavka.common.web` has the rules. Responses to allowed origins have the
+headers of Kafka Connect (Jetty's CrossOriginFilter).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Access:
     names: frozenset[str] = frozenset({"localhost"})
     """Lower-case host names of the worker. IP addresses are always allowed."""
     is_loopback: bool = True
-    """Whether only programs on this machine can reach the listener. Then it has no other names."""
+    """Whether only programs on this machine can reach the listener. Then no other names are
+    allowed."""
     origins: tuple[str, ...] = ()
     """`access.control.allow.origin`: `*` matches any text."""
     methods: tuple[str, ...] = _METHODS
@@ -70,7 +71,7 @@ class Access:
         return None
 
     def headers(self, origin: str | None) -> dict[str, str]:
-        """The headers of a response to a page of that origin."""
+        """The additional headers of a response to a page of this origin."""
         if origin is None or not self.allows(origin):
             return {}
         return {

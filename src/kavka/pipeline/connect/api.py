@@ -5,7 +5,7 @@ A source:
     from kavka.connect import Context, Option, Source
 
     class Ticks(Source):
-        "Numbers, one in a second."
+        "One number per second."
 
         options = (Option("topic", doc="The topic to write to."),)
 
@@ -31,13 +31,13 @@ omits is null.
 |---|---|---|
 | `key`, `value` | any | a struct's fields are visible to transformations and converters |
 | `topic` | string | a source without this column has an option `topic` for all records |
-| `partition` | int | null: by the key |
-| `timestamp` | timestamp | null: now |
+| `partition` | int | null: chosen by the key |
+| `timestamp` | timestamp | null: the current time |
 | `headers` | array of struct (`key` string, `value` binary) | |
 | `offset` | bigint | only in sinks |
 
-The framework does the rest: converters between columns and bytes, transformations, dead letters,
-reading and writing topics, scheduling, checkpoints, retries and status.
+The framework handles everything else: conversion between columns and bytes, transformations, dead
+letters, reading and writing topics, scheduling, checkpoints, retries and status.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 SOURCE, SINK = "source", "sink"
 
 Offsets = dict[str, dict[str, Any]]
-"""The position of an `IncrementalSource`: a JSON object for each part (a table, a file), by its
-name."""
+"""The position of an `IncrementalSource`: a JSON object for each of its parts (tables, files), by
+the name of the part."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Context:
     name: str
     """The connector's name."""
     config: Mapping[str, Any]
-    """The parsed options of the connector's class and of all connectors, also as
-    `context["file"]`."""
+    """The parsed options: those of the connector's class and the common ones. `context["file"]`
+    returns the value of an option."""
     given: Mapping[str, str]
     """The configuration as text, for options whose names are not fixed (`spark.option.…`)."""
     spark: SparkSession
     checkpoint: str
-    """A folder for this connector alone, which survives restarts, on any file system that Spark
+    """A folder that belongs to this connector and survives restarts, on any file system that Spark
     supports. Spark's own checkpoint is in `checkpoint/query`: use other names."""
     client: Mapping[str, str] = field(default_factory=dict)
     """Settings for Kafka clients of the worker's cluster: `bootstrap.servers` and the security
@@ -102,21 +102,21 @@ class Failed:
 
 
 class Connector:
-    """The base class of sources and sinks. Its docstring appears in the reference."""
+    """The base class of sources and sinks. The docstring of a subclass appears in the reference."""
 
     kind: ClassVar[str]
     version: ClassVar[str] = __version__
     options: ClassVar[tuple[Option, ...]] = ()
-    """The options of this class, in addition to those of all connectors. Other names are allowed: a
-    converter may use them."""
+    """The options of this class, in addition to the common ones. Configurations may contain other
+    names: a converter may use them."""
     prefixes: ClassVar[tuple[tuple[str, str], ...]] = ()
     """(prefix, purpose) of options whose names start with a prefix, for the reference."""
 
     @classmethod
     def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
-        """Rules between options, for `config/validate`: messages by the option that shows them.
-        `config` has all options parsed, None for each that has an error already. It must not access
-        databases or files."""
+        """Checks rules between options, for `config/validate`. Returns error messages by option.
+        `config` has the parsed value of each option, None if the option already has an error. Must
+        not access databases or files."""
         return {}
 
     @classmethod
@@ -138,10 +138,10 @@ class Connector:
 class Source(Connector):
     """Produces records. `read` is called once for each start of the task.
 
-    A streaming DataFrame runs as a Spark query: its offsets are in the checkpoint, and with exactly
-    once every record is written to its topic once. A batch DataFrame is written completely, and the
-    task ends; with `trigger.interval` it is read and written repeatedly. A source that tracks its
-    own position is an `IncrementalSource`.
+    A streaming DataFrame runs as a Spark query: its offsets are in the checkpoint, and with
+    exactly-once delivery every record is written to its topic once. A batch DataFrame is written
+    completely, and the task ends; with `trigger.interval` it is read and written repeatedly. A
+    source that tracks its own position is an `IncrementalSource`.
     """
 
     kind = SOURCE
@@ -155,8 +155,8 @@ class IncrementalSource(Source):
     or in the standalone worker's file, as Kafka Connect does.
 
     `next` returns the end of the batch that begins at `start`, `read_range` returns the records
-    between them. After a crash `read_range` is called again with the same `start` and `end`: with
-    exactly once it must return the same rows.
+    between them. After a crash `read_range` is called again with the same `start` and `end`. For
+    exactly-once delivery it must return the same rows.
     """
 
     partition_field: ClassVar[str] = "partition"
@@ -165,19 +165,19 @@ class IncrementalSource(Source):
     """Seconds between polls without new data, unless `trigger.interval` is set."""
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
-        """The end of the next batch; None if there is no new data. `start` is empty on the first
-        call."""
+        """Returns the end of the next batch; None if there is no new data. `start` is empty on the
+        first call."""
         raise NotImplementedError
 
     def read_range(self, context: Context, start: Offsets, end: Offsets) -> DataFrame:
-        """A batch DataFrame."""
+        """Returns the records of the batch, as a batch DataFrame."""
         raise NotImplementedError
 
     def writer(self, context: Context, start: Offsets, end: Offsets) -> DataFrameWriter | None:
-        """For a source whose Spark tasks can send the records directly: a writer that has the
-        effect of the sink `kavka` on `read_range`, and accepts the same options. It is called only
-        if all records go to the topic of the option `topic` as UTF-8 text, without transformations.
-        Otherwise, and if it returns None, `read_range` is called."""
+        """For a source whose Spark tasks can send the records directly: returns a writer with the
+        same effect as writing `read_range` with the Spark sink `kavka`, and with the same options.
+        It is called only if all records go to the topic of the option `topic` as UTF-8 text,
+        without transformations. Otherwise, and if it returns None, `read_range` is called."""
         return None
 
     @classmethod
@@ -190,13 +190,14 @@ class Sink(Connector):
     `writer`.
 
     After a crash the last batch is passed again with the same records and the same number. A sink
-    that applies a batch only once sets `exactly_once`. Batch numbers belong to one checkpoint:
-    `query_id(context)` distinguishes it from one that was created after the offsets were reset.
+    that applies a batch only once sets `exactly_once`. Batch numbers are unique within a
+    checkpoint. A reset of the offsets creates a new checkpoint, which has a different
+    `query_id(context)`.
     """
 
     kind = SINK
     exactly_once: ClassVar[bool] = False
-    """Whether writing a batch again has no effect. Without it `exactly.once=true` is rejected."""
+    """Whether writing a batch again has no effect. If False, `exactly.once=true` is rejected."""
 
     def write(self, context: Context, records: DataFrame, batch_id: int) -> Sequence[Failed] | None:
         """Write all of `records`, and return when they are durable. Raise RetriableError if the
@@ -205,9 +206,9 @@ class Sink(Connector):
         raise NotImplementedError
 
     def writer(self, context: Context, records: DataFrame) -> DataStreamWriter | None:
-        """For targets with a Spark streaming sink: a writer for the streaming DataFrame `records`,
-        without checkpoint and trigger. It is called only if the types of the records are known in
-        advance (every converter except JSON without a configured schema) and there is no
+        """For targets with a Spark streaming sink: returns a writer for the streaming DataFrame
+        `records`, without checkpoint and trigger. It is called only if the types of the records are
+        known in advance (every converter except JSON without a configured schema) and there is no
         dead-letter topic; otherwise `write` is called."""
         return None
 

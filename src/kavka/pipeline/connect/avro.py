@@ -80,9 +80,10 @@ class _Type:
     fit: Fit | None = None
     """Converts a value that fastavro reads to the column's type; None: no conversion is needed."""
     columns: int = 1
-    """The number of columns, including nested ones. Spark has no named types: each use counts."""
+    """The number of columns, including nested ones. Each use of a named type counts: Spark has no
+    named types."""
     empty: bool = False
-    """Whether a datum may take zero bytes."""
+    """Whether a datum may have zero bytes."""
 
 
 def _typed(schema: Any) -> _Type:
@@ -102,7 +103,7 @@ class _Types:
         self._named: dict[str, _Type] = {}
 
     def of(self, schema: Any) -> tuple[_Type, bool]:
-        """(type, whether it may be null)."""
+        """Returns (type, whether it may be null)."""
         if isinstance(schema, list):
             others = [branch for branch in schema if branch != "null"]
             if len(others) != 1:
@@ -137,13 +138,13 @@ class _Types:
         if kind in ("record", "error"):
             return self._record(schema)
         if kind == "array":
-            item, null = self.of(schema["items"])
+            item, is_nullable = self.of(schema["items"])
             if item.empty:
                 raise ConnectError("an array with items of zero bytes: a few bytes could claim any number of items")
-            return _Type(ArrayType(item.kind, null), _of_list(item.fit), item.columns + 1)
+            return _Type(ArrayType(item.kind, is_nullable), _of_list(item.fit), item.columns + 1)
         if kind == "map":
-            item, null = self.of(schema["values"])
-            return _Type(MapType(StringType(), item.kind, null), _of_map(item.fit), item.columns + 1)
+            item, is_nullable = self.of(schema["values"])
+            return _Type(MapType(StringType(), item.kind, is_nullable), _of_map(item.fit), item.columns + 1)
         if kind == "enum":
             return _Type(StringType())
         return self.of(kind)[0]
@@ -151,8 +152,8 @@ class _Types:
     def _record(self, schema: dict[str, Any]) -> _Type:
         fields, fits, columns, empty = [], {}, 1, True
         for field in schema["fields"]:
-            field_type, null = self.of(field["type"])
-            fields.append(StructField(field["name"], field_type.kind, null))
+            field_type, is_nullable = self.of(field["type"])
+            fields.append(StructField(field["name"], field_type.kind, is_nullable))
             if field_type.fit is not None:
                 fits[field["name"]] = field_type.fit
             columns += field_type.columns
@@ -208,10 +209,9 @@ def _of_map(fit: Fit | None) -> Fit | None:
 def _of_record(fits: dict[str, Fit]) -> Fit | None:
     if not fits:
         return None
-    parts = tuple(fits.items())
 
     def fit(value: dict[str, Any]) -> dict[str, Any]:
-        for name, fit_field in parts:
+        for name, fit_field in fits.items():
             value[name] = fit_field(value[name])
         return value
 
@@ -224,8 +224,10 @@ _READ_AS_TIMES = ("date", "timestamp-millis", "timestamp-micros")
 
 
 def _for_reading(schema: Any) -> Any:
+    """The schema without fastavro's own fields, and without logical types that the reader must not
+    convert."""
     if isinstance(schema, list):
-        return [_for_reading(part) for part in schema]
+        return [_for_reading(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     return {
@@ -236,20 +238,19 @@ def _for_reading(schema: Any) -> Any:
 
 
 def from_spark(kind: DataType, name: SchemaName) -> str:
-    return json.dumps(_schema(kind, name.name or "ConnectDefault", [0]))
+    return json.dumps(_schema(kind, name.name or "ConnectDefault"))
 
 
-def _schema(kind: DataType, name: str, count: list[int]) -> Any:
+def _schema(kind: DataType, name: str) -> Any:
     match kind:
         case StructType():
-            count[0] += 1
-            fields = [_field(field, f"{name}_{field.name}", count) for field in kind.fields]
+            fields = [_field(field, f"{name}_{field.name}") for field in kind.fields]
             return {"type": "record", "name": name, "fields": fields}
         case ArrayType():
-            items = _schema(kind.elementType, f"{name}_item", count)
+            items = _schema(kind.elementType, f"{name}_item")
             return {"type": "array", "items": ["null", items] if kind.containsNull else items}
         case MapType():
-            values = _schema(kind.valueType, f"{name}_value", count)
+            values = _schema(kind.valueType, f"{name}_value")
             return {"type": "map", "values": ["null", values] if kind.valueContainsNull else values}
         case DecimalType():
             return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
@@ -265,14 +266,15 @@ def _schema(kind: DataType, name: str, count: list[int]) -> Any:
     raise ConnectError(f"a column of type {kind.simpleString()} has no Avro type: cast it")
 
 
-def _field(field: StructField, name: str, count: list[int]) -> dict[str, Any]:
-    kind = _schema(field.dataType, name, count)
+def _field(field: StructField, name: str) -> dict[str, Any]:
+    kind = _schema(field.dataType, name)
     if field.nullable:
         return {"name": field.name, "type": ["null", kind], "default": None}
     return {"name": field.name, "type": kind}
 
 
 def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
+    """A function for a UDF: from bytes to (value, error message)."""
     state: list[Any] = []
 
     def read(data: Any) -> Any:
@@ -304,6 +306,7 @@ def reader(schema: str, confluent: bool) -> Callable[[Any], Any]:
 
 
 def writer(schema: str, prefix: bytes) -> Callable[[Any], Any]:
+    """A function for a UDF: from a value to bytes that start with the prefix."""
     state: list[Any] = []
 
     def write(value: Any) -> Any:
@@ -313,10 +316,10 @@ def writer(schema: str, prefix: bytes) -> Callable[[Any], Any]:
             return None
         if not state:
             state.append(parsed(schema))
-        out = io.BytesIO()
-        out.write(prefix)
-        schemaless_writer(out, state[0], _from_row(value))
-        return out.getvalue()
+        output = io.BytesIO()
+        output.write(prefix)
+        schemaless_writer(output, state[0], _from_row(value))
+        return output.getvalue()
 
     return write
 

@@ -1,8 +1,8 @@
-"""Converters between the bytes of keys and values and columns.
+"""Converters between columns and the bytes of keys and values.
 
-`key.converter` and `value.converter` name them by Kafka's class names or their last part; their
-options are `value.converter.…`. A custom converter is a subclass of `Converter`, named by
-`module.Class`.
+`key.converter` and `value.converter` name a converter by Kafka's class name or its last part. Its
+options have the prefix `key.converter.` or `value.converter.`. A custom converter is a subclass of
+`Converter`, named by `module.Class`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from kavka.pipeline.connect.records import DATA_EXCEPTION, SchemaName
 
 @dataclass(frozen=True)
 class Decoded:
-    """The columns that a converter decodes a key or value to."""
+    """A decoded key or value."""
 
     value: Column
     error: Column | None = None
-    """The error message of a record, null for none. None: decoding cannot fail."""
+    """The error message of each record, null if it has no error. None if decoding cannot fail."""
     cause: Column | None = None
     schemaless: bool = False
     exception: str = DATA_EXCEPTION
     combined: Column | None = None
-    """A struct of value, error and cause, if evaluating each separately is too expensive."""
+    """A struct of value, error and cause, for converters in which they share expensive work."""
 
 
 class Converter:
-    """`static`: the decoded type does not depend on the records. If it does, `decode` receives the
-    micro-batch to inspect, otherwise None."""
+    """The base class of converters. A task creates one object for keys and one for values."""
 
     java_names: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
@@ -49,22 +48,23 @@ class Converter:
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """Rules between options: messages by name."""
+        """Checks rules between options. Returns error messages by option."""
         return {}
 
     @property
-    def static(self) -> bool:
+    def is_static(self) -> bool:
+        """Whether the decoded type does not depend on the records."""
         return True
 
     @property
     def is_text(self) -> bool:
-        """Whether the bytes are decoded as UTF-8 and nothing else. Then the Spark source `kavka`
-        decodes them, and `decode` is not called."""
+        """Whether decoding consists of UTF-8 decoding alone. Then the Spark source `kavka` may do
+        it instead of `decode`."""
         return False
 
     @property
     def keeps_text(self) -> bool:
-        """Whether `encode` writes text as UTF-8 and nothing else."""
+        """Whether `encode` writes text unchanged, as UTF-8."""
         return self.is_text
 
     @property
@@ -73,10 +73,12 @@ class Converter:
         return self.java_names[0] if self.java_names else f"{type(self).__module__}.{type(self).__qualname__}"
 
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
+        """`batch` is the micro-batch to inspect if `is_static` is False, otherwise it may be
+        None."""
         raise NotImplementedError
 
     def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
-        """A binary column; null stays null."""
+        """Returns a binary column. Null stays null."""
         raise NotImplementedError
 
 
@@ -102,7 +104,7 @@ class ByteArrayConverter(Converter):
 
 
 class StringConverter(Converter):
-    """Text: a string column. Other types are written like Java's toString() does."""
+    """Text, as a string column. Values of other types are written as by Java's toString()."""
 
     java_names = ("org.apache.kafka.connect.storage.StringConverter",)
     options = (Option("converter.encoding", default="UTF-8", doc="The character set.", importance=Importance.HIGH),)
@@ -153,12 +155,15 @@ def to_text(column: Column, kind: DataType) -> Column:
 # --- numbers
 
 
-class _Fixed(Converter):
+class _NumberConverter(Converter):
     """A big-endian number with a fixed number of bytes."""
 
     code: ClassVar[str]
+    """The format of Python's `struct`."""
     spark: ClassVar[str]
+    """The Spark type."""
     noun: ClassVar[str]
+    """The prefix of the name of Kafka's deserializer."""
 
     def decode(self, column: Column, batch: DataFrame | None) -> Decoded:
         code, size = self.code, struct.calcsize(self.code)
@@ -176,42 +181,42 @@ class _Fixed(Converter):
         return pack(column.cast(self.spark))
 
 
-class ShortConverter(_Fixed):
+class ShortConverter(_NumberConverter):
     """A 2-byte integer."""
 
     java_names = ("org.apache.kafka.connect.converters.ShortConverter",)
     code, spark, noun = ">h", "smallint", "Short"
 
 
-class IntegerConverter(_Fixed):
+class IntegerConverter(_NumberConverter):
     """A 4-byte integer."""
 
     java_names = ("org.apache.kafka.connect.converters.IntegerConverter",)
     code, spark, noun = ">i", "int", "Integer"
 
 
-class LongConverter(_Fixed):
+class LongConverter(_NumberConverter):
     """An 8-byte integer."""
 
     java_names = ("org.apache.kafka.connect.converters.LongConverter",)
     code, spark, noun = ">q", "bigint", "Long"
 
 
-class FloatConverter(_Fixed):
+class FloatConverter(_NumberConverter):
     """A 4-byte IEEE 754 number."""
 
     java_names = ("org.apache.kafka.connect.converters.FloatConverter",)
     code, spark, noun = ">f", "float", "Float"
 
 
-class DoubleConverter(_Fixed):
+class DoubleConverter(_NumberConverter):
     """An 8-byte IEEE 754 number."""
 
     java_names = ("org.apache.kafka.connect.converters.DoubleConverter",)
     code, spark, noun = ">d", "double", "Double"
 
 
-class BooleanConverter(_Fixed):
+class BooleanConverter(_NumberConverter):
     """One byte, 0 or 1."""
 
     java_names = ("org.apache.kafka.connect.converters.BooleanConverter",)
@@ -222,14 +227,14 @@ class BooleanConverter(_Fixed):
 
 
 class AvroConverter(Converter):
-    """Avro, one datum per record, with a configured schema: there is no schema registry.
-    `wire.format=confluent` adds Confluent's five-byte prefix (a zero and the schema's id), which is
-    skipped when reading."""
+    """Avro, one datum per record. The schema is configured: there is no schema registry. With
+    `wire.format=confluent` a datum has Confluent's five-byte prefix (a zero and the schema id). The
+    id is ignored when reading."""
 
     java_names = ("io.confluent.connect.avro.AvroConverter",)
     options = (
         Option("schema", default=None, importance=Importance.HIGH,
-               doc="The Avro schema as JSON. A sink requires it; a source without it derives one from its columns."),
+               doc="The Avro schema as JSON. Sinks require it. Sources without it derive a schema from their columns."),
         Option("wire.format", default="none", recommended=("none", "confluent"), validator=OneOf(("none", "confluent")),
                doc="`none`: the datum alone; `confluent`: a zero byte and the four-byte schema id before it."),
         Option("schema.id", ConfigType.INT, default=0, doc="The schema id to write with `wire.format=confluent`."),

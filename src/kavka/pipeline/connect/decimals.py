@@ -11,7 +11,7 @@ _EXACT = Context(prec=4 * MAX_DIGITS)
 
 
 def decoded(data: bytes, precision: int, scale: int) -> Decimal | None:
-    """None: the number has more digits than `precision`."""
+    """The decimal; None if it has more digits than `precision`."""
     number = int.from_bytes(data, "big", signed=True)
     if not -(10**precision) < number < 10**precision:
         return None

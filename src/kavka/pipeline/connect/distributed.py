@@ -1,13 +1,13 @@
-"""A worker of a group: the connectors are distributed over the live workers, and the others take
-over the connectors of a failed one.
+"""A worker of a group. The connectors are distributed over the live workers. When a worker fails,
+the other workers take over its connectors.
 
-The workers are members of a consumer group that reads nothing. The assignor of its leader
-(`WorkerAssignor`) assigns connectors instead of partitions. Every member reports the connectors
-that it runs, so that they stay in place if that is balanced. Only the leader changes
-configurations; other workers forward requests to it.
+The workers are members of a consumer group in which no member reads records. The assignor of its
+leader (`WorkerAssignor`) assigns connectors instead of partitions. Every member reports the
+connectors that it runs, and they stay in place if the result is balanced. Only the leader changes
+configurations. Other workers forward such requests to the leader.
 
-Two workers in the same generation never run the same connector: before a worker starts one, it
-waits until the last owner, if that is still a member, has published the state UNASSIGNED.
+Before a worker starts a connector whose previous owner is still a member, it waits until that
+worker has published the state UNASSIGNED, or for `rebalance.timeout.ms`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from typing import Any
 from kavka.client.consumer.assignors import Assignment, Assignor, Subscription
 from kavka.client.consumer.consumer import Consumer
 from kavka.common.errors import KafkaError
-from kavka.pipeline.connect.herder import UNASSIGNED, Herder, NotLeader
+from kavka.pipeline.connect.herder import UNASSIGNED, Herder, WrongWorker
 from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.stores import ConfigStore, StatusStore
 from kavka.pipeline.connect.tasks import Worker
 
 logger = logging.getLogger(__name__)
 
-_POLL = 0.2
-# The assignment of a worker whose id another worker has too: both would run the same connectors.
+_POLL_TIMEOUT = 0.2
+# The assignment of a worker whose id is also the id of another worker: without connectors, since
+# both would otherwise run the same ones.
 _DUPLICATE_ID: dict[str, Any] = {"leader": "", "workers": {}, "connectors": {}}
 
 
@@ -53,8 +54,8 @@ class Assignments:
 
 
 def assign_connectors(connectors: Iterable[str], running: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    """[pure] Connectors by worker: the counts differ by at most one, and running connectors stay in
-    place if possible."""
+    """[pure] Returns the connectors of each worker. Their numbers differ by at most one, and
+    running connectors stay in place if possible."""
     names = sorted(set(connectors))
     workers = sorted(running)
     assignments: dict[str, list[str]] = {worker: [] for worker in workers}
@@ -72,13 +73,13 @@ def assign_connectors(connectors: Iterable[str], running: Mapping[str, Iterable[
             remainder -= 1
     for name in names:
         if name not in assigned:
-            fewest = min(workers, key=lambda worker: (len(assignments[worker]), worker))
-            assignments[fewest].append(name)
-    return {worker: tuple(connectors) for worker, connectors in assignments.items()}
+            worker = min(workers, key=lambda worker: (len(assignments[worker]), worker))
+            assignments[worker].append(name)
+    return {worker: tuple(assigned_names) for worker, assigned_names in assignments.items()}
 
 
 class WorkerAssignor(Assignor):
-    """Exchanges JSON in the user data of the subscription and the assignment."""
+    """Assigns connectors. The user data of subscriptions and assignments is JSON."""
 
     name = "kavka-connect"
 
@@ -87,13 +88,8 @@ class WorkerAssignor(Assignor):
 
     def user_data(self, topics: frozenset[str]) -> bytes | None:
         herder = self._herder
-        member = {
-            "worker": herder.worker.id,
-            "url": herder.url,
-            "running": herder.running(),
-            "process": herder.process,
-        }
-        return json.dumps(member).encode()
+        report = {"worker": herder.worker.id, "url": herder.url, "running": herder.running(), "process": herder.process}
+        return json.dumps(report).encode()
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Any]:
         workers: dict[str, str] = {}
@@ -103,14 +99,11 @@ class WorkerAssignor(Assignor):
         for member, subscription in sorted(members.items()):
             try:
                 report = json.loads(subscription.user_data or b"{}")
-                worker, url, names = (
-                    str(report["worker"]),
-                    str(report["url"]),
-                    [str(name) for name in report["running"]],
-                )
+                worker, url = str(report["worker"]), str(report["url"])
+                names = [str(name) for name in report["running"]]
                 processes[member] = str(report.get("process", ""))
             except (ValueError, KeyError, TypeError, AttributeError):
-                logger.warning("A member of the group of workers sent invalid user data and gets no connectors")
+                logger.warning("A member of the group of workers sent invalid user data and is assigned no connectors")
                 continue
             if worker in owners and processes[member] != self._herder.process:
                 continue
@@ -120,9 +113,11 @@ class WorkerAssignor(Assignor):
             "workers": workers,
             "connectors": assign_connectors(self._herder.configs.names(), running),
         }
-        data, nothing = json.dumps(assignments).encode(), json.dumps(_DUPLICATE_ID).encode()
-        alone = set(processes) - set(owners.values())
-        return {member: Assignment((), nothing if member in alone else data) for member in members}
+        duplicates = set(processes) - set(owners.values())
+        return {
+            member: Assignment((), json.dumps(_DUPLICATE_ID if member in duplicates else assignments).encode())
+            for member in members
+        }
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         try:
@@ -138,14 +133,15 @@ class WorkerAssignor(Assignor):
         if not assignments.leader:
             logger.error(
                 "Another worker of the group also has the address %s. This worker runs no connectors until "
-                "rest.advertised.host.name or listeners gives it a unique address",
+                "rest.advertised.host.name or listeners defines a unique address",
                 self._herder.worker.id,
             )
-        self._herder.assigned(assignments)
+        self._herder.set_assignments(assignments)
 
 
 class DistributedHerder(Herder):
-    """A herder in a group. In addition it owns the membership and the current assignments."""
+    """The herder of a worker in a group. It also owns the group membership and the current
+    assignments."""
 
     def __init__(
         self, worker: Worker, configs: ConfigStore, statuses: StatusStore, settings: Mapping[str, Any], url: str
@@ -153,29 +149,29 @@ class DistributedHerder(Herder):
         super().__init__(worker, configs, statuses)
         self.url = url
         self.process = uuid.uuid4().hex
-        """Distinguishes this worker from another one with the same id."""
+        """Distinguishes this worker from another worker with the same id."""
         self._assignments = Assignments()
         self._settings = settings
         self._leaving = threading.Event()
         self._handover_timeout = settings["rebalance.timeout.ms"] / 1000
         self._waiting_since: dict[str, float] = {}
-        self._member = threading.Thread(target=self._run_member, name="connect-group", daemon=True)
+        self._member_thread = threading.Thread(target=self._run_member, name="connect-group", daemon=True)
 
     def start(self) -> None:
         super().start()
-        self._member.start()
+        self._member_thread.start()
 
     def close(self) -> None:
-        """Stops all tasks and publishes that, then leaves the group, so that others take them
-        over."""
+        """Stops all tasks, publishes their state, then leaves the group, so that other workers take
+        over the connectors."""
         super().close()
         self._leaving.set()
-        self._member.join(30.0)
+        self._member_thread.join(30.0)
 
     def running(self) -> list[str]:
         return sorted(self._tasks)
 
-    def assigned(self, assignments: Assignments) -> None:
+    def set_assignments(self, assignments: Assignments) -> None:
         logger.info(
             "Worker %s joined generation %d: the leader is %s, its connectors are %s", self.worker.id,
             assignments.generation, assignments.leader,
@@ -183,10 +179,6 @@ class DistributedHerder(Herder):
         )  # fmt: skip
         self._assignments = assignments
         self._waiting_since.clear()
-        self.wake()
-
-    def on_change(self, key: str) -> None:
-        """Called after a record of one of the topics was read."""
         self.wake()
 
     # --- the group
@@ -208,13 +200,14 @@ class DistributedHerder(Herder):
         )
         try:
             consumer.subscribe([settings["config.storage.topic"]])
-            # The generation in which this worker requested a rebalance.
-            requested = -1
+            # The last generation in which this worker requested a rebalance.
+            rebalanced_generation = -1
             while not self._leaving.is_set():
                 try:
-                    consumer.poll(_POLL)
-                    if self._is_leader() and self._assignments.generation != requested and self._is_outdated():
-                        requested = self._assignments.generation
+                    consumer.poll(_POLL_TIMEOUT)
+                    generation = self._assignments.generation
+                    if self._is_leader() and generation != rebalanced_generation and self._is_outdated():
+                        rebalanced_generation = generation
                         consumer.enforce_rebalance("connectors were added or removed")
                 except KafkaError as error:
                     logger.warning("Group of workers: %s", error)
@@ -232,7 +225,7 @@ class DistributedHerder(Herder):
     def generation(self) -> int:
         return max(self._assignments.generation, 0)
 
-    # --- differences from a standalone worker
+    # --- overrides of Herder
 
     def owns(self, name: str) -> bool:
         return name in self._assignments.connectors.get(self.worker.id, ())
@@ -245,25 +238,26 @@ class DistributedHerder(Herder):
             return True
         if status.worker_id not in self._assignments.workers:
             return True
-        # A live owner publishes that it stopped. One that does not has lost track of the connector.
+        # A live owner publishes UNASSIGNED when it has stopped the connector. An owner that does
+        # not do so in time is assumed not to run it.
         since = self._waiting_since.setdefault(name, time.monotonic())
         return bool(time.monotonic() - since > self._handover_timeout)
 
     def _reconcile(self) -> None:
         super()._reconcile()
-        # Connectors that this worker ran before its restart and does not run now.
+        # Connectors that this worker ran before it was restarted, and does not run now.
         for name in self.statuses.names():
             if name not in self._tasks and not self.owns(name) and self._assignments.generation >= 0:
                 self._unassign(name)
 
-    def _cleans_up(self) -> bool:
+    def _deletes_statuses(self) -> bool:
         return self._is_leader()
 
     def require_leader(self) -> None:
         if not self._is_leader():
-            raise NotLeader(self._assignments.workers.get(self._assignments.leader))
+            raise WrongWorker(self._assignments.workers.get(self._assignments.leader))
 
     def require_owner(self, name: str) -> None:
         owner = self._assignments.owner(name)
         if owner != self.worker.id:
-            raise NotLeader(self._assignments.workers.get(owner or ""))
+            raise WrongWorker(self._assignments.workers.get(owner or ""))

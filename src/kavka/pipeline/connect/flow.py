@@ -1,8 +1,8 @@
 """The stages between a connector and the topics: converters, transformations, and the handling of
 failed records.
 
-Source: its columns, transformations, converters, the Spark sink `kavka`. Sink: the Spark source
-`kavka`, converters, transformations, its columns.
+The order for a source: its columns, transformations, converters, the Spark sink `kavka`. For a
+sink: the Spark source `kavka`, converters, transformations, its columns.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from pyspark.sql.types import StringType
 
 from kavka.pipeline.connect.converters import Converter, Decoded
 from kavka.pipeline.connect.errors import ConfigErrors
-from kavka.pipeline.connect.loading import NOTHING, TRANSFORMS, Declared, load_converter, options_under
+from kavka.pipeline.connect.loading import NO_PLUGINS, TRANSFORMS, Declared, load_converter, options_under
 from kavka.pipeline.connect.records import ERROR, ERROR_TYPE, HEADERS_TYPE, KEY, RAW, VALUE, Records, complete
 from kavka.pipeline.connect.settings import converter_config
 from kavka.pipeline.connect.transforms import chain
 
 TIME = "_ms"
-FAILURES = "connect"
+OBSERVATION = "connect"
+"""The name of Spark's observation of failed records and topics in a streaming query."""
 _STAGES = {KEY: "KEY_CONVERTER", VALUE: "VALUE_CONVERTER"}
-_READ = {KEY: "_key_read", VALUE: "_value_read"}
-_CONTEXT = "__connect.errors."
+_DECODED = {KEY: "_key_decoded", VALUE: "_value_decoded"}
+_HEADER_PREFIX = "__connect.errors."
 
-# Transformations by the part of a record that they change. Custom ones may change any part.
+# Transformations by the part of a record that they change. Custom transformations may change any
+# part.
 _ROUTERS = ("RegexRouter", "TimestampRouter")
 _HEADERS = ("InsertHeader", "HeaderFrom", "DropHeaders")
 
 
-def converter(
-    originals: Mapping[str, str], worker: Mapping[str, str], side: str, declared: Declared = NOTHING
+def _converter(
+    originals: Mapping[str, str], worker: Mapping[str, str], side: str, declared: Declared = NO_PLUGINS
 ) -> Converter:
     name, settings, prefix = converter_config(originals, worker, side)
     cls = load_converter(name, f"{side}.converter", declared)
@@ -64,19 +66,20 @@ class Flow:
         config: Mapping[str, Any],
         worker: Mapping[str, str],
         keep_raw: bool,
-        declared: Declared = NOTHING,
+        declared: Declared = NO_PLUGINS,
     ) -> Flow:
         steps, errors = chain.compiled(originals, declared)
         if errors:
             raise ConfigErrors(errors)
-        key, value = (converter(originals, worker, side, declared) for side in (KEY, VALUE))
+        key, value = (_converter(originals, worker, side, declared) for side in (KEY, VALUE))
         return cls(name, key, value, steps, config["errors.tolerance"] == "all", keep_raw)
 
     @property
-    def static(self) -> bool:
-        return self.key.static and self.value.static
+    def is_static(self) -> bool:
+        return self.key.is_static and self.value.is_static
 
     def _changes(self, names: tuple[str, ...]) -> bool:
+        """Whether one of these transformations, or a custom one, is configured."""
         kinds = [type(step.transform) for step in self.steps]
         return any(kind.__name__ in names or kind.__name__ not in TRANSFORMS for kind in kinds)
 
@@ -88,18 +91,18 @@ class Flow:
         return not self.steps and self.value.keeps_text
 
     def encoded(self, frame: DataFrame, topic: str | None) -> tuple[DataFrame, str | None]:
-        """(rows for the Spark sink `kavka`, the topic of all rows if they share one). `topic` is
-        the topic of records without a column `topic`. Failed rows have `_error`. Columns that would
-        always be null are omitted."""
+        """Returns (rows for the Spark sink `kavka`, the topic of all rows if they share a topic).
+        `topic` is the topic of records without a column `topic`. Failed rows have `_error`. Columns
+        that would always be null are omitted."""
         source_columns = {name.lower() for name in frame.columns}
         records = chain.apply(self.steps, Records(complete(frame, topic)))
-        whole = topic if "topic" not in source_columns and not self._changes(_ROUTERS) else None
+        shared_topic = topic if "topic" not in source_columns and not self._changes(_ROUTERS) else None
         columns = []
         for side, converter in ((KEY, self.key), (VALUE, self.value)):
             if side == KEY and KEY not in source_columns and not self._changes(("ValueToKey", "HoistField")):
                 continue
             columns.append(converter.encode(F.col(side), records.type_of(side), records.names[side]).alias(side))
-        if whole is None:
+        if shared_topic is None:
             columns.append(F.col("topic"))
         if "partition" in source_columns:
             columns.append(F.col("partition").cast("int").alias("partition"))
@@ -109,10 +112,10 @@ class Flow:
             columns.append(F.unix_millis(F.col("timestamp").cast("timestamp")).alias(TIME))
         if self.steps:
             columns.append(F.col(ERROR))
-        return records.frame.select(*columns), whole
+        return records.frame.select(*columns), shared_topic
 
     def without_failures(self, frame: DataFrame) -> DataFrame:
-        """Drops failed rows, or fails the task when it reaches one."""
+        """Drops failed rows. If errors are not tolerated, a failed row fails the task instead."""
         if ERROR not in frame.columns:
             return frame
         if self.tolerant:
@@ -123,22 +126,19 @@ class Flow:
 
     @property
     def text_columns(self) -> list[str]:
-        """Which of key and value the Spark source `kavka` decodes to text: its Python processes
-        check UTF-8 many times faster than Spark does. Records that may become dead letters stay
-        bytes."""
-        return (
-            []
-            if self.keep_raw
-            else [side for side, converter in ((KEY, self.key), (VALUE, self.value)) if converter.is_text]
-        )
+        """The sides that the Spark source `kavka` decodes to text: its Python processes check UTF-8
+        many times faster than Spark does. Records that may become dead letters stay bytes."""
+        if self.keep_raw:
+            return []
+        return [side for side, converter in ((KEY, self.key), (VALUE, self.value)) if converter.is_text]
 
     def decoded(self, raw: DataFrame, batch: DataFrame | None) -> Records:
-        """`raw` comes from the Spark source `kavka`; `batch` is the same micro-batch if it may be
-        inspected."""
+        """Decodes and transforms rows of the Spark source `kavka`. `batch` is the same rows if they
+        are a micro-batch, which converters may inspect; None for a stream."""
         frame = raw.withColumns({ERROR: F.lit(None).cast(ERROR_TYPE)})
         if self.keep_raw:
-            parts = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-            frame = frame.withColumn(RAW, F.struct(*(F.col(name) for name in parts)))
+            names = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+            frame = frame.withColumn(RAW, F.struct(*names))
         records = Records(frame, is_sink=True)
         schemaless = {}
         columns: dict[str, Column] = {}
@@ -147,9 +147,9 @@ class Flow:
             decoded = Decoded(F.col(side)) if is_text else converter.decode(F.col(side), batch)
             schemaless[side] = decoded.schemaless
             if decoded.combined is not None:
-                records = records.with_columns({_READ[side]: decoded.combined})
-                read = F.col(_READ[side])
-                decoded = replace(decoded, value=read["value"], error=read["error"], cause=read["cause"])
+                records = records.with_columns({_DECODED[side]: decoded.combined})
+                result = F.col(_DECODED[side])
+                decoded = replace(decoded, value=result["value"], error=result["error"], cause=result["cause"])
             if decoded.error is not None:
                 records = records.failing(
                     decoded.error.isNotNull(), decoded.error, _STAGES[side], converter.operator,
@@ -157,7 +157,7 @@ class Flow:
                 )  # fmt: skip
             columns[side] = decoded.value
         records = records.with_columns(columns, schemaless=schemaless)
-        records = replace(records, frame=records.frame.drop(*_READ.values()))
+        records = replace(records, frame=records.frame.drop(*_DECODED.values()))
         return chain.apply(self.steps, records)
 
     def dead_letters(self, frame: DataFrame, context_headers: bool) -> DataFrame:
@@ -183,7 +183,7 @@ class Flow:
                 "exception.stacktrace": trace,
             }
             context = [
-                F.struct(F.lit(f"{_CONTEXT}{name}").alias("key"), value.cast("binary").alias("value"))
+                F.struct(F.lit(f"{_HEADER_PREFIX}{name}").alias("key"), value.cast("binary").alias("value"))
                 for name, value in context_values.items()
             ]
             headers = F.concat(headers, F.array(*context).cast(HEADERS_TYPE))
@@ -204,7 +204,7 @@ def failing_in(column: str) -> Column:
 
 
 def observed(frame: DataFrame, observation: Any) -> DataFrame:
-    """Counts the failed rows, with an example, and collects the topics."""
+    """Adds metrics: the number of failed rows, an example of an error, and the topics."""
     measures = [F.lit(0).alias("failed")]
     if ERROR in frame.columns:
         error = F.col(ERROR)

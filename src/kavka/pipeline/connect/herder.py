@@ -1,10 +1,10 @@
 """Manages the connectors of a worker: accepts configurations, runs the connectors assigned to this
 worker, and publishes their states.
 
-One thread, `_run`, starts and stops tasks. Requests come from other threads, change the stored
-configurations, and wake it. It compares the connectors that should run (configurations, target
-states, assignments) with the running tasks, so that the next pass repairs missed and duplicate
-events.
+One thread, `connect-herder`, starts and stops tasks. Requests run in other threads: they change the
+stored configurations and wake this thread. It compares the connectors that should run
+(configurations, target states, assignments) with the running tasks, so that the next pass repairs
+missed and duplicate events.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _STOP_TIMEOUT = 60.0
 _INVALID = (
     "\nYou can also find the above list of errors at the endpoint `/connector-plugins/{connectorType}/config/validate`"
 )
-
-
 _OTHER_PLUGINS = {"converter": CONVERTERS, "transformation": TRANSFORMS, "predicate": PREDICATES}
 
 
@@ -50,18 +48,18 @@ class RestError(Exception):
         self.code = code
 
 
-class NotLeader(Exception):
+class WrongWorker(Exception):
     """The worker at `url` must handle the request; None: the leader or owner is not known yet."""
 
     def __init__(self, url: str | None) -> None:
-        super().__init__(url or "no leader")
+        super().__init__(url or "no worker")
         self.url = url
 
 
 class Herder:
     """Owns the tasks of a standalone worker and their outcomes. `DistributedHerder` overrides the
-    methods that differ in a group. Any thread may call the public methods; the thread
-    `connect-herder` calls the others."""
+    methods that differ in a group. Any thread may call the public methods. Only the thread
+    `connect-herder` starts and stops tasks."""
 
     def __init__(self, worker: Worker, configs: ConfigStore, statuses: StatusStore) -> None:
         self.worker = worker
@@ -81,13 +79,13 @@ class Herder:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop all tasks and set their states to UNASSIGNED."""
+        """Stops all tasks and sets their states to UNASSIGNED."""
         self._closing = True
         self.wake()
         if self._thread.is_alive():
             self._thread.join(_STOP_TIMEOUT)
         for task in list(self._tasks.values()):
-            threading.Thread(target=task.stop, args=(self.worker.shutdown,), daemon=True).start()
+            threading.Thread(target=task.stop, args=(self.worker.shutdown_timeout,), daemon=True).start()
         for name, task in list(self._tasks.items()):
             if task.stop(_STOP_TIMEOUT):
                 self._unassign(name)
@@ -96,20 +94,20 @@ class Herder:
     def wake(self) -> None:
         self._wake.set()
 
-    # --- overridden in a group
+    # --- overridden by DistributedHerder
 
     def owns(self, name: str) -> bool:
         return True
 
     def may_start(self, name: str) -> bool:
-        """Whether no other worker runs it any more."""
+        """Whether no other worker still runs the connector."""
         return True
 
     def require_leader(self) -> None:
-        """Raises NotLeader if another worker changes configurations."""
+        """Raises WrongWorker if only another worker may change configurations."""
 
     def require_owner(self, name: str) -> None:
-        """Raises NotLeader if another worker runs this connector."""
+        """Raises WrongWorker if another worker runs this connector."""
 
     @property
     def generation(self) -> int:
@@ -143,13 +141,14 @@ class Herder:
                 try:
                     self._reconcile_connector(name)
                 except ConnectError as error:
-                    # Do not hold up the other connectors.
+                    # Continue with the other connectors.
                     logger.error("Connector %s failed to start or stop and is retried later: %s", name, error)
         for name in self.statuses.names():
-            if self.configs.config(name) is None and name not in self._tasks and self._cleans_up():
+            if self.configs.config(name) is None and name not in self._tasks and self._deletes_statuses():
                 self.statuses.delete(name)
 
-    def _cleans_up(self) -> bool:
+    def _deletes_statuses(self) -> bool:
+        """Whether this worker deletes the states of deleted connectors."""
         return True
 
     def _reconcile_connector(self, name: str) -> None:
@@ -180,7 +179,7 @@ class Herder:
             if target == PAUSED:
                 self._put(name, task=Status(PAUSED, self.worker.id, None, self.generation))
             else:
-                self.statuses.forget_task(name)
+                self.statuses.delete_task(name)
 
     def _start(self, name: str, config: Mapping[str, str]) -> None:
         logger.info("Starting connector %s", name)
@@ -233,8 +232,8 @@ class Herder:
             unassigned = Status(UNASSIGNED, self.worker.id, None, self.generation)
             self._put(name, connector=unassigned, task=unassigned if self.statuses.task(name) is not None else None)
 
-    def all_done(self) -> dict[str, Outcome] | None:
-        """The outcome of each connector, when none runs any more."""
+    def outcomes(self) -> dict[str, Outcome] | None:
+        """The outcome of each connector; None while any connector runs."""
         names = self.configs.names()
         outcomes = {name: self._outcomes[name] for name in names if name in self._outcomes}
         for name in names:
@@ -247,9 +246,8 @@ class Herder:
 
     def list_plugins(self, connectors_only: bool) -> list[dict[str, Any]]:
         entries = [
-            {"class": where, "type": cls.kind, "version": cls.version}
+            {"class": (plugin.java_names or (plugin.name,))[0], "type": cls.kind, "version": cls.version}
             for plugin, cls in plugins.load_all(self.worker.declared)
-            for where in (plugin.java_names[:1] or (plugin.name,))
         ]
         if not connectors_only:
             for kind, classes in _OTHER_PLUGINS.items():
@@ -268,18 +266,18 @@ class Herder:
         return describe((*cls.options, *(option for option in options_of(cls) if option not in cls.options)))
 
     def validate(self, plugin: str, originals: Mapping[str, str | None]) -> dict[str, Any]:
-        named = originals.get("connector.class")
-        if not named:
+        class_name = originals.get(plugins.CLASS)
+        if not class_name:
             raise RestError(400, _no_type(originals))
-        is_same = named == plugin or named.endswith(f".{plugin}")
-        if not is_same and (plugins.find(named) is None or plugins.find(named) != plugins.find(plugin)):
-            message = f"Included connector type {shortened(named)} does not match request type {shortened(plugin)}"
+        is_same = class_name == plugin or class_name.endswith(f".{plugin}")
+        if not is_same and (plugins.find(class_name) is None or plugins.find(class_name) != plugins.find(plugin)):
+            message = f"Included connector type {shortened(class_name)} does not match request type {shortened(plugin)}"
             raise RestError(400, message)
-        return self.checked(originals)
+        return self._check(originals)
 
-    def checked(self, originals: Mapping[str, str | None]) -> dict[str, Any]:
-        """The response of validate, for a configuration with a class; RestError if the class is
-        invalid."""
+    def _check(self, originals: Mapping[str, str | None]) -> dict[str, Any]:
+        """The response to `PUT …/config/validate` for a configuration with a class. Raises
+        RestError if the class is invalid."""
         providers, declared = self.worker.providers, self.worker.declared
         plain = {name: value for name, value in originals.items() if value is not None}
         try:
@@ -354,7 +352,7 @@ class Herder:
         return {**self.info(name), "tasks": []}
 
     def put_config(self, name: str, config: Mapping[str, str | None]) -> tuple[bool, dict[str, Any]]:
-        """(whether the connector was created, its info)."""
+        """Returns (whether the connector was created, its info)."""
         self.require_leader()
         is_created = self.configs.config(name) is None
         accepted = self._accepted(name, config)
@@ -371,17 +369,21 @@ class Herder:
         return self.put_config(name, {key: value for key, value in merged.items() if value is not None})[1]
 
     def _accepted(self, name: str, config: Mapping[str, str | None]) -> dict[str, str]:
-        full = {key: value for key, value in config.items() if value is not None}
-        if full.setdefault("name", name) != name:
-            raise RestError(400, f"Connector name configuration ({full['name']}) doesn't match connector name in the "
-                            f"URL ({name})")  # fmt: skip
-        if not full.get("connector.class"):
-            raise RestError(400, _no_type(full))
-        result = self.checked(full)
-        errors = {config_info["value"]["name"]: config_info["value"]["errors"] for config_info in result["configs"]}
+        """The configuration without null values. Raises RestError if it is invalid."""
+        settings = {key: value for key, value in config.items() if value is not None}
+        if settings.setdefault("name", name) != name:
+            raise RestError(
+                400,
+                f"Connector name configuration ({settings['name']}) doesn't match connector name in the URL ({name})",
+            )
+        if not settings.get(plugins.CLASS):
+            raise RestError(400, _no_type(settings))
+        result = self._check(settings)
         if result["error_count"]:
-            raise RestError(400, str(ConfigErrors(errors)) + _INVALID)
-        return full
+            values = [config_info["value"] for config_info in result["configs"]]
+            errors = ConfigErrors({value["name"]: value["errors"] for value in values})
+            raise RestError(400, str(errors) + _INVALID)
+        return settings
 
     def delete(self, name: str) -> None:
         self.require_leader()
@@ -404,19 +406,19 @@ class Herder:
         self.wake()
 
     def restart(self, name: str, include_tasks: bool, only_failed: bool) -> dict[str, Any] | None:
-        """With `include_tasks` the restart plan, otherwise None. The herder's thread does the
-        restart."""
+        """Requests a restart, which the herder's thread performs. Returns the restart plan if
+        `include_tasks` is set, otherwise None."""
         self.config(name)
         self.require_owner(name)
         connector, task = self.statuses.connector(name), self.statuses.task(name)
         if connector is None:
             raise RestError(404, f"Status for connector {name} not found")
-        failed = FAILED_STATE in (connector.state, task.state if include_tasks and task is not None else "")
-        if only_failed and not failed:
+        has_failed = FAILED_STATE in (connector.state, task.state if include_tasks and task is not None else "")
+        if only_failed and not has_failed:
             return self.status(name) if include_tasks else None
-        running = connector.state in (RUNNING, FAILED_STATE)
+        is_active = connector.state in (RUNNING, FAILED_STATE)
         plan = self.status(name)
-        if running and (include_tasks or connector.state == FAILED_STATE):
+        if is_active and (include_tasks or connector.state == FAILED_STATE):
             self.request_restart(name)
             for entry in (plan["connector"], *plan["tasks"]):
                 if not only_failed or entry["state"] == FAILED_STATE:
@@ -442,8 +444,8 @@ class Herder:
 
     def tasks(self, name: str) -> list[dict[str, Any]]:
         config = self.config(name)
-        full = {**config, "task.class": config["connector.class"]}
-        return [{"id": task_id, "config": full} for task_id in self._task_ids(name)]
+        task_config = {**config, "task.class": config[plugins.CLASS]}
+        return [{"id": task_id, "config": task_config} for task_id in self._task_ids(name)]
 
     # --- topics and offsets
 
@@ -464,7 +466,8 @@ class Herder:
     def offsets(self, name: str) -> dict[str, Any]:
         return read_offsets(self.worker, name, self._class(name))
 
-    def _stopped(self, name: str) -> type[Connector]:
+    def _class_of_stopped(self, name: str) -> type[Connector]:
+        """Raises RestError unless the connector is stopped."""
         cls = self._class(name)
         status, task = self.statuses.connector(name), self.statuses.task(name)
         if self.configs.target(name) != STOPPED or status is None or status.state != STOPPED or task is not None:
@@ -479,20 +482,19 @@ class Herder:
         self.require_leader()
         try:
             entries = offset_entries(body)
-            alter_offsets(self.worker, name, self._stopped(name), entries)
+            alter_offsets(self.worker, name, self._class_of_stopped(name), entries)
         except ConnectError as error:
             raise RestError(400, str(error)) from None
         return "The offsets for this connector have been altered successfully"
 
     def reset(self, name: str) -> str:
         self.require_leader()
-        cls = self._stopped(name)
-        reset_offsets(self.worker, name, cls)
+        reset_offsets(self.worker, name, self._class_of_stopped(name))
         return "The offsets for this connector have been reset successfully"
 
 
 def _no_type(config: Mapping[str, str | None]) -> str:
-    """Kafka Connect's message, without values: any of them may be a secret."""
+    """Kafka Connect's message, without the values: any value may be a secret."""
     settings = ", ".join(f"{name}={value if name == 'name' else HIDDEN}" for name, value in config.items())
     return f"Connector config {{{settings}}} contains no connector type"
 

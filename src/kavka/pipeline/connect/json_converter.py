@@ -1,8 +1,9 @@
-"""JSON, with a schema in each record, as Kafka Connect writes it, or without.
+"""JSON, with or without a schema in each record, as in Kafka Connect.
 
-Reading requires Spark's type in advance. With schemas, those of a micro-batch are collected first
-and merged. Without, the type is the common type of the micro-batch's JSON texts. The option
-`schema` (Spark's DDL, like `id BIGINT, name STRING`) fixes the type and saves that pass.
+Spark must know the type before it reads the records. With schemas, the converter collects the
+schemas of a micro-batch and merges them. Without schemas, the type is the common type of the JSON
+texts in the micro-batch. The option `schema` (Spark's DDL, like `id BIGINT, name STRING`) fixes the
+type and saves this additional pass.
 """
 
 from __future__ import annotations
@@ -50,29 +51,29 @@ _NO_ENVELOPE = (
 )
 
 Scales = dict[tuple[str, ...], Column]
-"""The scale of decimals by the path of the field, if it differs between records."""
+"""By the path of a field: the scale of its decimals, if it differs between records."""
 
 
 class JsonConverter(Converter):
-    """JSON, each record with its schema (`schemas.enable=true`) or without."""
+    """JSON, with a schema in each record (`schemas.enable=true`) or without schemas."""
 
     java_names = ("org.apache.kafka.connect.json.JsonConverter",)
     options = (
         Option("schemas.enable", ConfigType.BOOLEAN, True, "Whether each record has its schema beside its data.",
                Importance.HIGH),
-        Option("schemas.cache.size", ConfigType.INT, 1000, "Has no effect here.", Importance.HIGH),
+        Option("schemas.cache.size", ConfigType.INT, 1000, "Has no effect.", Importance.HIGH),
         Option("decimal.format", default="BASE64", importance=Importance.LOW, recommended=("BASE64", "NUMERIC"),
                validator=OneOf(("BASE64", "NUMERIC"), ignore_case=True),
                doc="The format of decimals: base64 of the unscaled number's bytes, or a number."),
-        Option("replace.null.with.default", ConfigType.BOOLEAN, True, "Has no effect here: columns have no defaults.",
+        Option("replace.null.with.default", ConfigType.BOOLEAN, True, "Has no effect: columns have no defaults.",
                Importance.LOW),
         Option("schema", default=None, importance=Importance.MEDIUM,
-               doc="The type of records to read, in Spark's DDL (`id BIGINT, name STRING`); without it the type is "
+               doc="The type of records to read, in Spark's DDL (`id BIGINT, name STRING`). Without it the type is "
                    "inferred from the records."),
     )  # fmt: skip
 
     @property
-    def static(self) -> bool:
+    def is_static(self) -> bool:
         return bool(self.config["schema"])
 
     @property
@@ -102,106 +103,106 @@ class JsonConverter(Converter):
 
     def _decode_plain(self, text: Column, batch: DataFrame | None) -> Decoded:
         kind = self._configured_type()
-        whole = F.try_parse_json(text)
-        is_invalid, cause = whole.isNull(), _excerpt(text)
+        variant = F.try_parse_json(text)
+        is_invalid, cause = variant.isNull(), _excerpt(text)
         if kind is None:
             assert batch is not None
-            # In separate steps, so that Spark evaluates each expression once.
-            described = batch.select(whole.alias("v")).select("v", F.schema_of_variant("v").alias("described"))
+            # Separate selections, so that Spark evaluates each expression once.
+            described = batch.select(variant.alias("v")).select("v", F.schema_of_variant("v").alias("described"))
             described = described.select("v", (~schemas.is_shallow(F.col("described"))).alias("deep"))
-            shared = F.schema_of_variant_agg(F.when(~F.col("deep"), F.col("v")))
-            common = described.agg(shared.alias("type"), F.max("deep").alias("deep")).first()
+            common_type = F.schema_of_variant_agg(F.when(~F.col("deep"), F.col("v")))
+            common = described.agg(common_type.alias("type"), F.max("deep").alias("deep")).first()
             assert common is not None
             kind = schemas.schema_of_variants(common["type"]) if common["type"] else StringType()
             schemas.check_width(kind)
             if common["deep"]:
-                deep = ~schemas.is_shallow(F.schema_of_variant(whole))
-                is_invalid |= deep
-                cause = F.when(deep, F.lit(f"nested more than {schemas.MAX_DEPTH} levels deep")).otherwise(cause)
-        read, corrupt = self._parsed(F.concat(F.lit('{"payload":'), text, F.lit("}")), kind)
-        is_invalid = text.isNotNull() & (is_invalid | corrupt)
-        return Decoded(read, F.when(is_invalid, F.lit(_NO_JSON)), F.when(is_invalid, cause), schemaless=True)
+                is_deep = ~schemas.is_shallow(F.schema_of_variant(variant))
+                is_invalid |= is_deep
+                cause = F.when(is_deep, F.lit(f"nested more than {schemas.MAX_DEPTH} levels deep")).otherwise(cause)
+        value, is_corrupt = self._parsed(F.concat(F.lit('{"payload":'), text, F.lit("}")), kind)
+        is_invalid = text.isNotNull() & (is_invalid | is_corrupt)
+        return Decoded(value, F.when(is_invalid, F.lit(_NO_JSON)), F.when(is_invalid, cause), schemaless=True)
 
     def _decode_with_schemas(self, text: Column, batch: DataFrame | None) -> Decoded:
         keys = F.json_object_keys(text)
-        enveloped = F.coalesce(F.array_sort(keys) == F.array(F.lit("payload"), F.lit("schema")), F.lit(False))
-        kind, bad, scales = self._configured_type(), dict[str, str](), Scales()
+        has_envelope = F.coalesce(F.array_sort(keys) == F.array(F.lit("payload"), F.lit("schema")), F.lit(False))
+        kind, schema_errors, scales = self._configured_type(), dict[str, str](), Scales()
         schema = F.get_json_object(text, "$.schema")
         if kind is None:
             assert batch is not None
-            kind, bad, scales = _inspect_schemas(batch, schema, enveloped)
-        no_json = text.isNotNull() & F.try_parse_json(text).isNull()
-        error = F.when(no_json, F.lit(_NO_JSON)).when(text.isNotNull() & ~enveloped, F.lit(_NO_ENVELOPE))
-        for invalid_schema, message in bad.items():
+            kind, schema_errors, scales = _inspect_schemas(batch, schema, has_envelope)
+        is_no_json = text.isNotNull() & F.try_parse_json(text).isNull()
+        error = F.when(is_no_json, F.lit(_NO_JSON)).when(text.isNotNull() & ~has_envelope, F.lit(_NO_ENVELOPE))
+        for invalid_schema, message in schema_errors.items():
             error = error.when(schema == invalid_schema, F.lit(message))
 
         def error_with(is_invalid: Column) -> Column:
             return error.when(text.isNotNull() & is_invalid, F.lit("the payload does not match the schema"))
 
-        def combined(read: Column, error: Column) -> Column:
+        def combined(result: Column, error: Column) -> Column:
             cause = F.when(error.isNotNull(), _excerpt(text))
-            return F.struct(read["value"].alias("value"), error.alias("error"), cause.alias("cause"))
+            return F.struct(result["value"].alias("value"), error.alias("error"), cause.alias("cause"))
 
         if not any(schemas.scales(kind)):
-            read, corrupt = self._parsed(text, kind)
-            error = error_with(corrupt)
-            return Decoded(read, error, F.when(error.isNotNull(), _excerpt(text)))
-        decoded = once(self._checked(text, kind, scales), lambda read: once(
-            error_with(read["wrong"]), lambda error: combined(read, error)
+            value, is_corrupt = self._parsed(text, kind)
+            error = error_with(is_corrupt)
+            return Decoded(value, error, F.when(error.isNotNull(), _excerpt(text)))
+        decoded = once(self._parsed_struct(text, kind, scales), lambda result: once(
+            error_with(result["is_invalid"]), lambda error: combined(result, error)
         ))  # fmt: skip
         return Decoded(decoded["value"], decoded["error"], decoded["cause"], combined=decoded)
 
-    def _read(self, text: Column, kind: DataType) -> Column:
-        shape = StructType([StructField("payload", self._wire(kind)), StructField(_CORRUPT, StringType())])
-        return F.from_json(text, shape, {"columnNameOfCorruptRecord": _CORRUPT})
+    def _from_json(self, text: Column, kind: DataType) -> Column:
+        """A struct of the payload, in the types of JSON, and the text of a corrupt record."""
+        envelope = StructType([StructField("payload", self._wire_type(kind)), StructField(_CORRUPT, StringType())])
+        return F.from_json(text, envelope, {"columnNameOfCorruptRecord": _CORRUPT})
 
     def _parsed(self, text: Column, kind: DataType) -> tuple[Column, Column]:
-        """(the payload, whether it does not have that type)."""
-        read = self._read(text, kind)
-        value = self._from_wire(read["payload"], kind, {}, ())
-        unfit = _unfit(read["payload"], value, kind) if self._with_schemas else None
-        is_invalid = read[_CORRUPT].isNotNull()
-        return value, is_invalid if unfit is None else is_invalid | F.coalesce(unfit, F.lit(False))
+        """Returns (the payload, whether it does not have that type)."""
+        parsed = self._from_json(text, kind)
+        value = self._from_wire(parsed["payload"], kind, {}, ())
+        return value, self._is_invalid(parsed, value, kind)
 
-    def _checked(self, text: Column, kind: DataType, scales: Scales) -> Column:
-        """The result of `_parsed` as a struct of value and wrong, evaluated once: decimals cost
-        more than the rest."""
+    def _parsed_struct(self, text: Column, kind: DataType, scales: Scales) -> Column:
+        """The result of `_parsed` as a struct of value and is_invalid. Both are evaluated once:
+        decimals are expensive."""
 
-        def of(read: Column) -> Column:
-            value = self._from_wire(read["payload"], kind, scales, ())
-            return once(value, lambda value: checked(read, value))
+        def checked(parsed: Column, value: Column) -> Column:
+            return F.struct(value.alias("value"), self._is_invalid(parsed, value, kind).alias("is_invalid"))
 
-        def checked(read: Column, value: Column) -> Column:
-            unfit = _unfit(read["payload"], value, kind)
-            is_invalid = read[_CORRUPT].isNotNull()
-            is_invalid = is_invalid if unfit is None else is_invalid | F.coalesce(unfit, F.lit(False))
-            return F.struct(value.alias("value"), is_invalid.alias("wrong"))
+        return once(self._from_json(text, kind), lambda parsed: once(
+            self._from_wire(parsed["payload"], kind, scales, ()), lambda value: checked(parsed, value)
+        ))  # fmt: skip
 
-        return once(self._read(text, kind), of)
+    def _is_invalid(self, parsed: Column, value: Column, kind: DataType) -> Column:
+        is_corrupt = parsed[_CORRUPT].isNotNull()
+        is_unfit = _is_unfit(parsed["payload"], value, kind) if self._with_schemas else None
+        return is_corrupt if is_unfit is None else is_corrupt | F.coalesce(is_unfit, F.lit(False))
 
-    def _wire(self, kind: DataType) -> DataType:
-        """The type of the JSON value."""
+    def _wire_type(self, kind: DataType) -> DataType:
+        """The type of the JSON value that is read."""
         match kind:
             case StructType():
-                return StructType([StructField(field.name, self._wire(field.dataType)) for field in kind.fields])
+                return StructType([StructField(field.name, self._wire_type(field.dataType)) for field in kind.fields])
             case ArrayType():
-                return ArrayType(self._wire(kind.elementType))
+                return ArrayType(self._wire_type(kind.elementType))
             case MapType():
-                return MapType(StringType(), self._wire(kind.valueType))
+                return MapType(StringType(), self._wire_type(kind.valueType))
             case TimestampType() | TimestampNTZType() if self._with_schemas:
                 return LongType()
             case DateType() if self._with_schemas:
                 return IntegerType()
             case DecimalType() if self._with_schemas:
-                # A number or base64; a variant can hold both.
+                # A number or base64: a variant can represent both.
                 return VariantType()
             case NullType():
                 return StringType()
         return kind
 
     def _from_wire(self, column: Column, kind: DataType, scales: Scales, path: tuple[str, ...]) -> Column:
-        """`path`: the path of the field. A value that does not fit becomes null."""
-        if self._wire(kind) == kind:
+        """Converts a JSON value to its type. `path` is the path of the field. A value that does not
+        fit its type becomes null."""
+        if self._wire_type(kind) == kind:
             return column
         match kind:
             case StructType():
@@ -213,12 +214,12 @@ class JsonConverter(Converter):
                 ]
                 return F.when(column.isNotNull(), F.struct(*fields))
             case ArrayType():
-                inside = (*path, schemas.INSIDE)
-                return F.transform(column, lambda item: self._from_wire(item, kind.elementType, scales, inside))
+                element = (*path, schemas.ELEMENT)
+                return F.transform(column, lambda item: self._from_wire(item, kind.elementType, scales, element))
             case MapType():
-                inside = (*path, schemas.INSIDE)
+                element = (*path, schemas.ELEMENT)
                 values = F.transform_values(
-                    column, lambda _, item: self._from_wire(item, kind.valueType, scales, inside)
+                    column, lambda _, item: self._from_wire(item, kind.valueType, scales, element)
                 )
                 return F.transform_keys(values, lambda key, _: key.cast(kind.keyType))
             case TimestampType() | TimestampNTZType():
@@ -232,7 +233,7 @@ class JsonConverter(Converter):
     # --- writing
 
     def encode(self, column: Column, kind: DataType, name: SchemaName) -> Column:
-        payload = self._to_json(self._to_wire(column, kind), self._written(kind))
+        payload = self._to_json(self._to_wire(column, kind), self._written_type(kind))
         if self._with_schemas:
             schema = schemas.text(schemas.from_spark(kind, False, name))
             payload = F.concat(F.lit(f'{{"schema":{schema},"payload":'), payload, F.lit("}"))
@@ -242,18 +243,21 @@ class JsonConverter(Converter):
         keep_nulls = {"ignoreNullFields": "false"}
         if isinstance(kind, (StructType, ArrayType, MapType)):
             return F.to_json(column, keep_nulls)
-        # `to_json` accepts only those types. Take the text between `{"p":` and `}`.
+        # `to_json` accepts only these types. Extract the text between `{"p":` and `}`.
         text = F.to_json(F.struct(column.alias("p")), keep_nulls)
         return F.substring(text, F.lit(6), F.length(text) - 6)
 
-    def _written(self, kind: DataType) -> DataType:
+    def _written_type(self, kind: DataType) -> DataType:
+        """The type of the JSON value that is written."""
         match kind:
             case StructType():
-                return StructType([StructField(field.name, self._written(field.dataType)) for field in kind.fields])
+                return StructType(
+                    [StructField(field.name, self._written_type(field.dataType)) for field in kind.fields]
+                )
             case ArrayType():
-                return ArrayType(self._written(kind.elementType))
+                return ArrayType(self._written_type(kind.elementType))
             case MapType():
-                return MapType(kind.keyType, self._written(kind.valueType))
+                return MapType(kind.keyType, self._written_type(kind.valueType))
             case TimestampType() | TimestampNTZType():
                 return LongType()
             case DateType():
@@ -265,7 +269,7 @@ class JsonConverter(Converter):
     def _to_wire(self, column: Column, kind: DataType) -> Column:
         if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType) and self._with_schemas:
             raise ConnectError(f"JSON cannot represent a map with keys of type {kind.keyType.simpleString()}")
-        if self._written(kind) == kind and not isinstance(kind, VariantType):
+        if self._written_type(kind) == kind and not isinstance(kind, VariantType):
             return column
         match kind:
             case StructType():
@@ -287,16 +291,18 @@ class JsonConverter(Converter):
         return column
 
 
-def _unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
+def _is_unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
     """Whether a value is null because it does not fit its type, for types that Spark's reader does
-    not check; None: no such type. `wire` is the JSON value, `value` the converted one."""
+    not check; None if there is no such type. `wire` is the JSON value, `value` the converted
+    value."""
     match kind:
         case StructType():
             fields = (
-                _unfit(wire.getField(field.name), value.getField(field.name), field.dataType) for field in kind.fields
+                _is_unfit(wire.getField(field.name), value.getField(field.name), field.dataType)
+                for field in kind.fields
             )
-            parts = [F.coalesce(part, F.lit(False)) for part in fields if part is not None]
-            return reduce(operator.or_, parts) if parts else None
+            conditions = [F.coalesce(field, F.lit(False)) for field in fields if field is not None]
+            return reduce(operator.or_, conditions) if conditions else None
         case ArrayType() | MapType():
             inner = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
             if not _may_be_unfit(inner):
@@ -304,11 +310,11 @@ def _unfit(wire: Column, value: Column, kind: DataType) -> Column | None:
             if isinstance(kind, MapType):
                 wire, value = F.map_values(wire), F.map_values(value)
 
-            def is_unfit(wire: Column, value: Column) -> Column:
-                unfit = _unfit(wire, value, inner)
-                return F.lit(False) if unfit is None else F.coalesce(unfit, F.lit(False))
+            def is_element_unfit(wire: Column, value: Column) -> Column:
+                is_unfit = _is_unfit(wire, value, inner)
+                return F.lit(False) if is_unfit is None else F.coalesce(is_unfit, F.lit(False))
 
-            return F.exists(F.zip_with(wire, value, is_unfit), lambda unfit: unfit)
+            return F.exists(F.zip_with(wire, value, is_element_unfit), lambda is_unfit: is_unfit)
         case TimestampType() | TimestampNTZType():
             return wire.isNotNull() & value.isNull()
         case DecimalType():
@@ -327,17 +333,17 @@ def _may_be_unfit(kind: DataType) -> bool:
     return isinstance(kind, (TimestampType, TimestampNTZType, DecimalType))
 
 
-def _inspect_schemas(batch: DataFrame, schema: Column, enveloped: Column) -> tuple[DataType, dict[str, str], Scales]:
-    """(the type of the payloads of a micro-batch, errors by schema, scales). A schema has an error
-    if it is invalid or incompatible with the others. The most frequent schemas are merged first, so
-    that the few records that differ fail instead of the rest. The result is the same when the same
+def _inspect_schemas(batch: DataFrame, schema: Column, has_envelope: Column) -> tuple[DataType, dict[str, str], Scales]:
+    """Returns (the type of the payloads of a micro-batch, errors by schema, scales). A schema has
+    an error if it is invalid or incompatible with other schemas. The most frequent schemas are
+    merged first, so that records with rare schemas fail. The result is the same when the same
     records are read again."""
-    counted = batch.filter(enveloped).groupBy(schema.alias("s")).count().limit(_MAX_SCHEMAS + 1).collect()
+    counted = batch.filter(has_envelope).groupBy(schema.alias("s")).count().limit(_MAX_SCHEMAS + 1).collect()
     if len(counted) > _MAX_SCHEMAS:
         raise ConnectError(f"the records of one batch have more than {_MAX_SCHEMAS} schemas")
     kind: DataType = NullType()
     kinds: dict[str, DataType] = {}
-    bad: dict[str, str] = {}
+    errors: dict[str, str] = {}
     counts = [(row["s"], int(row["count"])) for row in counted if row["s"] is not None]
     for text, _ in sorted(counts, key=lambda item: (-item[1], item[0])):
         try:
@@ -345,19 +351,20 @@ def _inspect_schemas(batch: DataFrame, schema: Column, enveloped: Column) -> tup
             merged = schemas.merged(kind, payload_type)
             schemas.check_width(merged)
         except (ConnectError, ValueError, RecursionError) as error:
-            bad[text] = str(error)
+            errors[text] = str(error)
             continue
         kind, kinds[text] = merged, payload_type
-    return (StringType() if isinstance(kind, NullType) else kind), bad, _scales(kind, kinds, schema)
+    return (StringType() if isinstance(kind, NullType) else kind), errors, _scales(kind, kinds, schema)
 
 
 def _scales(kind: DataType, kinds: Mapping[str, DataType], schema: Column) -> Scales:
     scales: Scales = {}
-    usual = dict(schemas.scales(kind))
+    merged_scales = dict(schemas.scales(kind))
     for text, payload_type in kinds.items():
         for path, scale in schemas.scales(payload_type):
-            if scale != usual[path]:
-                scales[path] = F.when(schema == text, F.lit(scale)).otherwise(scales.get(path, F.lit(usual[path])))
+            if scale != merged_scales[path]:
+                default = scales.get(path, F.lit(merged_scales[path]))
+                scales[path] = F.when(schema == text, F.lit(scale)).otherwise(default)
     return scales
 
 

@@ -88,8 +88,8 @@ class Declared:
 
     @classmethod
     def of(cls, worker: Mapping[str, str]) -> Declared:
-        """From `plugin.modules`, `plugin.path` and `file.connectors.enable` of the worker's
-        settings, and from entry points."""
+        """Reads `plugin.modules`, `plugin.path` and `file.connectors.enable` of the worker's
+        settings, and the entry points of installed packages."""
         modules = set(items_of(worker.get("plugin.modules", "")))
         modules |= {module.name for module in iter_modules(items_of(worker.get("plugin.path", "")))}
         points = entry_points(group=GROUP)
@@ -101,7 +101,8 @@ class Declared:
         return any(module == declared or module.startswith(f"{declared}.") for declared in self.modules)
 
     def require(self, module: str) -> None:
-        """Raises ImportError, which names the settings to change, if the module is not declared."""
+        """Raises ImportError if the module is not declared. The message names the settings to
+        change."""
         if not self.allows(module):
             name = shortened(module)
             raise ImportError(
@@ -117,7 +118,7 @@ class Declared:
         return getattr(import_module(module), attribute)
 
 
-NOTHING = Declared()
+NO_PLUGINS = Declared()
 
 
 def items_of(text: str) -> list[str]:
@@ -125,7 +126,7 @@ def items_of(text: str) -> list[str]:
 
 
 def own_class(where: str) -> Any:
-    """A class of Kavka, by its `module:Class` in one of the tables."""
+    """Loads a class of Kavka by its `module:Class` in one of the tables."""
     module, attribute = split_name(where)
     return getattr(import_module(module), attribute)
 
@@ -136,9 +137,9 @@ def shortened(name: str) -> str:
 
 
 def load(
-    option: str, name: str, classes: Mapping[str, str], noun: str, declared: Declared = NOTHING
+    option: str, name: str, classes: Mapping[str, str], noun: str, declared: Declared = NO_PLUGINS
 ) -> tuple[type[Any], str]:
-    """(class, suffix of its name after a `$`: Key, Value or empty). ConfigErrors refer to
+    """Returns (class, suffix of its name after a `$`: Key, Value or empty). Raises ConfigErrors for
     `option`."""
     base, _, side = name.partition("$")
     short = base.rpartition(".")[2]
@@ -163,12 +164,12 @@ def load(
     raise ConfigErrors({option: [f"Invalid value {shortened(name)} for configuration {option}: {reason}"]})
 
 
-def load_converter(name: str, option: str, declared: Declared = NOTHING) -> type[Any]:
+def load_converter(name: str, option: str, declared: Declared = NO_PLUGINS) -> type[Any]:
     return load(option, name, CONVERTERS, "converter", declared)[0]
 
 
 def check_overrides(originals: Mapping[str, str], declared: Declared) -> dict[str, list[str]]:
-    """Errors of client settings (`producer.override.partitioner.class`) that name classes of
+    """The errors of client settings (`producer.override.partitioner.class`) that name classes of
     undeclared modules."""
     errors: dict[str, list[str]] = {}
     for option, value in originals.items():
@@ -177,7 +178,7 @@ def check_overrides(originals: Mapping[str, str], declared: Declared) -> dict[st
         name = name.lower()
         if not override or client not in CLIENTS:
             continue
-        # The tables have no deprecated names (`serializer.class`).
+        # Deprecated names (`serializer.class`) are not in the tables.
         if name not in CLASS_SETTINGS and not name.endswith((".class", ".classes")):
             continue
         for item in items_of(value):
@@ -192,13 +193,13 @@ def check_overrides(originals: Mapping[str, str], declared: Declared) -> dict[st
 
 
 def options_under(cls: Any, prefix: str, originals: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """(the parsed options of the class, errors by full name) from the settings
+    """Returns (the parsed options of the class, errors by full name) of the settings
     `<prefix><option>`."""
-    own = {name[len(prefix) :]: value for name, value in originals.items() if name.startswith(prefix)}
-    for old, new in getattr(cls, "old_names", {}).items():
-        if old in own and new not in own:
-            own[new] = own[old]
-    values, errors = parse(cls.options, own)
+    settings = {name[len(prefix) :]: value for name, value in originals.items() if name.startswith(prefix)}
+    for old_name, new_name in getattr(cls, "old_names", {}).items():
+        if old_name in settings:
+            settings.setdefault(new_name, settings[old_name])
+    values, errors = parse(cls.options, settings)
     if not errors:
         errors = {name: [message] for name, message in cls.check(values).items()}
     return values, {f"{prefix}{name}": messages for name, messages in errors.items()}

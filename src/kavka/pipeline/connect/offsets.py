@@ -1,8 +1,8 @@
 """`GET`, `PATCH` and `DELETE …/offsets`: the position of a connector.
 
-A sink's offsets are those of its group `connect-NAME`; an incremental source's offsets are in the
-store. For a source that is a Spark stream the offsets of its checkpoint are shown, which can be
-reset but not set.
+A sink's offsets are those of its group `connect-NAME`. The offsets of an incremental source are in
+the store. For a source that is a Spark stream, `GET` returns the offsets of its checkpoint. They
+can be reset but not set.
 """
 
 from __future__ import annotations
@@ -110,23 +110,22 @@ def offset_entries(body: Any) -> Entries:
 
 
 def _alter_sink(worker: Worker, name: str, entries: Entries) -> None:
-    """A sink without a checkpoint starts at the offsets of its group. So the checkpoint is removed
-    first, then the group's offsets are set. After a crash in between the sink starts at the group's
-    old offsets."""
+    """Removes the checkpoint, then sets the offsets of the group: a sink without a checkpoint
+    starts at the offsets of its group. After a crash in between, the sink starts at the group's
+    previous offsets."""
     requested: dict[TopicPartition, int | None] = {}
     for partition, offset in entries:
         requested[_sink_partition(partition)] = None if offset is None else _sink_offset(offset)
     with _admin(worker) as admin:
-        before = group_offsets(admin, name)
+        committed = group_offsets(admin, name)
         _remove_checkpoint(worker, name)
-        after = {**before, **{tp: at for tp, at in requested.items() if at is not None}}
+        deleted = [tp for tp, offset in requested.items() if offset is None and tp in committed]
+        offsets = {tp: offset for tp, offset in {**committed, **requested}.items() if offset is not None}
         try:
-            deleted = [tp for tp, at in requested.items() if at is None and tp in before]
             if deleted:
                 admin.delete_consumer_group_offsets(group_of(name), deleted)
-            remaining = {tp: at for tp, at in after.items() if tp not in deleted}
-            if remaining:
-                admin.alter_consumer_group_offsets(group_of(name), remaining)
+            if offsets:
+                admin.alter_consumer_group_offsets(group_of(name), offsets)
         except KafkaError as error:
             raise ConnectError(f"cannot set the offsets of {group_of(name)}: {error}") from None
 
@@ -161,31 +160,32 @@ def _sink_offset(offset: Mapping[str, Any]) -> int:
 # --- Spark's checkpoints, on any file system that Spark supports
 
 
-def _files(spark: SparkSession, path: str) -> tuple[Any, Any]:
+def _hadoop_path(spark: SparkSession, text: str) -> tuple[Any, Any]:
+    """Returns (the Hadoop file system of the path, the Hadoop path)."""
     jvm: Any = spark.sparkContext._jvm
-    where = jvm.org.apache.hadoop.fs.Path(path)
-    return where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), where
+    path = jvm.org.apache.hadoop.fs.Path(text)
+    return path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), path
 
 
 def _remove_checkpoint(worker: Worker, name: str) -> None:
-    files, where = _files(worker.spark(), f"{checkpoint_of(worker.checkpoints, name)}/query")
-    files.delete(where, True)
+    file_system, path = _hadoop_path(worker.spark(), f"{checkpoint_of(worker.checkpoints, name)}/query")
+    file_system.delete(path, True)
 
 
 def _checkpoint_offsets(worker: Worker, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The offsets of the last committed batch: the third and later lines of its file in `offsets`,
-    one for each source."""
+    """The offsets of the last committed batch. Its file in the folder `offsets` has a line for each
+    source, from the third line on."""
     spark = worker.spark()
     folder = f"{checkpoint_of(worker.checkpoints, name)}/query"
-    files, where = _files(spark, f"{folder}/commits")
-    if not files.exists(where):
+    file_system, commits = _hadoop_path(spark, f"{folder}/commits")
+    if not file_system.exists(commits):
         return []
-    numbers = [str(status.getPath().getName()) for status in files.listStatus(where)]
-    done = max((int(number) for number in numbers if number.isdigit()), default=-1)
-    files, where = _files(spark, f"{folder}/offsets/{done}")
-    if done < 0 or not files.exists(where):
+    names = [str(status.getPath().getName()) for status in file_system.listStatus(commits)]
+    last_batch = max((int(name) for name in names if name.isdigit()), default=-1)
+    file_system, offsets = _hadoop_path(spark, f"{folder}/offsets/{last_batch}")
+    if last_batch < 0 or not file_system.exists(offsets):
         return []
-    stream = files.open(where)
+    stream = file_system.open(offsets)
     try:
         text = bytes(spark.sparkContext._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()  # type: ignore[union-attr]
     finally:

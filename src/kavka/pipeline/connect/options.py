@@ -1,9 +1,9 @@
 """[pure] Tables of options: the configuration of connectors, converters, transformations and
 predicates.
 
-A row has everything that Kafka Connect's `PUT …/config/validate` and docs/connect.md show of an
-option. Values are text outside (files, requests, the config topic) and parsed inside, as in
-`kavka.common.config`.
+A row has everything that Kafka Connect's `PUT …/config/validate` and docs/connect.md show about an
+option. Files, requests and the config topic contain values as text. The code uses parsed values, as
+in `kavka.common.config`.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Option:
         return ConfigKey(self.name, self.type, default, self.doc, self.validator, self.importance)
 
     def parse(self, text: str) -> Any:
-        """ConfigError with Kafka's message, which includes our reason."""
+        """Raises ConfigError with Kafka's message, which ends with our reason."""
         try:
             return self.key.parse(text)
         except ConfigError as error:
-            displayed = "[hidden]" if self.type is ConfigType.PASSWORD else text
-            message = f"Invalid value {displayed} for configuration {self.name}: {error.reason}"
+            shown_text = "[hidden]" if self.type is ConfigType.PASSWORD else text
+            message = f"Invalid value {shown_text} for configuration {self.name}: {error.reason}"
             raise ConfigError(self.name, message) from None
 
     def default_text(self) -> str | None:
@@ -77,7 +77,8 @@ class Option:
 def parse(
     options: Iterable[Option], originals: Mapping[str, str | None]
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """(values of all options, errors by name). An option with an error has the value None."""
+    """Returns (values of all options, errors by name). An option with an error has the value
+    None."""
     values: dict[str, Any] = {}
     errors: dict[str, list[str]] = {}
     for option in options:
@@ -96,7 +97,7 @@ def parse(
 
 
 def parsed(options: Iterable[Option], originals: Mapping[str, str | None]) -> dict[str, Any]:
-    """The values; raises ConfigErrors for invalid ones."""
+    """The values of all options. Raises ConfigErrors if a value is invalid."""
     values, errors = parse(options, originals)
     if errors:
         raise ConfigErrors(errors)
@@ -111,12 +112,12 @@ def warn_of_options_without_effect(options: Iterable[Option], originals: Mapping
 
 def describe(options: Sequence[Option]) -> list[dict[str, Any]]:
     """The definitions, as in `GET /connector-plugins/X/config`."""
-    orders: dict[str | None, int] = {}
+    orders: dict[str, int] = {}
     definitions = []
     for option in options:
-        counted = _COUNTED_WITH.get(option.group or "", option.group)
-        if counted is not None:
-            orders[counted] = orders.get(counted, 0) + 1
+        group = _COUNTED_WITH.get(option.group or "", option.group)
+        if group is not None:
+            orders[group] = orders.get(group, 0) + 1
         definitions.append(
             {
                 "name": option.name,
@@ -129,7 +130,7 @@ def describe(options: Sequence[Option]) -> list[dict[str, Any]]:
                 "width": option.width,
                 "display_name": option.display_name or option.name,
                 "dependents": list(option.dependents),
-                "order": orders[counted] if counted is not None else -1,
+                "order": orders[group] if group is not None else -1,
             }
         )
     return definitions
@@ -141,35 +142,29 @@ def config_infos(
     originals: Mapping[str, str | None],
     errors: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """The response of `PUT …/config/validate`. A name with an error that is not an option is listed
-    with a value only."""
+    """The response to `PUT …/config/validate`. A name with an error that is not an option is listed
+    without a definition."""
     configs: list[dict[str, Any]] = []
     for option, definition in zip(options, describe(options), strict=True):
         text = originals.get(option.name)
         if option.type is ConfigType.PASSWORD and text is not None:
             text = "[hidden]"
-        value = {
-            "name": option.name,
-            "value": option.default_text() if text is None else text,
-            "recommended_values": list(option.recommended),
-            "errors": list(errors.get(option.name, ())),
-            "visible": True,
-        }
-        configs.append({"definition": definition, "value": value})
+        value = option.default_text() if text is None else text
+        value_info = _value_info(option.name, value, errors.get(option.name, ()), option.recommended)
+        configs.append({"definition": definition, "value": value_info})
     names = {option.name for option in options}
     for name, messages in errors.items():
         if name not in names:
-            value = {
-                "name": name,
-                "value": originals.get(name),
-                "recommended_values": [],
-                "errors": list(messages),
-                "visible": True,
-            }
-            configs.append({"definition": None, "value": value})
+            configs.append({"definition": None, "value": _value_info(name, originals.get(name), messages)})
     return {
         "name": plugin,
         "error_count": sum(len(config["value"]["errors"]) for config in configs),
         "groups": list(dict.fromkeys(option.group for option in options if option.group is not None)),
         "configs": configs,
     }
+
+
+def _value_info(name: str, value: str | None, errors: Sequence[str], recommended: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "name": name, "value": value, "recommended_values": list(recommended), "errors": list(errors), "visible": True,
+    }  # fmt: skip

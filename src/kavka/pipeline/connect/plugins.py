@@ -1,5 +1,4 @@
-"""The connectors of a worker, by Kafka's class names, by short names, and declared ones by
-`module.Class`.
+"""Loads connectors by Kafka's class names, by short names, and declared ones by `module.Class`.
 
 Classes are loaded on first use: some need optional packages.
 """
@@ -11,7 +10,7 @@ import logging
 from kavka.pipeline.connect.api import Sink, Source
 from kavka.pipeline.connect.connectors import PLUGINS, Plugin
 from kavka.pipeline.connect.errors import ConfigErrors
-from kavka.pipeline.connect.loading import NOTHING, Declared, own_class, shortened
+from kavka.pipeline.connect.loading import NO_PLUGINS, Declared, own_class, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +21,8 @@ FILES_DISABLED = (
 
 
 def find(name: str) -> Plugin | None:
-    """By the full name, its last part, or its last part without `Connector`, as in Kafka."""
+    """The built-in connector with this name: the full name, its last part, or its last part without
+    `Connector`, as in Kafka."""
     for plugin in PLUGINS:
         names = {plugin.name, f"{plugin.name}Connector", *plugin.java_names}
         names |= {java.rpartition(".")[2] for java in plugin.java_names}
@@ -32,8 +32,8 @@ def find(name: str) -> Plugin | None:
     return None
 
 
-def load(name: str, declared: Declared = NOTHING) -> type[Source] | type[Sink]:
-    """The class; ConfigErrors if it does not exist or the worker does not offer it."""
+def load(name: str, declared: Declared = NO_PLUGINS) -> type[Source] | type[Sink]:
+    """The connector's class. Raises ConfigErrors if it does not exist or is not enabled."""
     plugin = find(name)
     try:
         if plugin is not None:
@@ -58,13 +58,13 @@ def load(name: str, declared: Declared = NOTHING) -> type[Source] | type[Sink]:
     return cls
 
 
-def load_all(declared: Declared = NOTHING) -> list[tuple[Plugin, type[Source] | type[Sink]]]:
-    """The connectors that the worker offers and whose packages are installed. The log lists the
-    others."""
+def load_all(declared: Declared = NO_PLUGINS) -> list[tuple[Plugin, type[Source] | type[Sink]]]:
+    """The connectors that are enabled and whose packages are installed. The debug log has the
+    reasons for all others."""
     loaded = []
     for plugin in (*PLUGINS, *(Plugin(name, where) for name, where in sorted(declared.names.items()))):
         try:
             loaded.append((plugin, load(plugin.name, declared)))
         except ConfigErrors as error:
-            logger.debug("%s is not offered: %s", plugin.name, error.errors[CLASS][0])
+            logger.debug("%s is not available: %s", plugin.name, error.errors[CLASS][0])
     return loaded

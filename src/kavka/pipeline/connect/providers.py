@@ -1,13 +1,13 @@
 """Configuration providers: a placeholder like `${file:/path/secrets.properties:password}` in a
-configuration refers to a value stored elsewhere, as in Kafka Connect.
+configuration refers to a value that is stored elsewhere, as in Kafka Connect.
 
 The worker's file configures the providers: `config.providers=file,env`,
 `config.providers.file.class=…FileConfigProvider`,
 `config.providers.file.param.allowed.paths=/etc/secrets`. Stored and displayed configurations keep
 the placeholder. The value is resolved when a configuration is validated and when a task starts, and
-only that task sees it. `Secrets` removes it from all output: states, responses, logs.
+only that task receives it. `Secrets` removes the value from all output: states, responses, logs.
 
-As in Kafka Connect a placeholder that cannot be resolved stays unchanged, with a warning in the
+As in Kafka Connect, a placeholder that cannot be resolved stays unchanged, with a warning in the
 log. A file that cannot be read is an error.
 """
 
@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from kavka.common.properties import PropertiesError, parse_properties
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.loading import NOTHING, PROVIDERS, Declared, items_of, load
+from kavka.pipeline.connect.loading import NO_PLUGINS, PROVIDERS, Declared, items_of, load
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +44,15 @@ class Placeholder(NamedTuple):
 
 
 def placeholders(text: str) -> Iterator[Placeholder]:
-    """Takes linear time: Kafka's regular expression takes cubic time for `${::::…`."""
-    after = 0
-    while (end := text.find("}", after)) >= 0:
-        begin = text.find("${", after, end)
-        provider, *rest = text[begin + 2 : end].split(":", 2) if begin >= 0 else [""]
-        if rest:
-            yield Placeholder(begin, end + 1, provider, "" if len(rest) == 1 else rest[0], rest[-1])
-        after = end + 1
+    """The placeholders in a text, in linear time: Kafka's regular expression takes cubic time for
+    `${::::…`."""
+    position = 0
+    while (end := text.find("}", position)) >= 0:
+        begin = text.find("${", position, end)
+        provider, *names = text[begin + 2 : end].split(":", 2) if begin >= 0 else [""]
+        if names:
+            yield Placeholder(begin, end + 1, provider, "" if len(names) == 1 else names[0], names[-1])
+        position = end + 1
 
 
 def has_placeholder(text: str) -> bool:
@@ -63,19 +64,20 @@ class ProviderError(ConnectError):
 
 
 class ConfigProvider:
-    """A custom provider is a subclass, named by `module.Class`. Several threads may call it."""
+    """The base class of providers. A custom provider is a subclass, named by `module.Class`.
+    Several threads may call it."""
 
     def configure(self, params: Mapping[str, str]) -> None:
         """Receives `config.providers.NAME.param.…` of the worker's file. Raises ConnectError if
         they are invalid."""
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
-        """The values of those keys that exist. `path` is empty if the placeholder has none. Raises
-        ProviderError if they cannot be read."""
+        """Returns the values of the keys that exist. `path` is empty if the placeholder has no
+        path. Raises ProviderError if the values cannot be read."""
         raise NotImplementedError
 
 
-class _Paths(ConfigProvider):
+class _PathProvider(ConfigProvider):
     """Restricts reading to the folders and files of `allowed.paths`."""
 
     def __init__(self) -> None:
@@ -94,8 +96,10 @@ class _Paths(ConfigProvider):
                 raise ConnectError(f"Path {text} does not exist")
             self._allowed.append(Path(os.path.normpath(path)))
 
-    def _path(self, text: str) -> Path | None:
-        """None: the path is not allowed."""
+    def _allowed_path(self, text: str) -> Path | None:
+        """None if the path is empty or not allowed."""
+        if not text:
+            return None
         if self._allowed is None:
             return Path(text)
         path = Path(os.path.normpath(text))
@@ -105,32 +109,32 @@ class _Paths(ConfigProvider):
         return None
 
 
-class FileConfigProvider(_Paths):
+class FileConfigProvider(_PathProvider):
     """`${file:/path/to.properties:key}`: a value of a properties file."""
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
-        where = self._path(path) if path else None
-        if where is None:
+        file = self._allowed_path(path)
+        if file is None:
             return {}
         try:
-            # The lines may hold secrets, so messages omit the parser's reason.
-            properties = parse_properties(where.read_text(encoding="utf-8"))
+            properties = parse_properties(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, PropertiesError):
+            # Omit the parser's message: it may contain a secret.
             raise ProviderError(f"Could not read properties from file {path}") from None
         return {key: properties[key] for key in keys if key in properties}
 
 
-class DirectoryConfigProvider(_Paths):
+class DirectoryConfigProvider(_PathProvider):
     """`${dir:/path:name}`: the content of a file in a folder."""
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
-        where = self._path(path) if path else None
-        if where is None or not where.is_dir():
+        folder = self._allowed_path(path)
+        if folder is None or not folder.is_dir():
             return {}
         values = {}
         for key in keys:
-            file = where / key
-            # Only files of the folder itself: a name must not lead out of it.
+            file = folder / key
+            # A name must not lead out of the folder.
             if file.name != key or key in ("", ".", "..") or not file.is_file():
                 continue
             try:
@@ -181,7 +185,7 @@ def is_secret(name: str) -> bool:
 
 def secret_values(originals: Mapping[str, Any], secret_names: Collection[str] = ()) -> Iterator[str]:
     """The secrets in a configuration that are not placeholders: values of settings in
-    `secret_names` or with names like `password`, and parts of other values."""
+    `secret_names`, values of settings with names like `password`, and parts of other values."""
     for name, value in originals.items():
         if not isinstance(value, str):
             continue
@@ -204,17 +208,17 @@ def shown_value(name: str, value: str) -> str:
 
 
 class Secrets(logging.Filter):
-    """Removes the values of providers and the passwords of configurations from text: it replaces
-    them by their placeholders or `[hidden]`. As a filter of log handlers it does so in every log
-    record.
+    """Replaces the values of providers by their placeholders, and the passwords of configurations
+    by `[hidden]`. As a filter of log handlers it does so in every log record. Any thread may call
+    it.
 
-    Values of one or two characters and common words are not secrets and stay. Short values are
+    Values of one or two characters and common words are not replaced. Other short values are
     replaced only as separate words, so that a number inside another number stays.
     """
 
     _MAX_VALUES: ClassVar[int] = 10_000
     _SHORT: ClassVar[int] = 8
-    _PLAIN: ClassVar[frozenset[str]] = frozenset({"true", "false", "null", "none"})
+    _COMMON_WORDS: ClassVar[frozenset[str]] = frozenset({"true", "false", "null", "none"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,10 +238,16 @@ class Secrets(logging.Filter):
     def add(self, value: str, placeholder: str) -> None:
         lines = (line.strip() for line in value.splitlines())
         forms = {value, value.strip(), *(line for line in lines if len(line) >= self._SHORT)}
-        forms |= {other for form in forms for other in (quote(form, safe=""), json.dumps(form)[1:-1], repr(form)[1:-1])}
+        forms |= {
+            escaped for form in forms for escaped in (quote(form, safe=""), json.dumps(form)[1:-1], repr(form)[1:-1])
+        }
         with self._lock:
             for form in forms:
-                if len(form) > 2 and form.lower() not in self._PLAIN and self._placeholders.get(form) != placeholder:
+                if (
+                    len(form) > 2
+                    and form.lower() not in self._COMMON_WORDS
+                    and self._placeholders.get(form) != placeholder
+                ):
                     self._placeholders[form] = placeholder
                     self._longest_first = None
             while len(self._placeholders) > self._MAX_VALUES:
@@ -252,8 +262,8 @@ class Secrets(logging.Filter):
             return self._longest_first
 
     def hidden(self, text: str) -> str:
-        """Searches value by value: a regular expression of all values takes seconds if a request
-        has thousands of them."""
+        """The text without secrets. Searches for each value separately: a regular expression of all
+        values takes seconds if a request has thousands of them."""
         for form, placeholder in self._sorted():
             if form not in text:
                 continue
@@ -274,15 +284,16 @@ class Secrets(logging.Filter):
 
 
 class Providers:
-    """Owns the configuration providers of a worker, and the secrets that they returned."""
+    """Owns the configuration providers of a worker, and the secrets that they returned. Any thread
+    may call it."""
 
     def __init__(self, providers: Mapping[str, ConfigProvider] | None = None) -> None:
         self._providers = dict(providers or {})
         self.secrets = Secrets()
 
     @classmethod
-    def of(cls, worker: Mapping[str, str], declared: Declared = NOTHING) -> Providers:
-        """From the worker's file; raises ConfigErrors if it is invalid."""
+    def of(cls, worker: Mapping[str, str], declared: Declared = NO_PLUGINS) -> Providers:
+        """The providers in the worker's settings. Raises ConfigErrors if these are invalid."""
         providers: dict[str, ConfigProvider] = {}
         for name in items_of(worker.get(NAMES, "")):
             option, prefix = f"{NAMES}.{name}.class", f"{NAMES}.{name}.param."
@@ -298,19 +309,23 @@ class Providers:
         return cls(providers)
 
     def resolved(self, originals: Mapping[str, str], owner: str | None = None) -> dict[str, str]:
-        """The settings with values instead of placeholders. `owner` names the configuration in
-        warnings about unresolved placeholders; None: no warnings. Raises ProviderError if values
-        cannot be read."""
+        """The settings with values in place of placeholders. `owner` names the configuration in
+        warnings about unresolved placeholders; None disables the warnings. Raises ProviderError if
+        values cannot be read."""
         keys_by_path: dict[tuple[str, str], set[str]] = {}
         for text in originals.values():
             for placeholder in placeholders(text):
                 keys_by_path.setdefault((placeholder.provider, placeholder.path), set()).add(placeholder.key)
         if not keys_by_path:
             return dict(originals)
-        values = {at: self._fetch(*at, keys) for at, keys in keys_by_path.items() if at[0] in self._providers}
+        values = {
+            (name, path): self._fetch(name, path, keys)
+            for (name, path), keys in keys_by_path.items()
+            if name in self._providers
+        }
 
         def replaced(text: str) -> str:
-            parts, after = [], 0
+            pieces, position = [], 0
             for placeholder in placeholders(text):
                 begin, end, name, path, key = placeholder
                 value = values.get((name, path), {}).get(key)
@@ -319,9 +334,9 @@ class Providers:
                 elif owner is not None:
                     reason = f"it has no {key}" if name in self._providers else "it is not in config.providers"
                     logger.warning("%s: %s is not resolved by provider %s: %s", owner, text[begin:end], name, reason)
-                parts += [text[after:begin], text[begin:end] if value is None else value]
-                after = end
-            return "".join([*parts, text[after:]])
+                pieces += [text[position:begin], text[begin:end] if value is None else value]
+                position = end
+            return "".join([*pieces, text[position:]])
 
         return {option: replaced(text) for option, text in originals.items()}
 
@@ -339,12 +354,12 @@ class Providers:
     def hidden_errors(
         self, errors: Mapping[str, list[str]], originals: Mapping[str, str | None], resolved: Mapping[str, str]
     ) -> dict[str, list[str]]:
-        """Validation messages with the original settings in place of resolved values."""
+        """Error messages with the original settings in place of the resolved values."""
 
         def hide(name: str, message: str) -> str:
-            raw, value = originals.get(name), resolved.get(name)
-            if raw is not None and value and raw != value:
-                message = message.replace(value, raw, -1 if len(value) > 2 else 1)
+            original, value = originals.get(name), resolved.get(name)
+            if original is not None and value and original != value:
+                message = message.replace(value, original, -1 if len(value) > 2 else 1)
             return self.hidden(message)
 
         return {name: [hide(name, message) for message in messages] for name, messages in errors.items()}

@@ -1,10 +1,10 @@
 """Records between converters and transformations: a DataFrame and the properties that its columns
 do not express.
 
-Beside the columns of `api.py` the frame has `_error`, the first error of a record (null: none), and
-in a sink `_raw`, the record as it was read, for the dead-letter topic. Columns have no exceptions:
-a
-record with an error passes through all later steps and is removed at the end.
+In addition to the columns of `api.py` the frame has `_error`, the first error of a record (null if
+there is none), and in a sink `_raw`, the record as it was read, for the dead-letter topic. A column
+expression cannot raise an exception for a single record. A record with an error therefore passes
+through all later steps and is removed at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 KEY, VALUE = "key", "value"
 ERROR, RAW = "_error", "_raw"
-PARTS = (KEY, VALUE, "topic", "partition", "timestamp", "headers")
 
 DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
 CONNECT_EXCEPTION = "org.apache.kafka.connect.errors.ConnectException"
@@ -28,13 +27,16 @@ ERROR_TYPE = StructType(
 )
 HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
-_DEFAULTS = {
-    "key": "CAST(NULL AS STRING)",
-    "topic": "CAST(NULL AS STRING)",
-    "partition": "CAST(NULL AS INT)",
-    "timestamp": "CAST(NULL AS TIMESTAMP)",
-    "headers": "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)",
+# The columns of a record, and the type of a column that a source omits.
+_DEFAULT_TYPES: dict[str, DataType | str] = {
+    KEY: "string",
+    VALUE: "string",
+    "topic": "string",
+    "partition": "int",
+    "timestamp": "timestamp",
+    "headers": HEADERS_TYPE,
 }
+RECORD_COLUMNS = tuple(_DEFAULT_TYPES)
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class SchemaName:
 
 @dataclass(frozen=True)
 class Records:
-    """A frame of records with the properties of keys and values, by side."""
+    """A frame of records, and properties of its keys and values. A side is `key` or `value`."""
 
     frame: DataFrame
     schemaless: dict[str, bool] = field(default_factory=lambda: {KEY: False, VALUE: False})
     """By side: whether the records have no type information, like JSON without schemas. Times are
-    numbers then."""
+    then numbers."""
     names: dict[str, SchemaName] = field(default_factory=lambda: {KEY: SchemaName(), VALUE: SchemaName()})
     is_sink: bool = False
 
@@ -62,11 +64,11 @@ class Records:
     def with_columns(self, columns: dict[str, Column], **changes: Any) -> Records:
         return replace(self, frame=self.frame.withColumns(columns), **changes)
 
-    def failing(self, when: Column, message: Column | str, stage: str, operator: str, **more: Any) -> Records:
-        """Marks records for which `when` holds as failed, unless they failed before."""
+    def failing(self, condition: Column, message: Column | str, stage: str, operator: str, **more: Any) -> Records:
+        """Marks the records that meet the condition as failed, unless they failed before."""
         text = F.lit(message) if isinstance(message, str) else message
         error = error_struct(stage, operator, text, **more)
-        return self.with_columns({ERROR: F.coalesce(F.col(ERROR), F.when(when, error))})
+        return self.with_columns({ERROR: F.coalesce(F.col(ERROR), F.when(condition, error))})
 
 
 def error_struct(
@@ -82,16 +84,14 @@ def error_struct(
 
 
 def complete(frame: DataFrame, topic: str | None) -> DataFrame:
-    """A source's frame with all columns of records and no others."""
+    """The records of a source's frame: adds missing columns and drops unknown ones. `topic` is the
+    topic of a frame without that column."""
     source_columns = {name.lower(): name for name in frame.columns}
     columns = []
-    for name in PARTS:
-        if name == "topic" and name not in source_columns and topic is not None:
-            columns.append(F.lit(topic).alias(name))
-        elif name in source_columns:
-            columns.append(F.col(f"`{source_columns[name]}`").alias(name))
-        elif name == VALUE:
-            columns.append(F.lit(None).cast("string").alias(name))
+    for name, default_type in _DEFAULT_TYPES.items():
+        if name in source_columns:
+            column = F.col(f"`{source_columns[name]}`")
         else:
-            columns.append(F.expr(_DEFAULTS[name]).alias(name))
+            column = F.lit(topic if name == "topic" else None).cast(default_type)
+        columns.append(column.alias(name))
     return frame.select(*columns, F.lit(None).cast(ERROR_TYPE).alias(ERROR))

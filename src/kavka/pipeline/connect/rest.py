@@ -1,7 +1,7 @@
 """Kafka Connect's REST interface, on Starlette.
 
-Every handler calls one method of the herder in a thread, since the methods wait for brokers. A
-worker forwards a request that only the leader, or the worker that runs the connector, may handle.
+Every handler calls a method of the herder in a worker thread, since these methods wait for brokers.
+A request that only the leader or the owner of the connector may handle is forwarded to that worker.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import traceback
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +29,7 @@ from kavka.client.admin import Admin
 from kavka.common.errors import KafkaError
 from kavka.pipeline.connect.access import Access, Guard
 from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.herder import Herder, NotLeader, RestError
+from kavka.pipeline.connect.herder import Herder, RestError, WrongWorker
 from kavka.pipeline.connect.providers import Secrets
 from kavka.pipeline.connect.settings import client_settings
 from kavka.pipeline.connect.stores import PAUSED, STARTED, STOPPED
@@ -71,23 +72,25 @@ class Api:
             self._route("/", "GET", self._root),
             self._route("/connectors", "GET", self._list),
             self._route("/connectors", "POST", self._create),
-            self._route(f"{connector}/config", "GET", lambda r, n: self.herder.config(n)),
+            self._route(f"{connector}/config", "GET", lambda call, name: self.herder.config(name)),
             self._route(f"{connector}/config", "PUT", self._put_config),
             self._route(f"{connector}/config", "PATCH", self._patch_config),
-            self._route(f"{connector}/status", "GET", lambda r, n: self.herder.status(n)),
+            self._route(f"{connector}/status", "GET", lambda call, name: self.herder.status(name)),
             self._route(f"{connector}/tasks/{{task:int}}/status", "GET", self._task_status),
             self._route(f"{connector}/tasks/{{task:int}}/restart", "POST", self._restart_task),
             self._route(f"{connector}/restart", "POST", self._restart),
-            self._route(f"{connector}/pause", "PUT", lambda r, n: self._target(n, PAUSED)),
-            self._route(f"{connector}/resume", "PUT", lambda r, n: self._target(n, STARTED)),
-            self._route(f"{connector}/stop", "PUT", lambda r, n: self._target(n, STOPPED)),
-            self._route(f"{connector}/tasks", "GET", lambda r, n: self.herder.tasks(n)),
-            self._route(f"{connector}/topics", "GET", lambda r, n: {n: {"topics": self.herder.topics(n)}}),
+            self._route(f"{connector}/pause", "PUT", lambda call, name: self._target(name, PAUSED)),
+            self._route(f"{connector}/resume", "PUT", lambda call, name: self._target(name, STARTED)),
+            self._route(f"{connector}/stop", "PUT", lambda call, name: self._target(name, STOPPED)),
+            self._route(f"{connector}/tasks", "GET", lambda call, name: self.herder.tasks(name)),
+            self._route(f"{connector}/topics", "GET", lambda call, name: {name: {"topics": self.herder.topics(name)}}),
             self._route(f"{connector}/topics/reset", "PUT", self._reset_topics),
-            self._route(f"{connector}/offsets", "GET", lambda r, n: self.herder.offsets(n)),
-            self._route(f"{connector}/offsets", "PATCH", lambda r, n: {"message": self.herder.alter(n, r.body)}),
-            self._route(f"{connector}/offsets", "DELETE", lambda r, n: {"message": self.herder.reset(n)}),
-            self._route(connector, "GET", lambda r, n: self.herder.info(n)),
+            self._route(f"{connector}/offsets", "GET", lambda call, name: self.herder.offsets(name)),
+            self._route(
+                f"{connector}/offsets", "PATCH", lambda call, name: {"message": self.herder.alter(name, call.body)}
+            ),
+            self._route(f"{connector}/offsets", "DELETE", lambda call, name: {"message": self.herder.reset(name)}),
+            self._route(connector, "GET", lambda call, name: self.herder.info(name)),
             self._route(connector, "DELETE", self._delete),
             self._route("/connector-plugins", "GET", self._plugins),
             self._route(f"{plugin}/config", "GET", self._plugin_config),
@@ -108,8 +111,7 @@ class Api:
             body = await _body(request)
             if isinstance(body, Response):
                 return body
-            call = Call(request, body)
-            return await run_in_threadpool(self._respond, work, call)
+            return await run_in_threadpool(self._respond, work, Call(request, body))
 
         return handle
 
@@ -119,8 +121,8 @@ class Api:
             result = work(call) if name is None else work(call, name)
         except RestError as failure:
             return error(failure.code, str(failure))
-        except NotLeader as other:
-            return _forward(call, other.url)
+        except WrongWorker as failure:
+            return _forward(call, failure.url)
         except (ConnectError, KafkaError) as failure:
             return error(500, self._hidden(str(failure), call))
         except Exception as failure:
@@ -138,7 +140,7 @@ class Api:
         secrets = Secrets.of({**body, **(config if isinstance(config, dict) else {})})
         return secrets.hidden(self.herder.worker.providers.hidden(text))
 
-    # --- single handlers
+    # --- handlers
 
     def _root(self, call: Call) -> Any:
         if self._cluster_id is None:
@@ -222,9 +224,9 @@ class Api:
     def _loggers(self, call: Call) -> Any:
         levels = {"root": _level(logging.getLogger())}
         for name in sorted(logging.root.manager.loggerDict):
-            named = logging.getLogger(name)
-            if named.level:
-                levels[name] = _level(named)
+            child = logging.getLogger(name)
+            if child.level:
+                levels[name] = _level(child)
         return levels
 
     def _logger(self, call: Call) -> Any:
@@ -245,20 +247,20 @@ class Api:
         return sorted({name, *names})
 
 
+@dataclass(frozen=True)
 class Call:
     """A request with its parsed body."""
 
-    def __init__(self, request: Request, body: Any) -> None:
-        self.request = request
-        self.body = body
+    request: Request
+    body: Any
 
     def flag(self, name: str) -> bool:
         return str(self.request.query_params.get(name, "false")).lower() == "true"
 
 
 def _by_path(routes: list[tuple[str, str, Callable[..., Any]]]) -> list[Route]:
-    """One route for each path, so that an unsupported method gets the status 405. The longest paths
-    come first, as a connector's name may contain slashes."""
+    """Builds one route for each path, so that an unsupported method returns the status 405. The
+    longest paths come first, because a connector's name may contain slashes."""
     paths: dict[str, dict[str, Callable[..., Any]]] = {}
     for path, method, handler in routes:
         paths.setdefault(path, {})[method] = handler
@@ -284,11 +286,11 @@ def _level(logger: logging.Logger) -> dict[str, Any]:
     return {"level": "WARN" if name == "WARNING" else name, "last_modified": None}
 
 
-def _settings(body: Any, what: str) -> dict[str, str | None]:
+def _settings(body: Any, subject: str) -> dict[str, str | None]:
     if not isinstance(body, dict):
-        raise RestError(400, f"{what} must be an object of settings, strings by name")
+        raise RestError(400, f"{subject} must be an object of settings, strings by name")
     if len(body) > _MAX_SETTINGS:
-        raise RestError(400, f"{what} has {len(body)} settings; the limit is {_MAX_SETTINGS}")
+        raise RestError(400, f"{subject} has {len(body)} settings; the limit is {_MAX_SETTINGS}")
     settings: dict[str, str | None] = {}
     for name, value in body.items():
         if isinstance(value, (dict, list)):
@@ -298,8 +300,8 @@ def _settings(body: Any, what: str) -> dict[str, str | None]:
 
 
 async def _body(request: Request) -> Any:
-    """The parsed JSON body, or a response that rejects it. As in Kafka Connect a body requires a
-    JSON Content-Type: a page of another site cannot send that without a preflight request."""
+    """The parsed JSON body, or a response that rejects it. As in Kafka Connect, a body requires a
+    JSON Content-Type, which a page of another site cannot send without a preflight request."""
     content_type = request.headers.get("content-type")
     if content_type is not None and content_type.partition(";")[0].strip().lower() != _JSON:
         return error(415, "HTTP 415 Unsupported Media Type")
@@ -310,8 +312,8 @@ async def _body(request: Request) -> Any:
     data = bytearray()
     try:
         if not is_too_large:
-            async for part in request.stream():
-                data += part
+            async for chunk in request.stream():
+                data += chunk
                 if is_too_large := len(data) > _MAX_BODY:
                     break
     except ClientDisconnect:
@@ -329,21 +331,21 @@ async def _body(request: Request) -> Any:
 
 
 def _parsed(data: bytes) -> Any:
-    """Raises ValueError if the body is not JSON, or is JSON that cannot be stored and returned."""
+    """The JSON value. Raises ValueError if the body is not JSON, or exceeds a limit."""
 
-    def refuse(constant: str) -> Any:
+    def reject(constant: str) -> Any:
         raise ValueError(f"{constant[:20]} is not a number in JSON")
 
     def finite(text: str) -> float:
         number = float(text)
-        return refuse(text) if math.isinf(number) else number
+        return reject(text) if math.isinf(number) else number
 
     # Each value except the first of a list or object follows a comma, so this is an upper bound.
     if sum(map(data.count, b",[{")) > _MAX_VALUES:
         raise ValueError(f"it has more than {_MAX_VALUES} values")
     try:
         text = data.decode()
-        body = json.loads(text, parse_constant=refuse, parse_float=finite)
+        body = json.loads(text, parse_constant=reject, parse_float=finite)
         level: list[Any] = [body]
         for _ in range(_MAX_DEPTH):
             level = [item for value in level if isinstance(value, (dict, list)) for item in _items(value)]
@@ -368,14 +370,14 @@ def _forward(call: Call, url: str | None) -> Response:
         return error(409, _CONFLICT)
     query_string = request.scope["query_string"].decode("latin-1")
     query = f"{query_string}&forward=false" if query_string else "forward=false"
-    # The path of the scope is complete and without escapes: a name may have any character. The
-    # request's URL contains the Host header, which the client chooses.
+    # Use the unescaped path of the scope: a connector's name may contain any character. Do not use
+    # the request's URL: it contains the Host header, which the client chooses.
     target = f"{url.rstrip('/')}{quote(request.scope['path'])}?{query}"
     data = None if call.body is None else json.dumps(call.body).encode()
     headers = {"Content-Type": "application/json"}
-    sent = urllib.request.Request(target, data, headers, method=request.method)
+    forwarded = urllib.request.Request(target, data, headers, method=request.method)
     try:
-        with urllib.request.urlopen(sent, timeout=_FORWARD_TIMEOUT) as response:
+        with urllib.request.urlopen(forwarded, timeout=_FORWARD_TIMEOUT) as response:
             return _forwarded_response(response.status, response.read(), response.headers)
     except urllib.error.HTTPError as failure:
         return _forwarded_response(failure.code, failure.read(), failure.headers)

@@ -14,7 +14,7 @@ from kavka.pipeline.connect.errors import ConnectError, RetriableError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_FIRST = 0.3
+_FIRST_DELAY = 0.3
 
 
 class Stopped(ConnectError):
@@ -22,7 +22,7 @@ class Stopped(ConnectError):
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Also true for the exception that Spark raises for a RetriableError in one of its tasks."""
+    """Whether the error is a RetriableError, or Spark's exception for one in a Spark task."""
     return isinstance(error, RetriableError) or f"{RetriableError.__name__}:" in str(error)
 
 
@@ -34,9 +34,10 @@ class Retries:
         self._max_delay = max_delay_ms / 1000
         self._stop = stop
 
-    def call(self, what: str, work: Callable[[], T]) -> T:
-        """The result of `work`, called again after each RetriableError until the timeout. The delay
-        starts at 0.3 s and doubles up to the maximum, which has jitter, as in Kafka Connect."""
+    def call(self, operation: str, work: Callable[[], T]) -> T:
+        """Returns the result of `work`, which is called again after each transient error until the
+        timeout. The delay starts at 0.3 s and doubles up to the maximum, which has jitter, as in
+        Kafka Connect. `operation` names the work in log lines."""
         deadline = None if self._timeout < 0 else time.monotonic() + self._timeout
         attempt = 0
         while True:
@@ -46,13 +47,13 @@ class Retries:
                 if not is_retriable(error):
                     raise
                 attempt += 1
-                pause = min(_FIRST * 2 ** (attempt - 1), self._max_delay)
+                pause = min(_FIRST_DELAY * 2 ** (attempt - 1), self._max_delay)
                 if pause >= self._max_delay > 0:
                     pause *= random.uniform(0.8, 1.0)
                 if deadline is not None and time.monotonic() + pause > deadline:
                     if attempt == 1:
                         raise
                     raise ConnectError(f"Exceeded errors.retry.timeout after {attempt} attempts: {error}") from error
-                logger.warning("%s: attempt %d failed, next attempt in %.1f s: %s", what, attempt, pause, error)
+                logger.warning("%s: attempt %d failed, next attempt in %.1f s: %s", operation, attempt, pause, error)
                 if self._stop.wait(pause):
                     raise Stopped("stopped while waiting for the next attempt") from error

@@ -1,8 +1,8 @@
 """Conversion between Connect's schemas in JSON, as JsonConverter writes them, and Spark's types.
 
-The logical types: `org.apache.kafka.connect.data.Timestamp` (int64, ms) is a timestamp, `…Date`
-(int32, days) a date, `…Decimal` (bytes; its scale is a parameter) a decimal, `…Time` (int32, ms of
-the day) an int.
+Logical types: `org.apache.kafka.connect.data.Timestamp` (int64, ms) is a timestamp, `…Date` (int32,
+days) a date, `…Decimal` (bytes; the scale is a parameter of the schema) a decimal, and `…Time`
+(int32, ms of the day) an int.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_COLUMNS = 10_000
 """The limit on all columns together, including nested ones."""
 
 LOGICAL = "org.apache.kafka.connect.data."
-# The widest decimal in Spark. Connect's schema has only the scale.
+# The maximum precision of decimals in Spark. Connect's schema has only the scale.
 _PRECISION = 38
 
 _TO_SPARK: dict[str, DataType] = {
@@ -65,7 +65,7 @@ _NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType)
 
 
 def to_spark(schema: Any, depth: int = 0) -> DataType:
-    """Raises ConnectError if the JSON is not a schema."""
+    """The Spark type of a schema in JSON. Raises ConnectError if the JSON is not a schema."""
     if depth > MAX_DEPTH:
         raise ConnectError(f"a schema with more than {MAX_DEPTH} nested types")
     if not isinstance(schema, dict) or "type" not in schema:
@@ -78,7 +78,7 @@ def to_spark(schema: Any, depth: int = 0) -> DataType:
     if name == f"{LOGICAL}Decimal":
         try:
             parameters = schema["parameters"]
-            # An extension of Confluent's connectors.
+            # Confluent's connectors add the precision.
             precision, scale = int(parameters.get("connect.decimal.precision", _PRECISION)), int(parameters["scale"])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConnectError("Invalid Decimal schema: scale parameter not found.") from None
@@ -123,11 +123,11 @@ def _columns(kind: DataType) -> int:
 
 def is_shallow(described: Column) -> Column:
     """Whether JSON has at most MAX_DEPTH nested lists and objects, from its `schema_of_variant`.
-    Most descriptions are too short for more levels (each takes at least `ARRAY<>`), or have fewer
-    brackets."""
+    The depth is computed only if the description is long enough for more levels (each has at least
+    `ARRAY<>`) and has enough brackets."""
     size = F.octet_length(described)
-    short = size <= MAX_DEPTH * len("ARRAY<>")
-    few = size - F.octet_length(F.replace(described, F.lit("<"))) <= MAX_DEPTH
+    is_short = size <= MAX_DEPTH * len("ARRAY<>")
+    has_few_brackets = size - F.octet_length(F.replace(described, F.lit("<"))) <= MAX_DEPTH
     brackets = F.regexp_replace(F.regexp_replace(described, "`[^`]*`", ""), "[^<>]+", "")
 
     def step(state: Column, mark: Column) -> Column:
@@ -136,7 +136,7 @@ def is_shallow(described: Column) -> Column:
 
     start = F.struct(F.lit(0).alias("depth"), F.lit(0).alias("max"))
     depth = F.aggregate(F.split(brackets, ""), start, step, lambda state: state["max"])
-    return F.coalesce(F.when(short | few, F.lit(True)).otherwise(depth <= MAX_DEPTH), F.lit(True))
+    return F.coalesce(F.when(is_short | has_few_brackets, F.lit(True)).otherwise(depth <= MAX_DEPTH), F.lit(True))
 
 
 def _field(field: Any, depth: int) -> StructField:
@@ -146,7 +146,8 @@ def _field(field: Any, depth: int) -> StructField:
 
 
 def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) -> dict[str, Any]:
-    """The parts are in Kafka's order: content, then optional, name, version, parameters."""
+    """The schema of a Spark type. Its fields are in Kafka's order: content, then optional, name,
+    version, parameters."""
     name, version = (named.name, named.version) if named else (None, None)
     parameters = None
     match kind:
@@ -172,7 +173,7 @@ def from_spark(kind: DataType, optional: bool, named: SchemaName | None = None) 
             schema = {"type": "string"}
         case _:
             if kind.typeName() not in _FROM_SPARK:
-                raise ConnectError(f"a record cannot hold a column of type {kind.simpleString()}: cast it")
+                raise ConnectError(f"a record cannot contain a column of type {kind.simpleString()}: cast it")
             schema = {"type": _FROM_SPARK[kind.typeName()]}
     schema["optional"] = optional
     if name is not None:
@@ -189,7 +190,7 @@ def text(schema: dict[str, Any]) -> str:
 
 
 def merged(left: DataType, right: DataType) -> DataType:
-    """A type that holds the values of both; ConnectError if there is none."""
+    """A type that can represent the values of both types. Raises ConnectError if there is none."""
     if left == right or isinstance(right, NullType):
         return left
     if isinstance(left, NullType):
@@ -222,12 +223,12 @@ def merged(left: DataType, right: DataType) -> DataType:
     )
 
 
-INSIDE = "[]"
+ELEMENT = "[]"
 """The path element of array items and map values."""
 
 
 def scales(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The scales of all decimals in the type, by their path."""
+    """Yields (path, scale) of all decimals in the type."""
     match kind:
         case DecimalType():
             yield path, kind.scale
@@ -235,31 +236,31 @@ def scales(kind: DataType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
             for field in kind.fields:
                 yield from scales(field.dataType, (*path, field.name))
         case ArrayType():
-            yield from scales(kind.elementType, (*path, INSIDE))
+            yield from scales(kind.elementType, (*path, ELEMENT))
         case MapType():
-            yield from scales(kind.valueType, (*path, INSIDE))
+            yield from scales(kind.valueType, (*path, ELEMENT))
 
 
 def schema_of_variants(description: str) -> DataType:
-    """The common type of JSON texts, from Spark's `schema_of_variant_agg`: integers are long and
+    """The common type of JSON texts, from Spark's `schema_of_variant_agg`. Integers are long and
     other numbers double, as in Connect. A value whose type differs between records is a string."""
-    return _Reader(description).read()
+    return _DescriptionParser(description).parse()
 
 
-class _Reader:
+class _DescriptionParser:
     """Parses `OBJECT<a: BIGINT, b: ARRAY<STRING>>`, with names in backticks where necessary."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
 
-    def read(self) -> DataType:
+    def parse(self) -> DataType:
         word = self._word()
         if word == "OBJECT":
             return self._object()
         if word == "ARRAY":
             self._expect("<")
-            array = ArrayType(self.read())
+            array = ArrayType(self.parse())
             self._expect(">")
             return array
         if word == "DECIMAL":
@@ -271,31 +272,32 @@ class _Reader:
     def _object(self) -> StructType:
         self._expect("<")
         fields: list[StructField] = []
-        while not self._take(">"):
+        while not self._skip(">"):
             if fields:
                 self._expect(",")
             name = self._name()
             self._expect(":")
-            fields.append(StructField(name, self.read()))
+            fields.append(StructField(name, self.parse()))
         return StructType(fields)
 
-    def _blanks(self) -> None:
+    def _skip_spaces(self) -> None:
         while self._position < len(self._text) and self._text[self._position] == " ":
             self._position += 1
 
-    def _take(self, mark: str) -> bool:
-        self._blanks()
+    def _skip(self, mark: str) -> bool:
+        """Skips the mark. Returns whether it was there."""
+        self._skip_spaces()
         if self._text.startswith(mark, self._position):
             self._position += len(mark)
             return True
         return False
 
     def _expect(self, mark: str) -> None:
-        if not self._take(mark):
+        if not self._skip(mark):
             raise ConnectError(f"Spark's description of JSON is invalid at {self._position}: {self._text[:200]}")
 
     def _word(self) -> str:
-        self._blanks()
+        self._skip_spaces()
         start = self._position
         while self._position < len(self._text) and (
             self._text[self._position].isalnum() or self._text[self._position] == "_"
@@ -304,21 +306,21 @@ class _Reader:
         return self._text[start : self._position].upper()
 
     def _name(self) -> str:
-        self._blanks()
-        if not self._take("`"):
+        self._skip_spaces()
+        if not self._skip("`"):
             start = self._position
             while self._text[self._position] != ":":
                 self._position += 1
             return self._text[start : self._position].strip()
-        out = []
+        pieces = []
         while True:
             end = self._text.index("`", self._position)
-            out.append(self._text[self._position : end])
+            pieces.append(self._text[self._position : end])
             self._position = end + 1
             if not self._text.startswith("`", self._position):
-                return "`".join(out)
+                return "`".join(pieces)
             self._position += 1
 
     def _skip_arguments(self) -> None:
-        if self._take("("):
+        if self._skip("("):
             self._position = self._text.index(")", self._position) + 1

@@ -12,7 +12,7 @@ from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.loading import (
     CONVERTERS,
     HEADER_CONVERTERS,
-    NOTHING,
+    NO_PLUGINS,
     Declared,
     check_overrides,
     load_converter,
@@ -32,7 +32,7 @@ STRING, LIST, INT, LONG, BOOLEAN = (
 )
 CLASS, SHORT = ConfigType.CLASS, ConfigType.SHORT
 
-PROCESSING, AVAILABLE_NOW = "processing-time", "available-now"
+PROCESSING_TIME, AVAILABLE_NOW = "processing-time", "available-now"
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NO_CONTROL = Satisfies(
@@ -68,17 +68,18 @@ COMMON = (
     Option("errors.retry.delay.max.ms", LONG, 60_000, "The maximum delay between two attempts, in ms.", MEDIUM,
            AtLeast(0), "Error Handling", "MEDIUM", "Maximum Delay Between Retries for Errors"),
     Option("errors.tolerance", default="none", doc="`none`: a record that cannot be converted or transformed fails the "
-           "task; `all`: it is dropped.", importance=MEDIUM, validator=OneOf(("none", "all")), group="Error Handling",
-           width="SHORT", display_name="Error Tolerance", recommended=("none", "all")),
+           "task; `all`: the record is dropped.", importance=MEDIUM, validator=OneOf(("none", "all")),
+           group="Error Handling", width="SHORT", display_name="Error Tolerance", recommended=("none", "all")),
     Option("errors.log.enable", BOOLEAN, False, "Whether to log every tolerated failure.", MEDIUM,
            None, "Error Handling", "SHORT", "Log Errors"),
     Option("errors.log.include.messages", BOOLEAN, False, "Whether to log the failed record as well.", MEDIUM, None,
            "Error Handling", "SHORT", "Log Error Details"),
-    Option("trigger", default=PROCESSING, doc="`processing-time`: run continuously; `available-now`: process the data "
-           "available at the start, then end. (Ours.)", importance=MEDIUM, validator=OneOf((PROCESSING, AVAILABLE_NOW)),
-           group="Spark", width="SHORT", display_name="Trigger", recommended=(PROCESSING, AVAILABLE_NOW)),
-    Option("trigger.interval", default=None, doc="The interval of micro-batches: `500ms`, `10s`, `1m`; without it "
-           "the next starts when the last is done. (Ours.)", importance=MEDIUM,
+    Option("trigger", default=PROCESSING_TIME, doc="`processing-time`: run continuously; `available-now`: process the "
+           "data available at the start, then end. (Kavka only.)", importance=MEDIUM,
+           validator=OneOf((PROCESSING_TIME, AVAILABLE_NOW)), group="Spark", width="SHORT", display_name="Trigger",
+           recommended=(PROCESSING_TIME, AVAILABLE_NOW)),
+    Option("trigger.interval", default=None, doc="The interval of micro-batches: `500ms`, `10s`, `1m`. Without it a "
+           "micro-batch starts when the previous one ends. (Kavka only.)", importance=MEDIUM,
            validator=Satisfies("a time like 500ms, 10s, 1m or 2h", lambda text: _DURATION.fullmatch(text) is not None),
            group="Spark", width="SHORT", display_name="Trigger interval"),
 )  # fmt: skip
@@ -89,13 +90,14 @@ SOURCE_OPTIONS = (
            "`.replication.factor`, and any topic setting.", LOW, None, "Topic Creation", "LONG",
            "Topic Creation Groups"),
     Option("topic.creation.default.partitions", INT, None, "The partitions of created topics that match no group; -1: "
-           "the broker's default. Required with any other `topic.creation.…`. Without these settings topics are "
-           "auto-created by the broker, if it does so.", LOW, None, "Topic Creation", "SHORT", "Default partitions"),
+           "the broker's default. Required with any other `topic.creation.…`. Without these settings the "
+           "broker creates the topics, if it has auto-creation enabled.", LOW, None, "Topic Creation", "SHORT",
+           "Default partitions"),
     Option("topic.creation.default.replication.factor", SHORT, None, "The replicas of these topics; -1: the broker's "
-           "default. Required likewise. `topic.creation.default.…` also accepts any topic setting.", LOW, None,
-           "Topic Creation", "SHORT", "Default replication factor"),
-    Option("exactly.once.support", default="requested", doc="`required`: rejected unless the worker has "
-           "`exactly.once.source.support=enabled`.", importance=MEDIUM,
+           "default. Also required with any other `topic.creation.…`. `topic.creation.default.…` accepts any topic "
+           "setting.", LOW, None, "Topic Creation", "SHORT", "Default replication factor"),
+    Option("exactly.once.support", default="requested", doc="`required`: the configuration is rejected unless "
+           "the worker has `exactly.once.source.support=enabled`.", importance=MEDIUM,
            validator=OneOf(("requested", "required"), ignore_case=True), group="Exactly Once Support", width="SHORT",
            display_name="Exactly once support", recommended=("requested", "required")),
     Option("transaction.boundary", default="poll", doc="Has no effect: a transaction is a micro-batch.",
@@ -120,11 +122,11 @@ SINK_OPTIONS = (
     Option("errors.deadletterqueue.context.headers.enable", BOOLEAN, False, "Whether to add the headers "
            "`__connect.errors.…`.", MEDIUM, None, "Error Handling", "MEDIUM", "Enable Error Context Headers"),
     Option("exactly.once", BOOLEAN, False, "Whether each record must be delivered exactly once, across failures of any "
-           "process: for sinks that support it. (Ours.)", MEDIUM, None, "Spark", "SHORT", "Exactly once"),
-    Option("max.records.per.batch", INT, None, "The maximum number of records of a micro-batch. (Ours.)", LOW,
-           AtLeast(1), "Spark", "SHORT", "Most records of a batch"),
+           "process: for sinks that support it. (Kavka only.)", MEDIUM, None, "Spark", "SHORT", "Exactly once"),
+    Option("max.records.per.batch", INT, None, "The maximum number of records of a micro-batch. (Kavka only.)", LOW,
+           AtLeast(1), "Spark", "SHORT", "Maximum records per batch"),
     Option("fail.on.data.loss", BOOLEAN, False, "Whether the task fails if records were deleted before it read them. "
-           "(Ours.)", LOW, None, "Spark", "SHORT", "Fail on data loss"),
+           "(Kavka only.)", LOW, None, "Spark", "SHORT", "Fail on data loss"),
 )  # fmt: skip
 
 WORKER = (
@@ -134,11 +136,11 @@ WORKER = (
     Option("header.converter", CLASS, "SimpleHeaderConverter", "Has no effect: a header is text, or stays as bytes.",
            LOW),
     Option("listeners", LIST, ("http://localhost:8083",), "The address of the REST interface. The default is reachable "
-           "from this machine only (Kafka's, `http://:8083`, from anywhere). Workers of a group on several machines "
-           "need an address that the others can reach.", LOW),
-    Option("rest.advertised.host.name", default=None, doc="The host name that other workers use for this one.",
+           "from this machine only. (Kafka's default, `http://:8083`, is reachable from any machine.) Workers of a "
+           "group on several machines need an address that the other workers can reach.", LOW),
+    Option("rest.advertised.host.name", default=None, doc="The host name that other workers use for this worker.",
            importance=LOW),
-    Option("rest.advertised.port", INT, None, "The port that other workers use for this one.", LOW),
+    Option("rest.advertised.port", INT, None, "The port that other workers use for this worker.", LOW),
     Option("access.control.allow.origin", LIST, (), "Origins of web pages that may use the REST interface: "
            "`https://ui.example`, `https://*.example` or `*`. Requests of all other pages are rejected.", LOW),
     Option("access.control.allow.methods", LIST, (), "Methods that these pages may use; the default is GET, POST and "
@@ -147,17 +149,17 @@ WORKER = (
            "predicates and configuration providers. The folders are added to Python's path. Configurations may name "
            "the modules that exist when the worker starts.", LOW),
     Option("plugin.modules", LIST, (), "Further modules and packages on Python's path that configurations may name. No "
-           "others are imported. (Ours.)", LOW),
+           "other modules are imported. (Kavka only.)", LOW),
     Option("file.connectors.enable", BOOLEAN, False, "Enables the connectors that open files named in their "
            "configurations: FileStreamSource, FileStreamSink, FolderSource, SparkSource, SparkSink, and JDBC with "
            "an embedded database. Any client of the REST interface can then read and write all files that the worker "
-           "can. (Ours.)", LOW),
+           "can. (Kavka only.)", LOW),
     Option("config.providers", LIST, (), "Names of configuration providers; each is configured with "
            "`config.providers.NAME.class` and `config.providers.NAME.param.…`.", LOW),
-    Option("checkpoint.dir", default="connect-checkpoints", doc="The folder of Spark's checkpoints, which all workers "
-           "can access. (Ours.)", importance=HIGH),
-    Option("exactly.once.source.support", default="disabled", doc="`enabled`: sources write in transactions, each "
-           "record once.", importance=HIGH,
+    Option("checkpoint.dir", default="connect-checkpoints", doc="The folder of Spark's checkpoints. All workers must "
+           "be able to access it. (Kavka only.)", importance=HIGH),
+    Option("exactly.once.source.support", default="disabled", doc="`enabled`: sources write each record exactly "
+           "once, in transactions.", importance=HIGH,
            validator=OneOf(("disabled", "preparing", "enabled"), ignore_case=True)),
     Option("task.shutdown.graceful.timeout.ms", LONG, 5000, "How long a task may take to stop.", LOW),
     Option("offset.flush.interval.ms", LONG, 60_000, "Has no effect: offsets are stored with every batch.", LOW),
@@ -172,7 +174,7 @@ STANDALONE = (
 
 DISTRIBUTED = (
     *WORKER,
-    Option("group.id", doc="The name of this group of workers.", importance=HIGH),
+    Option("group.id", doc="The name of the group of workers.", importance=HIGH),
     Option("config.storage.topic", doc="The topic for configurations.", importance=HIGH),
     Option("offset.storage.topic", doc="The topic for the offsets of sources.", importance=HIGH),
     Option("status.storage.topic", doc="The topic for states.", importance=HIGH),
@@ -192,7 +194,7 @@ _CLIENT_PREFIXES = ("security.", "ssl.", "sasl.", "client.dns", "request.timeout
 
 
 def seconds(text: str | None) -> float | None:
-    """The seconds of a duration like 500ms, 10s, 1m; a bare number is in milliseconds."""
+    """The seconds of a duration like 500ms, 10s, 1m. A number without a unit is in milliseconds."""
     if text is None:
         return None
     match = _DURATION.fullmatch(text.strip())
@@ -209,7 +211,7 @@ def options_of(cls: type[Connector]) -> tuple[Option, ...]:
 
 
 def client_settings(worker: Mapping[str, str]) -> dict[str, str]:
-    """The settings of all clients of the cluster."""
+    """The settings of clients of the cluster, from the worker's settings."""
     settings = {name: value for name, value in worker.items() if name.startswith(_CLIENT_PREFIXES)}
     return {"bootstrap.servers": worker.get("bootstrap.servers", "localhost:9092"), **settings}
 
@@ -217,8 +219,8 @@ def client_settings(worker: Mapping[str, str]) -> dict[str, str]:
 def converter_config(
     originals: Mapping[str, str], worker: Mapping[str, str], side: str
 ) -> tuple[str, dict[str, str], str]:
-    """(name of the class, the settings that configure it, their prefix): from the connector, else
-    from the worker."""
+    """Returns (name of the class, the settings that configure it, their prefix). They come from the
+    connector if it names a converter, otherwise from the worker."""
     option = f"{side}.converter"
     source = originals if originals.get(option) else worker
     return source.get(option, ""), dict(source), f"{option}."
@@ -229,9 +231,10 @@ def check_connector(
     originals: Mapping[str, str],
     worker: Mapping[str, str],
     exactly_once: bool,
-    declared: Declared = NOTHING,
+    declared: Declared = NO_PLUGINS,
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """(all options parsed, errors by name): the checks of `config/validate`."""
+    """Returns (parsed values of all options, errors by name), with all checks of
+    `config/validate`."""
     options = options_of(cls)
     values, errors = parse(options, originals)
     for name, message in cls.check(values, originals).items():

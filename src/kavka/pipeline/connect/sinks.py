@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import re
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
-from kavka.client.admin.types import NewTopic
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
-from kavka.pipeline.connect.api import Context, Failed, Sink
+from kavka.pipeline.connect.api import Context, Failed, Sink, query_id
 from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.flow import FAILURES, TIME, Flow, observed
+from kavka.pipeline.connect.flow import OBSERVATION, TIME, Flow, observed
 from kavka.pipeline.connect.offsets import group_of, group_offsets
-from kavka.pipeline.connect.records import CONNECT_EXCEPTION, ERROR, ERROR_TYPE, RAW, VALUE
+from kavka.pipeline.connect.records import CONNECT_EXCEPTION, ERROR, RAW, VALUE, error_struct
 from kavka.pipeline.connect.retries import Retries
-from kavka.pipeline.connect.sources import report_metrics
-from kavka.pipeline.connect.tasks import Task, trigger_of, writer_options, written
+from kavka.pipeline.connect.sources import report_progress
+from kavka.pipeline.connect.tasks import Task, trigger_of, write_frame, writer_options
+from kavka.pipeline.connect.topic_table import create_topic
 from kavka.pipeline.spark.cluster import admin_settings
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_INTERVAL = 1.0
-_EARLIEST = -2
-_LOGGED = 20
+_EARLIEST, _LATEST = -2, -1
+_MAX_LOGGED = 20
 
 
 def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None:
@@ -39,13 +40,13 @@ def run_sink(task: Task, context: Context, sink: Sink, retries: Retries) -> None
     flow = Flow.of(task.name, task.settings, context.config, worker.properties, keep_raw, worker.declared)
     if not _wait_for_topics(task, context):
         return
-    frame = context.spark.readStream.format("kavka").options(**_reading(context, flow)).load()
+    frame = context.spark.readStream.format("kavka").options(**_reader_options(context, flow)).load()
     _Run(task, context, sink, retries, flow).run(frame)
 
 
 def _wait_for_topics(task: Task, context: Context) -> bool:
-    """Whether the topics exist. A sink may be configured before its topics are created. False: the
-    task was stopped."""
+    """Waits until the topics exist: a sink may be configured before its topics are created. Returns
+    False if the task was stopped."""
     topics = list(context["topics"])
     with Admin(admin_settings(context.client)) as admin:
         while topics:
@@ -60,7 +61,7 @@ def _wait_for_topics(task: Task, context: Context) -> bool:
     return True
 
 
-def _reading(context: Context, flow: Flow) -> dict[str, str]:
+def _reader_options(context: Context, flow: Flow) -> dict[str, str]:
     overrides = context.with_prefix("consumer.override.")
     overrides.pop("group.id", None)
     reset = overrides.pop("auto.offset.reset", "earliest")
@@ -74,7 +75,7 @@ def _reading(context: Context, flow: Flow) -> dict[str, str]:
     options |= {
         "includeHeaders": "true",
         "textColumns": ",".join(flow.text_columns),
-        "startingOffsets": _starting(context, reset),
+        "startingOffsets": _starting_offsets(context, reset),
         "groupIdCommit": group_of(context.name),
         "failOnDataLoss": str(context["fail.on.data.loss"]).lower(),
     }
@@ -83,73 +84,70 @@ def _reading(context: Context, flow: Flow) -> dict[str, str]:
     return options
 
 
-def _starting(context: Context, reset: str) -> str:
-    """Where a sink without a checkpoint starts: at the offsets of its group (a user may have set
-    them, or the checkpoint was lost), else at the earliest or latest offset."""
+def _starting_offsets(context: Context, reset: str) -> str:
+    """The starting offsets of a sink without a checkpoint: those of its group (a user may have set
+    them, or the checkpoint was lost), otherwise the earliest or latest offsets."""
     with Admin(admin_settings(context.client)) as admin:
         committed = group_offsets(admin, context.name)
         if not committed:
             return reset
-        topics = context["topics"] or [t for t in admin.list_topics() if re.fullmatch(context["topics.regex"], t)]
-        edge = _EARLIEST if reset == "earliest" else -1
+        topics = context["topics"] or [
+            topic for topic in admin.list_topics() if re.fullmatch(context["topics.regex"], topic)
+        ]
+        default = _EARLIEST if reset == "earliest" else _LATEST
         offsets: dict[str, dict[str, int]] = {}
-        for described in admin.describe_topics(topics).values():
-            for partition in described.partitions:
-                at = committed.get(TopicPartition(described.name, partition.partition), edge)
-                offsets.setdefault(described.name, {})[str(partition.partition)] = at
+        for topic in admin.describe_topics(topics).values():
+            for partition in topic.partitions:
+                offset = committed.get(TopicPartition(topic.name, partition.partition), default)
+                offsets.setdefault(topic.name, {})[str(partition.partition)] = offset
         return json.dumps(offsets)
 
 
 class _Run:
-    """One run of a sink's query."""
+    """One run of a sink's query. Spark calls `_write_batch` from a thread of the query."""
 
     def __init__(self, task: Task, context: Context, sink: Sink, retries: Retries, flow: Flow) -> None:
         self.task, self.context, self.sink, self.retries, self.flow = task, context, sink, retries, flow
         self.dead_letter_topic = context["errors.deadletterqueue.topic.name"]
-        self.run_id = task.new_run()
+        self.run_id = uuid.uuid4().hex
 
     def run(self, frame: DataFrame) -> None:
         if self.dead_letter_topic:
             self._create_dead_letter_topic()
         self.task.on_topics(set(self.context["topics"]))
-        native = self._native(frame)
+        spark_writer = self._spark_writer(frame)
 
         def start() -> Any:
-            writer = frame.writeStream.foreachBatch(self._batch) if native is None else native
+            writer = frame.writeStream.foreachBatch(self._write_batch) if spark_writer is None else spark_writer
             writer = writer.option("checkpointLocation", f"{self.context.checkpoint}/query")
             return writer.queryName(f"connect-{self.task.name}").trigger(**trigger_of(self.context)).start()
 
-        self.task.run_query(start, self._on_progress)
+        self.task.run_query(start, lambda progress: report_progress(self.task, self.context, progress))
 
-    def _native(self, frame: DataFrame) -> Any:
-        """The sink's own Spark writer, if the types are known in advance and failed records need no
-        handling."""
-        if type(self.sink).writer is Sink.writer or not self.flow.static or self.dead_letter_topic:
+    def _spark_writer(self, frame: DataFrame) -> Any:
+        """The result of the sink's `writer`. None if the sink has none, the types are not known in
+        advance, or failed records must be sent to the dead-letter topic."""
+        if type(self.sink).writer is Sink.writer or not self.flow.is_static or self.dead_letter_topic:
             return None
         records = self.flow.decoded(frame, None)
-        rows = observed(records.frame, FAILURES) if self.flow.tolerant else records.frame
-        return self.sink.writer(self.context, self._good(rows))
+        rows = observed(records.frame, OBSERVATION) if self.flow.tolerant else records.frame
+        return self.sink.writer(self.context, self._without_failures(rows))
 
-    def _on_progress(self, progress: Any) -> None:
-        metrics = progress.observedMetrics or {}
-        if FAILURES in metrics:
-            report_metrics(self.task, self.context, metrics[FAILURES].asDict())
-
-    def _good(self, rows: DataFrame) -> DataFrame:
+    def _without_failures(self, rows: DataFrame) -> DataFrame:
         return self.flow.without_failures(rows).drop(RAW, "timestampType")
 
-    def _batch(self, raw: DataFrame, number: int) -> None:
-        """Called by Spark. An error ends the query."""
-        is_read_twice = not self.flow.static or self.flow.tolerant
+    def _write_batch(self, raw: DataFrame, number: int) -> None:
+        """An error ends the query."""
+        is_read_twice = not self.flow.is_static or self.flow.tolerant
         if is_read_twice:
             raw.persist()
         try:
             records = self.flow.decoded(raw, raw)
             if self.flow.tolerant:
-                self._failures(records.frame, number)
-            good = self._good(records.frame)
+                self._handle_failures(records.frame, number)
+            rows = self._without_failures(records.frame)
             rejected = self.retries.call(
-                f"{self.task.name} writes", lambda: self.sink.write(self.context, good, number)
+                f"Writing {self.task.name}", lambda: self.sink.write(self.context, rows, number)
             )
             if rejected:
                 self._fail_rejected(records.frame, rejected, number)
@@ -172,58 +170,47 @@ class _Run:
             where = f"the record at offset {first.offset} of {first.topic}-{first.partition}"
             raise ConnectError(f"{where} was rejected: {hidden(first.message)}{more}")
         failures = [(failure.topic, failure.partition, failure.offset, hidden(failure.message)) for failure in rejected]
-        schema = "topic string, partition int, offset bigint, why string"
+        schema = "topic string, partition int, offset bigint, rejection string"
         failed = F.broadcast(self.context.spark.createDataFrame(failures, schema))
-        error = {
-            "stage": F.lit("TASK_PUT"),
-            "operator": F.lit(f"{type(self.sink).__module__}.{type(self.sink).__qualname__}"),
-            "exception": F.lit(CONNECT_EXCEPTION),
-            "message": F.col("why"),
-            "cause": F.lit(None).cast("string"),
-        }
         joined = rows.join(failed, ["topic", "partition", "offset"])
-        error_struct = F.struct(*(value.alias(name) for name, value in error.items())).cast(ERROR_TYPE)
-        self._failures(joined.withColumn(ERROR, error_struct), number)
+        operator = f"{type(self.sink).__module__}.{type(self.sink).__qualname__}"
+        error = error_struct("TASK_PUT", operator, F.col("rejection"), CONNECT_EXCEPTION)
+        self._handle_failures(joined.withColumn(ERROR, error), number)
 
-    def _failures(self, rows: DataFrame, number: int) -> None:
+    def _handle_failures(self, rows: DataFrame, number: int) -> None:
+        """Sends the failed records to the dead-letter topic and to the log, if these are
+        enabled."""
         if self.dead_letter_topic:
             letters = self.flow.dead_letters(rows, self.context["errors.deadletterqueue.context.headers.enable"])
-            options = {**writer_options(self.context, self.context.exactly_once), "topic": self.dead_letter_topic}
+            options = {**writer_options(self.context), "topic": self.dead_letter_topic}
             options["timestampColumn"] = TIME
             if self.context.exactly_once:
-                from kavka.pipeline.connect.api import query_id
-
                 options |= {"queryId": query_id(self.context), "runId": self.run_id, "batchId": str(number)}
-            written(self.context, letters, options)
+            write_frame(letters, options)
         if self.context["errors.log.enable"]:
             from pyspark.sql import functions as F
 
             failed = rows.filter(F.col(ERROR).isNotNull())
-            for row in (
-                failed.select("topic", "partition", "offset", ERROR, *self._value_column()).limit(_LOGGED).collect()
-            ):
+            columns = ("topic", "partition", "offset", ERROR, *self._value_excerpt())
+            for row in failed.select(*columns).limit(_MAX_LOGGED).collect():
                 error = row[ERROR]
-                record = f" value={row['shown']}" if "shown" in row else ""
+                value = f" value={row['excerpt']}" if "excerpt" in row else ""
                 logger.error(
                     "Connector %s: the record at offset %d of %s-%d failed in %s (%s): %s%s", self.task.name,
                     row["offset"], row["topic"], row["partition"], error["stage"], error["operator"], error["message"],
-                    record,
+                    value,
                 )  # fmt: skip
 
-    def _value_column(self) -> list[Any]:
+    def _value_excerpt(self) -> list[Any]:
         if not self.context["errors.log.include.messages"]:
             return []
         from pyspark.sql import functions as F
 
-        return [F.substring(F.col(RAW)[VALUE].cast("string"), 1, 1000).alias("shown")]
+        return [F.substring(F.col(RAW)[VALUE].cast("string"), 1, 1000).alias("excerpt")]
 
     def _create_dead_letter_topic(self) -> None:
-        factor = self.context["errors.deadletterqueue.topic.replication.factor"]
-        with Admin(admin_settings(self.context.client)) as admin:
-            try:
-                admin.create_topics([NewTopic(self.dead_letter_topic, 1, None if factor < 0 else factor)])
-            except AdminError as error:
-                if any(cause.code != ErrorCode.TOPIC_ALREADY_EXISTS for cause in error.errors.values()):
-                    raise ConnectError(
-                        f"Could not initialize dead letter queue with topic={self.dead_letter_topic}: {error}"
-                    ) from None
+        topic, replicas = self.dead_letter_topic, self.context["errors.deadletterqueue.topic.replication.factor"]
+        try:
+            create_topic(self.context.client, topic, 1, replicas)
+        except AdminError as error:
+            raise ConnectError(f"Could not initialize dead letter queue with topic={topic}: {error}") from None

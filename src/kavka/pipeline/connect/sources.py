@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kavka.pipeline.connect import topic_creation
 from kavka.pipeline.connect.api import Context, IncrementalSource, Offsets, Source
 from kavka.pipeline.connect.errors import ConnectError
-from kavka.pipeline.connect.flow import FAILURES, TIME, Flow, observed
+from kavka.pipeline.connect.flow import OBSERVATION, TIME, Flow, observed
 from kavka.pipeline.connect.records import ERROR
 from kavka.pipeline.connect.retries import Retries
 from kavka.pipeline.connect.settings import seconds
-from kavka.pipeline.connect.tasks import Task, trigger_of, writer_options, written
+from kavka.pipeline.connect.tasks import Task, trigger_of, write_frame, writer_options
 from kavka.pipeline.spark.errors import PipelineError
 from kavka.pipeline.spark.new_topics import Rule, create_topics, to_json
 
@@ -28,7 +29,7 @@ def run_source(task: Task, context: Context, source: Source, retries: Retries) -
     flow = _flow(task, context)
     interval = seconds(context["trigger.interval"])
     while True:
-        frame = retries.call(f"{task.name} reads", lambda: source.read(context))
+        frame = retries.call(f"Reading {task.name}", lambda: source.read(context))
         if frame.isStreaming:
             _stream(task, context, flow, frame)
             return
@@ -47,7 +48,7 @@ def _topic(context: Context) -> str | None:
 
 
 def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-    """(rows, some of which may have failed; options of the writer)."""
+    """Returns (rows, some of which may have failed; options of the writer)."""
     rows, topic = flow.encoded(frame, _topic(context))
     if topic is None and _topic(context) is None and "topic" not in {name.lower() for name in frame.columns}:
         raise ConnectError(f"{task.cls.__name__} returns records without a topic and has no option topic")
@@ -58,9 +59,9 @@ def _prepared(task: Task, context: Context, flow: Flow, frame: DataFrame) -> tup
 
 
 def _options(task: Task, context: Context, topic: str | None) -> dict[str, str]:
-    """The options of the Spark sink `kavka`. `topic`: the topic of all records, if they share
-    one."""
-    options = writer_options(context, context.exactly_once)
+    """The options of the Spark sink `kavka`. `topic`: the topic of all records; None if they have
+    different topics."""
+    options = writer_options(context)
     rules = topic_creation.rules(task.settings, task.worker.properties)[0]
     if topic is not None:
         options["topic"] = topic
@@ -72,7 +73,7 @@ def _options(task: Task, context: Context, topic: str | None) -> dict[str, str]:
 
 
 def _create(task: Task, context: Context, rules: Sequence[Rule], topic: str) -> None:
-    """Creates the topic, once for each start of the task."""
+    """Creates the topic, at most once for each start of the task."""
     if not rules or topic in task.created_topics:
         return
     try:
@@ -89,7 +90,7 @@ def _is_observed(rows: DataFrame) -> bool:
 def _stream(task: Task, context: Context, flow: Flow, frame: DataFrame) -> None:
     rows, options = _prepared(task, context, flow, frame)
     if _is_observed(rows):
-        rows = observed(rows, FAILURES)
+        rows = observed(rows, OBSERVATION)
     rows = flow.without_failures(rows)
 
     def start() -> Any:
@@ -97,40 +98,41 @@ def _stream(task: Task, context: Context, flow: Flow, frame: DataFrame) -> None:
         writer = writer.option("checkpointLocation", f"{context.checkpoint}/query").queryName(f"connect-{task.name}")
         return writer.trigger(**trigger_of(context)).start()
 
-    def on_progress(progress: Any) -> None:
-        metrics = progress.observedMetrics or {}
-        if FAILURES in metrics:
-            report_metrics(task, context, metrics[FAILURES].asDict())
-
-    task.run_query(start, on_progress)
+    task.run_query(start, lambda progress: report_progress(task, context, progress))
 
 
-def report_metrics(task: Task, context: Context, metrics: dict[str, Any]) -> None:
+def report_progress(task: Task, context: Context, progress: Any) -> None:
+    metrics = (progress.observedMetrics or {}).get(OBSERVATION)
+    if metrics is not None:
+        _report_metrics(task, context, metrics.asDict())
+
+
+def _report_metrics(task: Task, context: Context, metrics: dict[str, Any]) -> None:
     if metrics.get("topics"):
         task.on_topics(set(metrics["topics"]))
     if metrics.get("failed") and context["errors.log.enable"]:
-        shown = f": {metrics['example']}" if metrics.get("example") else ""
-        logger.error("Connector %s: %d records failed and were dropped%s", task.name, metrics["failed"], shown)
+        example = f": {metrics['example']}" if metrics.get("example") else ""
+        logger.error("Connector %s: %d records failed and were dropped%s", task.name, metrics["failed"], example)
 
 
 def _write_batch(
     task: Task, context: Context, flow: Flow, frame: DataFrame, batch_options: dict[str, str] | None
 ) -> None:
-    """`batch_options` identify the batch and its query if it may be written again."""
+    """`batch_options` identify the batch and its query, if the batch may be written again."""
     from pyspark.sql import Observation
 
     rows, options = _prepared(task, context, flow, frame)
     observation = Observation() if _is_observed(rows) else None
     if observation is not None:
         rows = observed(rows, observation)
-    _cancelable(task, context)
-    written(context, flow.without_failures(rows), {**options, **(batch_options or {})})
+    _make_cancelable(task, context)
+    write_frame(flow.without_failures(rows), {**options, **(batch_options or {})})
     if observation is not None:
-        report_metrics(task, context, observation.get)
+        _report_metrics(task, context, observation.get)
 
 
-def _cancelable(task: Task, context: Context) -> None:
-    """Cancels the Spark jobs of this thread when the task is stopped."""
+def _make_cancelable(task: Task, context: Context) -> None:
+    """Lets `Task.stop` cancel the Spark jobs of this thread."""
     spark, group = context.spark.sparkContext, f"connect-{task.name}"
     spark.setJobGroup(group, f"connector {task.name}", interruptOnCancel=True)
     task.cancel = lambda: spark.cancelJobGroup(group)
@@ -140,13 +142,14 @@ def _cancelable(task: Task, context: Context) -> None:
 
 
 def run_incremental(task: Task, context: Context, source: IncrementalSource, retries: Retries) -> None:
-    """Stores the offsets after each batch. With exactly once the plan of a batch is stored before
-    it. After a crash the stored plan is written again as the same batch with the same number, which
-    has no effect if the batch was complete."""
+    """Processes batches until the task stops, and stores the offsets after each batch. For
+    exactly-once delivery it stores the plan of a batch before the batch. After a crash it executes
+    the stored plan again with the same batch number, which has no effect if the batch was
+    complete."""
     flow = _flow(task, context)
     store = task.worker.offsets
     field = source.partition_field
-    run = task.new_run()
+    run_id = uuid.uuid4().hex
     interval = seconds(context["trigger.interval"])
     wait = source.poll_interval if interval is None else interval
     start = store.offsets(task.name, field)
@@ -158,7 +161,7 @@ def run_incremental(task: Task, context: Context, source: IncrementalSource, ret
         if is_repeat and plan is not None:
             number, start, end = plan.number, plan.start, plan.end
         else:
-            next_end = retries.call(f"{task.name} polls", lambda at=start: source.next(context, at))  # type: ignore[misc]
+            next_end = retries.call(f"Polling {task.name}", lambda offsets=start: source.next(context, offsets))  # type: ignore[misc]
             if next_end is None:
                 if context.available_now or task.pause(wait):
                     return
@@ -168,7 +171,7 @@ def run_incremental(task: Task, context: Context, source: IncrementalSource, ret
         if context.exactly_once:
             if not is_repeat:
                 store.put_plan(task.name, number, start, end, done=False)
-            batch_options = {"queryId": f"{store.identity(task.name)}", "runId": run, "batchId": str(number)}
+            batch_options = {"queryId": store.identity(task.name), "runId": run_id, "batchId": str(number)}
         is_repeat = False
         _process_batch(task, context, source, retries, flow, start, end, batch_options)
         store.put(task.name, field, start, end)
@@ -195,9 +198,9 @@ def _process_batch(
         writer = source.writer(context, start, end) if topic is not None and flow.keeps_text else None
         if writer is not None:
             options = _options(task, context, topic)
-            _cancelable(task, context)
+            _make_cancelable(task, context)
             writer.options(**options, **(batch_options or {})).mode("append").save()
             return
         _write_batch(task, context, flow, source.read_range(context, start, end), batch_options)
 
-    retries.call(f"{task.name} reads", work)
+    retries.call(f"Reading {task.name}", work)

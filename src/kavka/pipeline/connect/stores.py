@@ -14,8 +14,8 @@ The records in the topics have the keys and JSON of Kafka Connect, so that its t
 | | `status-topic-TOPIC:connector-NAME` | `{"topic": {"name", "connector", "task", …}}` |
 | offsets | `["NAME",{"table":"users"}]` | `{"incrementing": 7}` |
 
-Our own key in the last: `["NAME",{"kavka.batch":"plan"}]`, the batch that a source with exactly
-once has started or finished.
+One key of the offsets topic is specific to Kavka: `["NAME",{"kavka.batch":"plan"}]`, the batch that
+a source with exactly-once delivery has started or finished.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,9 +50,8 @@ class Table(Protocol):
 class MemoryTable:
     """A table that does not survive the process."""
 
-    def __init__(self, on_change: Callable[[str, str | None], None] = lambda key, value: None) -> None:
+    def __init__(self) -> None:
         self._values: dict[str, str] = {}
-        self._on_change = on_change
 
     def get(self, key: str) -> str | None:
         return self._values.get(key)
@@ -63,36 +62,29 @@ class MemoryTable:
                 self._values.pop(key, None)
             else:
                 self._values[key] = value
-            self._on_change(key, value)
 
     def items(self) -> list[tuple[str, str]]:
         return list(self._values.items())
 
 
-class FileTable:
+class FileTable(MemoryTable):
     """A JSON object in a file. `put` writes a temporary file and renames it: a crash leaves the old
     or the new content. Any thread may call it."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
         self._lock = threading.Lock()
         try:
-            self._values: dict[str, str] = json.loads(path.read_text())
+            self._values = json.loads(path.read_text())
         except FileNotFoundError:
-            self._values = {}
+            pass
         except ValueError as error:
             raise ConnectError(f"{path} is not an offset file: {error}") from None
 
-    def get(self, key: str) -> str | None:
-        return self._values.get(key)
-
     def put(self, values: Mapping[str, str | None]) -> None:
         with self._lock:
-            for key, value in values.items():
-                if value is None:
-                    self._values.pop(key, None)
-                else:
-                    self._values[key] = value
+            super().put(values)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_name(f"{self._path.name}.tmp")
             with temporary.open("w") as file:
@@ -100,15 +92,12 @@ class FileTable:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
-            # A later batch depends on this.
+            # The next batch starts only after this one is durable.
             sync_folder(self._path.parent)
-
-    def items(self) -> list[tuple[str, str]]:
-        return list(self._values.items())
 
 
 def sync_folder(path: Path) -> None:
-    """Makes the renaming of files in the folder durable."""
+    """Makes renames of files in the folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -131,39 +120,39 @@ class ConfigStore:
         return sorted(name for name in names if self.config(name) is not None)
 
     def config(self, name: str) -> dict[str, str] | None:
-        record = _read(self._table.get(f"connector-{name}"))
+        record = _parsed(self._table.get(f"connector-{name}"))
         properties = None if record is None else record.get("properties")
         return {str(key): str(value) for key, value in properties.items()} if isinstance(properties, dict) else None
 
     def target(self, name: str) -> str:
-        record = _read(self._table.get(f"target-state-{name}")) or {}
+        record = _parsed(self._table.get(f"target-state-{name}")) or {}
         return str(record.get("state.v2") or record.get("state") or STARTED)
 
     def put(self, name: str, config: Mapping[str, str], target: str | None = None) -> None:
         values: dict[str, str | None] = {}
         if target is not None:
-            values[f"target-state-{name}"] = _target(target)
-        values[f"connector-{name}"] = _text({"properties": dict(config)})
-        values[f"task-{name}-0"] = _text({"properties": dict(config)})
-        values[f"commit-{name}"] = _text({"tasks": 1})
+            values[f"target-state-{name}"] = _target_json(target)
+        values[f"connector-{name}"] = _to_json({"properties": dict(config)})
+        values[f"task-{name}-0"] = _to_json({"properties": dict(config)})
+        values[f"commit-{name}"] = _to_json({"tasks": 1})
         self._table.put(values)
 
     def put_target(self, name: str, state: str) -> None:
-        self._table.put({f"target-state-{name}": _target(state)})
+        self._table.put({f"target-state-{name}": _target_json(state)})
 
     def delete(self, name: str) -> None:
         self._table.put({f"connector-{name}": None, f"target-state-{name}": None})
 
 
-def _target(state: str) -> str:
+def _target_json(state: str) -> str:
     if state == STOPPED:
-        # Workers before 3.5 do not know STOPPED.
-        return _text({"state": PAUSED, "state.v2": STOPPED})
-    return _text({"state": state, "state.v2": state})
+        # Workers of Kafka before 3.5 do not support STOPPED.
+        return _to_json({"state": PAUSED, "state.v2": STOPPED})
+    return _to_json({"state": state, "state.v2": state})
 
 
-def _read(text: str | None) -> dict[str, Any] | None:
-    """The JSON object in a record; None if another program wrote something else."""
+def _parsed(text: str | None) -> dict[str, Any] | None:
+    """The JSON object in a record; None if the record contains anything else."""
     try:
         value = json.loads(text or "null")
     except ValueError:
@@ -171,7 +160,7 @@ def _read(text: str | None) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _text(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -201,7 +190,7 @@ class StatusStore:
         return self._get(f"status-task-{name}-0")
 
     def _get(self, key: str) -> Status | None:
-        record = _read(self._table.get(key))
+        record = _parsed(self._table.get(key))
         if record is None or not record.get("state"):
             return None
         trace = record.get("trace")
@@ -216,12 +205,12 @@ class StatusStore:
     def put(self, name: str, connector: Status | None = None, task: Status | None = None) -> None:
         values: dict[str, str | None] = {}
         if connector is not None:
-            values[f"status-connector-{name}"] = _status(connector)
+            values[f"status-connector-{name}"] = _status_json(connector)
         if task is not None:
-            values[f"status-task-{name}-0"] = _status(task)
+            values[f"status-task-{name}-0"] = _status_json(task)
         self._table.put(values)
 
-    def forget_task(self, name: str) -> None:
+    def delete_task(self, name: str) -> None:
         if self._table.get(f"status-task-{name}-0") is not None:
             self._table.put({f"status-task-{name}-0": None})
 
@@ -242,7 +231,7 @@ class StatusStore:
         topics = []
         for key, text in self._table.items():
             if key.startswith("status-topic-"):
-                entry = (_read(text) or {}).get("topic")
+                entry = (_parsed(text) or {}).get("topic")
                 if isinstance(entry, dict) and entry.get("connector") == name and entry.get("name"):
                     topics.append(str(entry["name"]))
         return sorted(topics)
@@ -251,7 +240,7 @@ class StatusStore:
         values = {}
         for topic in sorted(topics - set(self.topics(name))):
             entry = {"name": topic, "connector": name, "task": 0, "discoverTimestamp": int(time.time() * 1000)}
-            values[self._topic_key(name, topic)] = _text({"topic": entry})
+            values[self._topic_key(name, topic)] = _to_json({"topic": entry})
         if values:
             self._table.put(values)
 
@@ -259,15 +248,9 @@ class StatusStore:
         self._table.put({self._topic_key(name, topic): None for topic in self.topics(name)})
 
 
-def _status(status: Status) -> str:
-    return _text(
-        {
-            "state": status.state,
-            "trace": status.trace,
-            "worker_id": status.worker_id,
-            "generation": status.generation,
-        }
-    )
+def _status_json(status: Status) -> str:
+    record = {"state": status.state, "trace": status.trace, "worker_id": status.worker_id}
+    return _to_json({**record, "generation": status.generation})
 
 
 # --- offsets
@@ -275,7 +258,7 @@ def _status(status: Status) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch of a source with exactly once, from its start to the next batch."""
+    """The last batch of a source with exactly-once delivery. `done`: its records are written."""
 
     id: str
     number: int
@@ -299,7 +282,7 @@ class OffsetStore:
                 owner, partition = json.loads(key)
             except (ValueError, TypeError):
                 continue
-            offset = _read(text)
+            offset = _parsed(text)
             if owner == name and isinstance(partition, dict) and partition != _PLAN and offset is not None:
                 entries.append((partition, offset))
         return entries
@@ -312,12 +295,12 @@ class OffsetStore:
         for part in {**start, **end}:
             if end.get(part) != start.get(part):
                 offset = end.get(part)
-                values[_key(name, {field: part})] = None if offset is None else _text(offset)
+                values[_key(name, {field: part})] = None if offset is None else _to_json(offset)
         if values:
             self._table.put(values)
 
     def alter(self, name: str, entries: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-        values = {_key(name, part): None if offset is None else _text(offset) for part, offset in entries}
+        values = {_key(name, part): None if offset is None else _to_json(offset) for part, offset in entries}
         self._table.put({**values, _key(name, _PLAN): None})
 
     def reset(self, name: str) -> None:
@@ -326,21 +309,21 @@ class OffsetStore:
     # --- plans, for exactly once
 
     def plan(self, name: str) -> Plan | None:
-        record = _read(self._table.get(_key(name, _PLAN)))
+        record = _parsed(self._table.get(_key(name, _PLAN)))
         if record is None:
             return None
         return Plan(record["id"], record["number"], record["start"], record["end"], record["done"])
 
     def identity(self, name: str) -> str:
-        """The id of the last plan. A new id after offsets were changed, perhaps by another worker:
-        batch numbers restart then."""
+        """The id of the last plan, or a new id if there is no plan. `alter` and `reset` delete the
+        plan: batch numbers then start again, under a new id."""
         plan = self.plan(name)
         return plan.id if plan is not None else uuid.uuid4().hex
 
     def put_plan(self, name: str, number: int, start: Offsets, end: Offsets, *, done: bool) -> None:
         plan = {"id": self.identity(name), "number": number, "start": start, "end": end, "done": done}
-        self._table.put({_key(name, _PLAN): _text(plan)})
+        self._table.put({_key(name, _PLAN): _to_json(plan)})
 
 
 def _key(name: str, partition: Mapping[str, Any]) -> str:
-    return _text([name, dict(partition)])
+    return _to_json([name, dict(partition)])

@@ -13,15 +13,15 @@ import logging
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from kavka.common.config import ConfigType
 from kavka.pipeline.connect.api import Context, IncrementalSource, Sink, Source
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.loading import NOTHING, Declared
+from kavka.pipeline.connect.loading import NO_PLUGINS, Declared
 from kavka.pipeline.connect.options import warn_of_options_without_effect
 from kavka.pipeline.connect.providers import HIDDEN, Providers, secret_values
 from kavka.pipeline.connect.retries import Retries, Stopped
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
-_WATCH = 0.2
-_SPARK_TRIES = 5
-# Start one query at a time: processes that start together may all miss Spark's timeout.
-_STARTING = threading.Lock()
+_WATCH_INTERVAL = 0.2
+_SPARK_ATTEMPTS = 5
+# Queries start one at a time: Python processes that start together may all miss Spark's timeout.
+_START_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Worker:
     checkpoints: str
     offsets: OffsetStore
     exactly_once: bool = False
-    shutdown: float = 5.0
+    shutdown_timeout: float = 5.0
     providers: Providers = field(default_factory=Providers)
-    """Resolve the placeholders of configurations."""
-    declared: Declared = NOTHING
+    """The configuration providers, which resolve placeholders."""
+    declared: Declared = NO_PLUGINS
     """Modules that configurations may name."""
 
 
@@ -68,7 +68,7 @@ class Outcome:
 
 class Task:
     """Owns the thread, the query and the resolved settings of a connector. The herder calls `start`
-    and `stop`; the other methods run in the task's thread."""
+    and `stop`. All other methods run in the task's thread."""
 
     def __init__(
         self,
@@ -83,7 +83,8 @@ class Task:
         self.cls = cls
         self.originals = dict(originals)
         self.settings = self.originals
-        """`originals` with resolved placeholders, while the task runs. Only this task sees them."""
+        """`originals` with resolved placeholders, set when the task starts. Only this task has
+        them."""
         self.worker = worker
         self.stopping = threading.Event()
         self.query: Any = None
@@ -100,23 +101,19 @@ class Task:
         self._thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Whether the task ended within the timeout."""
+        """Stops the task. Returns whether it ended within the timeout."""
         self.stopping.set()
-        for end in (None if self.query is None else self.query.stop, self.cancel):
+        for cancel in (None if self.query is None else self.query.stop, self.cancel):
             try:
-                if end is not None:
-                    end()
+                if cancel is not None:
+                    cancel()
             except Exception as error:
                 logger.debug("Stopping %s: %s", self.name, error)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    # --- inside
+    # --- the thread
 
     def _run(self) -> None:
         try:
@@ -132,9 +129,8 @@ class Task:
         self._on_end(self, outcome)
 
     def _work(self) -> None:
-        providers = self.worker.providers
+        worker, providers = self.worker, self.worker.providers
         self.settings = providers.resolved(self.originals, f"Connector {self.name}")
-        worker = self.worker
         passwords = {option.name for option in self.cls.options if option.type is ConfigType.PASSWORD}
         for value in secret_values(self.originals, passwords):
             providers.secrets.add(value, HIDDEN)
@@ -149,16 +145,16 @@ class Task:
             name=self.name,
             config=config,
             given=self.settings,
-            spark=self.worker.spark(),
-            checkpoint=checkpoint_of(self.worker.checkpoints, self.name),
-            client=client_settings(self.worker.properties),
-            exactly_once=bool(config["exactly.once"]) if is_sink else self.worker.exactly_once,
+            spark=worker.spark(),
+            checkpoint=checkpoint_of(worker.checkpoints, self.name),
+            client=client_settings(worker.properties),
+            exactly_once=bool(config["exactly.once"]) if is_sink else worker.exactly_once,
             available_now=config["trigger"] == AVAILABLE_NOW,
         )
         retries = Retries(config["errors.retry.timeout"], config["errors.retry.delay.max.ms"], self.stopping)
         connector = self.cls()
         try:
-            retries.call(f"{self.name} starts", lambda: connector.start(context))
+            retries.call(f"Starting {self.name}", lambda: connector.start(context))
             if isinstance(connector, Sink):
                 from kavka.pipeline.connect.sinks import run_sink
 
@@ -177,69 +173,66 @@ class Task:
                 logger.warning("%s did not stop cleanly: %s", self.name, error)
 
     def run_query(self, start: Callable[[], Any], on_progress: Callable[[Any], None]) -> None:
-        """Run a query until it ends; `on_progress` receives its progress. Spark gives its Python
-        processes ten seconds to start, which may be too short on a busy machine: only that is
-        retried."""
-        for attempt in range(1, _SPARK_TRIES + 1):
+        """Runs a query until it ends; `on_progress` receives its progress. Spark gives its Python
+        processes ten seconds to start, which may be too short on a busy machine. Only this failure
+        is retried."""
+        for attempt in range(1, _SPARK_ATTEMPTS + 1):
             if self.stopping.is_set():
                 return
-            with _STARTING:
+            with _START_LOCK:
                 self.query = query = start()
                 if self.stopping.is_set():
                     query.stop()
                 while query.isActive and query.status["message"].startswith("Initializing"):
-                    time.sleep(_WATCH / 4)
-            last = -1
+                    time.sleep(_WATCH_INTERVAL / 4)
+            last_batch = -1
             while query.isActive:
                 # The failure is raised below.
                 with contextlib.suppress(Exception):
-                    query.awaitTermination(_WATCH)
-                last = _report_progress(query, last, on_progress)
+                    query.awaitTermination(_WATCH_INTERVAL)
+                last_batch = _report_progress(query, last_batch, on_progress)
             error = query.exception()
-            _report_progress(query, last, on_progress)
+            _report_progress(query, last_batch, on_progress)
             if error is None or self.stopping.is_set():
                 return
-            if "failed to connect back" not in str(error) or attempt == _SPARK_TRIES:
+            if "failed to connect back" not in str(error) or attempt == _SPARK_ATTEMPTS:
                 raise self.failure or error
             logger.warning("Restarting %s: Spark's Python process did not start in time", self.name)
 
-    def pause(self, wait: float) -> bool:
-        """Whether the task must stop."""
-        return self.stopping.wait(wait)
-
-    def new_run(self) -> str:
-        return uuid.uuid4().hex
+    def pause(self, seconds: float) -> bool:
+        """Waits. Returns whether the task must stop."""
+        return self.stopping.wait(seconds)
 
 
-def _report_progress(query: Any, last: int, on_progress: Callable[[Any], None]) -> int:
+def _report_progress(query: Any, last_batch: int, on_progress: Callable[[Any], None]) -> int:
+    """Reports a batch later than `last_batch`. Returns the number of the last reported batch."""
     progress = query.lastProgress
-    if progress is not None and progress.batchId != last:
-        on_progress(progress)
-        return int(progress.batchId)
-    return last
+    if progress is None or progress.batchId == last_batch:
+        return last_batch
+    on_progress(progress)
+    return int(progress.batchId)
 
 
 def checkpoint_of(folder: str, name: str) -> str:
-    from urllib.parse import quote
-
-    # A name must not lead out of the folder.
-    safe = quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
-    return f"{folder.rstrip('/')}/{safe}"
+    """The connector's folder in the worker's folder of checkpoints. The name cannot lead out of
+    it."""
+    escaped = quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+    return f"{folder.rstrip('/')}/{escaped}"
 
 
 def describe_failure(error: BaseException) -> str:
-    """The trace in the status of a task: the error in the first line, then where it was raised."""
+    """The trace in the status of a task: the error in the first line, then the stack trace."""
     try:
         str(error)
     except Exception as failure:
-        # Spark's exceptions get their text from its process.
+        # Spark's exceptions fetch their text from Spark's process.
         return f"{type(error).__module__}.{type(error).__qualname__}: Spark's process has ended ({failure})"
     if isinstance(error, (ConnectError, Stopped)):
         cause = f"\nCaused by: {cause_text(error.__cause__)}" if error.__cause__ is not None else ""
         return f"{type(error).__module__}.{type(error).__qualname__}: {error}{cause}"
-    first = f"{type(error).__module__}.{type(error).__qualname__}: {cause_text(error)}"
+    first_line = f"{type(error).__module__}.{type(error).__qualname__}: {cause_text(error)}"
     lines = traceback.format_exception(error)
-    return "\n".join([first, *"".join(lines).rstrip().splitlines()[-40:]])
+    return "\n".join([first_line, *"".join(lines).rstrip().splitlines()[-40:]])
 
 
 def cause_text(error: BaseException) -> str:
@@ -252,12 +245,12 @@ def cause_text(error: BaseException) -> str:
     return cause_in(lines, marks) if lines else type(error).__name__
 
 
-def writer_options(context: Context, exactly_once: bool) -> dict[str, str]:
-    """Options of the Spark sink `kavka`: the worker's settings, then `producer.override.…` of the
-    connector."""
+def writer_options(context: Context) -> dict[str, str]:
+    """The options of the Spark sink `kavka`: the worker's settings, overridden by the connector's
+    `producer.override.…`."""
     options = {f"kafka.{name}": value for name, value in context.client.items()}
     options |= {f"kafka.{name}": value for name, value in context.with_prefix("producer.override.").items()}
-    if exactly_once:
+    if context.exactly_once:
         options |= {"exactlyOnce": "true", "transactionalIdPrefix": f"connect-{context.name}-"}
     return options
 
@@ -269,5 +262,5 @@ def trigger_of(context: Context) -> dict[str, Any]:
     return {"processingTime": f"{int((interval or 0) * 1000)} milliseconds"}
 
 
-def written(context: Context, frame: DataFrame, options: Mapping[str, str]) -> None:
+def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
     frame.write.format("kavka").options(**options).mode("append").save()

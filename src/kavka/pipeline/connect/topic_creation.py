@@ -1,10 +1,10 @@
 """`topic.creation.…` of sources: the settings of topics that a source creates.
 
 `topic.creation.groups` names groups. Each has `topic.creation.NAME.include` and `exclude`, lists of
-regular expressions. A topic is created with the settings of the first group that it matches, else
-with those of `topic.creation.default.…`. All other settings under a group's name are topic
-settings. As in Kafka Connect, any of these settings enables topic creation, and then the partitions
-and replicas of the default are required.
+regular expressions. A topic is created with the settings of the first group that it matches,
+otherwise with those of `topic.creation.default.…`. All other settings under a group's name are
+topic settings. As in Kafka Connect, any of these settings enables topic creation, and then
+`topic.creation.default.partitions` and `topic.creation.default.replication.factor` are required.
 """
 
 from __future__ import annotations
@@ -21,32 +21,31 @@ ENABLE = "topic.creation.enable"
 DEFAULT = "default"
 
 _COUNT = Satisfies("positive, or -1 to use the broker's default", lambda number: number == -1 or number > 0)
-_OWN = ("include", "exclude", "partitions", "replication.factor")
+_GROUP_OPTIONS = ("include", "exclude", "partitions", "replication.factor")
 
 
 def _options(group: str, partitions: object, replicas: object) -> tuple[Option, ...]:
-    under = f"{PREFIX}{group}."
+    prefix = f"{PREFIX}{group}."
     return (
-        Option(f"{under}partitions", ConfigType.INT, partitions, validator=_COUNT),
-        Option(f"{under}replication.factor", ConfigType.SHORT, replicas, validator=_COUNT),
+        Option(f"{prefix}partitions", ConfigType.INT, partitions, validator=_COUNT),
+        Option(f"{prefix}replication.factor", ConfigType.SHORT, replicas, validator=_COUNT),
     )
 
 
 def _joined(name: str, originals: Mapping[str, str], errors: dict[str, list[str]]) -> str:
+    """One regular expression for the list of expressions in a setting."""
     text = "|".join(pattern.strip() for pattern in originals.get(name, "").split(","))
     try:
         re.compile(text)
     except re.error as error:
-        message = (
-            f"Invalid value {originals[name]} for configuration {name}: Syntax error in regular expression: {error}"
-        )
-        errors[name] = [message]
+        prefix = f"Invalid value {originals[name]} for configuration {name}"
+        errors[name] = [f"{prefix}: Syntax error in regular expression: {error}"]
     return text
 
 
 def rules(originals: Mapping[str, str], worker: Mapping[str, str]) -> tuple[list[Rule], dict[str, list[str]]]:
-    """(the groups in their order and the default, errors by name). Empty: the broker creates the
-    topics."""
+    """Returns (rules of the groups in their order, then of the default; errors by name). No rules:
+    the worker creates no topics."""
     is_configured = any(name.startswith(PREFIX) for name in originals)
     if not is_configured or worker.get(ENABLE, "true").strip().lower() == "false":
         return [], {}
@@ -60,7 +59,8 @@ def rules(originals: Mapping[str, str], worker: Mapping[str, str]) -> tuple[list
     groups = []
     for name in [group for group in names if group != DEFAULT]:
         count, factor = _counts(name, partitions, replicas, originals, errors)
-        include, exclude = (_joined(f"{PREFIX}{name}.{list_}", originals, errors) for list_ in ("include", "exclude"))
+        include = _joined(f"{PREFIX}{name}.include", originals, errors)
+        exclude = _joined(f"{PREFIX}{name}.exclude", originals, errors)
         groups.append(Rule(include, exclude, count, factor, _configs(name, originals)))
     default = Rule(partitions=partitions, replicas=replicas, configs=_configs(DEFAULT, originals))
     return [*groups, default], errors
@@ -76,6 +76,6 @@ def _counts(
 
 
 def _configs(group: str, originals: Mapping[str, str]) -> dict[str, str]:
-    under = f"{PREFIX}{group}."
-    settings = {name[len(under) :]: value for name, value in originals.items() if name.startswith(under)}
-    return {name: value for name, value in settings.items() if name not in _OWN}
+    prefix = f"{PREFIX}{group}."
+    settings = {name[len(prefix) :]: value for name, value in originals.items() if name.startswith(prefix)}
+    return {name: value for name, value in settings.items() if name not in _GROUP_OPTIONS}

@@ -1,7 +1,7 @@
 """A table of strings in a compacted topic. Every worker reads the whole topic.
 
-A separate thread reads. `put` returns when the brokers have stored the records and this reader has
-read them, so that a worker reads its own writes.
+A separate thread reads the topic. `put` returns when the brokers have stored the records and that
+thread has read them, so that a worker reads its own writes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from kavka.pipeline.spark.cluster import admin_settings
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT = 30.0
-_POLL = 0.5
+_LOAD_TIMEOUT = 600.0
+_PUT_TIMEOUT = 30.0
+_POLL_TIMEOUT = 0.5
 
 
 class TopicTable:
@@ -45,17 +46,19 @@ class TopicTable:
         self._positions: dict[TopicPartition, int] = {}
         self._condition = threading.Condition()
         self._closing = False
-        self._create(client, partitions, replicas)
-        common = dict(client)
-        self._producer = Producer({**common, "acks": "all", "linger.ms": "0"})
-        self._consumer = Consumer({**common, "auto.offset.reset": "earliest", "enable.auto.commit": "false"})
+        try:
+            create_topic(client, topic, partitions, replicas, {"cleanup.policy": "compact"})
+        except AdminError as error:
+            raise ConnectError(f"cannot create topic {topic}: {error}") from None
+        self._producer = Producer({**client, "acks": "all", "linger.ms": "0"})
+        self._consumer = Consumer({**client, "auto.offset.reset": "earliest", "enable.auto.commit": "false"})
         numbers = [info.partition for info in self._consumer.partitions_for(topic)]
         self._partitions = [TopicPartition(topic, number) for number in numbers]
         self._consumer.assign(self._partitions)
-        ends = self._consumer.end_offsets(self._partitions)
+        end_offsets = self._consumer.end_offsets(self._partitions)
         self._thread = threading.Thread(target=self._read, name=f"connect-{topic}", daemon=True)
         self._thread.start()
-        self._wait_for(ends, 600.0)
+        self._wait_for(end_offsets, _LOAD_TIMEOUT)
 
     def close(self) -> None:
         self._closing = True
@@ -75,37 +78,23 @@ class TopicTable:
         end_offsets: dict[TopicPartition, int] = {}
         for future in futures:
             try:
-                stored = future.get(_TIMEOUT)
+                metadata = future.get(_PUT_TIMEOUT)
             except KafkaError as error:
                 raise ConnectError(f"cannot write to topic {self.topic}: {error}") from error
-            tp = TopicPartition(stored.topic, stored.partition)
-            end_offsets[tp] = max(end_offsets.get(tp, 0), stored.offset + 1)
-        self._wait_for(end_offsets, _TIMEOUT)
+            tp = TopicPartition(metadata.topic, metadata.partition)
+            end_offsets[tp] = max(end_offsets.get(tp, 0), metadata.offset + 1)
+        self._wait_for(end_offsets, _PUT_TIMEOUT)
 
-    # --- inside
-
-    def _create(self, client: Mapping[str, str], partitions: int, replicas: int) -> None:
-        factor = None if replicas < 0 else replicas
-        new = NewTopic(self.topic, partitions, factor, configs={"cleanup.policy": "compact"})
-        with Admin(admin_settings(client)) as admin:
-            try:
-                admin.create_topics([new])
-            except AdminError as error:
-                if any(cause.code != ErrorCode.TOPIC_ALREADY_EXISTS for cause in error.errors.values()):
-                    raise ConnectError(f"cannot create topic {self.topic}: {error}") from None
+    # --- the thread
 
     def _read(self) -> None:
         while not self._closing:
             try:
-                records = self._consumer.poll(_POLL)
-            except KafkaError as error:
-                if not self._closing:
-                    logger.warning("Reading %s: %s", self.topic, error)
-                    time.sleep(_POLL)
-                continue
+                records = self._consumer.poll(_POLL_TIMEOUT)
             except Exception as error:
                 if not self._closing:
                     logger.warning("Reading %s: %s", self.topic, error)
+                    time.sleep(_POLL_TIMEOUT)
                 continue
             changes = []
             with self._condition:
@@ -119,7 +108,7 @@ class TopicTable:
                     changes.append((key, value))
                 for tp in self._partitions:
                     self._positions[tp] = self._consumer.position(tp)
-            # Listeners see the new values, and `put` returns after the listeners were called.
+            # After the values have changed, and before `put` returns.
             for key, value in changes:
                 self._on_change(key, value)
             with self._condition:
@@ -133,3 +122,16 @@ class TopicTable:
                 if self._closing or time.monotonic() >= deadline:
                     raise ConnectError(f"topic {self.topic} could not be read within {timeout:.0f} s")
                 self._condition.wait(1.0)
+
+
+def create_topic(
+    client: Mapping[str, str], name: str, partitions: int, replicas: int, configs: Mapping[str, str] | None = None
+) -> None:
+    """Creates the topic unless it exists. Negative `replicas`: the broker's default."""
+    topic = NewTopic(name, partitions, None if replicas < 0 else replicas, configs=configs)
+    with Admin(admin_settings(client)) as admin:
+        try:
+            admin.create_topics([topic])
+        except AdminError as error:
+            if any(cause.code != ErrorCode.TOPIC_ALREADY_EXISTS for cause in error.errors.values()):
+                raise

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
 from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.loading import Declared, items_of
-from kavka.pipeline.connect.options import parsed, warn_of_options_without_effect
+from kavka.pipeline.connect.options import Option, parsed, warn_of_options_without_effect
 from kavka.pipeline.connect.providers import HIDDEN, NAMES, Providers, secret_values
 from kavka.pipeline.connect.settings import AVAILABLE_NOW, DISTRIBUTED, STANDALONE, client_settings
 from kavka.pipeline.connect.stores import ConfigStore, FileTable, MemoryTable, OffsetStore, StatusStore, Table
@@ -30,49 +31,51 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WATCH = 0.5
-_SPARK = {
+_WATCH_INTERVAL = 0.5
+_SPARK_DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.scheduler.mode": "FAIR",
     "spark.sql.session.timeZone": "UTC",
 }
 
 
-class Sessions:
-    """Owns the worker's Spark session, which all tasks share and which uses UTC. The first call
-    starts Spark. Each task calls it from its own thread."""
+class SharedSession:
+    """Owns the worker's Spark session, which all tasks share. The first call starts Spark. Any
+    thread may call it: each task does so from its own thread."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
         self._lock = threading.Lock()
-        self._base: SparkSession | None = None
+        self._session: SparkSession | None = None
 
     def __call__(self) -> SparkSession:
         from kavka.pipeline.spark import register
 
         with self._lock:
-            if self._base is None:
-                self._base = register(self._start())
-            base = self._base
+            if self._session is None:
+                self._session = register(self._start())
+            session = self._session
         # Spark resolves `format("kavka")` with the session that is active in the calling thread. A
-        # new thread has none.
-        activate(base)
-        return base
+        # new thread has no active session.
+        activate(session)
+        return session
 
     def _start(self) -> SparkSession:
         settings = {name: value for name, value in self._properties.items() if name.startswith("spark.")}
         master = settings.pop("spark.master", None)
-        # The log filter that hides values of configuration providers does not see the output of
-        # Spark's process. Our own log reports the failures of tasks.
+        # The log filter that hides values of configuration providers does not apply to the output
+        # of Spark's process. The worker's own log reports the failures of tasks.
         level = "OFF" if self._properties.get(NAMES) else "ERROR"
-        return build_session("kavka-connect", {**_SPARK, **settings}, master, log_level=level, error=ConnectError)
+        return build_session(
+            "kavka-connect", {**_SPARK_DEFAULTS, **settings}, master, log_level=level, error=ConnectError
+        )
 
     def has_crashed(self) -> bool:
         """Whether Spark's process ended unexpectedly: it was killed, or ran out of memory or
         stack."""
         from pyspark import SparkContext
 
-        process = getattr(SparkContext._gateway, "proc", None) if self._base is not None else None
+        process = getattr(SparkContext._gateway, "proc", None) if self._session is not None else None
         if process is None or process.poll() is None:
             return False
         logger.error(
@@ -82,15 +85,15 @@ class Sessions:
 
     def close(self) -> None:
         with self._lock:
-            base, self._base = self._base, None
-        if base is not None:
+            session, self._session = self._session, None
+        if session is not None:
             try:
-                base.stop()
+                session.stop()
             except Exception as error:
                 logger.debug("Stopping Spark: %s", error)
 
 
-def _find_plugins(folders: Iterable[str]) -> None:
+def _add_to_python_path(folders: Iterable[str]) -> None:
     for folder in folders:
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
@@ -98,26 +101,27 @@ def _find_plugins(folders: Iterable[str]) -> None:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
 
 
-def _prepare(properties: Mapping[str, str], options: Any, providers: Providers) -> dict[str, Any]:
+def _prepare(properties: Mapping[str, str], options: Sequence[Option], providers: Providers) -> dict[str, Any]:
+    """Parses the worker's settings, and prepares Python's path and modules."""
     try:
         settings = parsed(options, properties)
     except ConfigErrors as error:
         raise ConfigErrors(providers.hidden_errors(error.errors, {}, {})) from None
     warn_of_options_without_effect(options, properties)
-    # PySpark's modules import one another. Import them before threads start: two threads that
-    # import them for the first time see incomplete modules.
+    # PySpark's modules import one another. If two threads import them for the first time, one of
+    # them may get incomplete modules: import them before threads start.
     with contextlib.suppress(ImportError):
         import pyspark.sql  # noqa: F401
-    _find_plugins(settings["plugin.path"])
+    _add_to_python_path(settings["plugin.path"])
     return settings
 
 
 @contextlib.contextmanager
 def _resolved(properties: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Providers]]:
-    """(the worker's settings with resolved placeholders, its providers). The log hides the resolved
-    values inside this context."""
+    """Yields (the worker's settings with resolved placeholders, its providers). The log hides the
+    resolved values inside this context."""
     # A provider may be a plugin.
-    _find_plugins(items_of(properties.get("plugin.path", "")))
+    _add_to_python_path(items_of(properties.get("plugin.path", "")))
     providers = Providers.of(properties, Declared.of(properties))
     for value in secret_values(properties):
         providers.secrets.add(value, HIDDEN)
@@ -135,7 +139,7 @@ def _worker(
     properties: Mapping[str, str],
     settings: Mapping[str, Any],
     name: str,
-    sessions: Sessions,
+    session: SharedSession,
     offsets: Table,
     providers: Providers,
 ) -> Worker:
@@ -145,11 +149,11 @@ def _worker(
     return Worker(
         id=name,
         properties=properties,
-        spark=sessions,
+        spark=session,
         checkpoints=folder,
         offsets=OffsetStore(offsets),
         exactly_once=settings["exactly.once.source.support"].lower() == "enabled",
-        shutdown=settings["task.shutdown.graceful.timeout.ms"] / 1000,
+        shutdown_timeout=settings["task.shutdown.graceful.timeout.ms"] / 1000,
         providers=providers,
         declared=Declared.of(properties),
     )
@@ -160,8 +164,8 @@ def run_standalone(
     connectors: Sequence[Mapping[str, str]],
     ready: Callable[[str], None] = lambda url: None,
 ) -> int:
-    """Run until stopped, or, if all connectors have `trigger=available-now`, until they are done.
-    Returns 1 if one of them failed."""
+    """Runs until stopped, or, if all connectors have `trigger=available-now`, until they are done.
+    Returns 1 if a connector or Spark's process failed, otherwise 0."""
     with _resolved(properties) as (resolved, providers):
         return _standalone(resolved, connectors, ready, providers)
 
@@ -174,9 +178,9 @@ def _standalone(
 ) -> int:
     settings = _prepare(properties, STANDALONE, providers)
     server = Server(settings)
-    sessions = Sessions(properties)
+    session = SharedSession(properties)
     offsets = FileTable(Path(settings["offset.storage.file.filename"]))
-    worker = _worker(properties, settings, server.name, sessions, offsets, providers)
+    worker = _worker(properties, settings, server.name, session, offsets, providers)
     herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     for config in connectors:
         name = config.get("name", "")
@@ -184,34 +188,34 @@ def _standalone(
             raise ConfigErrors({"name": ['Missing required configuration "name" which has no default value.']})
         herder.create(name, dict(config), None)
     triggers = [providers.resolved(config).get("trigger") for config in connectors]
-    until_done = bool(triggers) and all(trigger == AVAILABLE_NOW for trigger in triggers)
-    failed = False
+    ends_when_done = bool(triggers) and all(trigger == AVAILABLE_NOW for trigger in triggers)
+    has_failed = False
 
-    def watch() -> bool:
-        nonlocal failed
-        if sessions.has_crashed():
-            failed = True
+    def has_ended() -> bool:
+        nonlocal has_failed
+        if session.has_crashed():
+            has_failed = True
             return True
-        outcomes = herder.all_done() if until_done else None
+        outcomes = herder.outcomes() if ends_when_done else None
         if outcomes is None:
             return False
         for name, outcome in outcomes.items():
             if outcome.kind == FAILED:
-                failed = True
+                has_failed = True
                 print(f"kavka: connector {name} failed: {outcome.trace}", file=sys.stderr)
         return True
 
     herder.start()
     try:
-        server.run(herder, watch, ready)
+        server.run(herder, has_ended, ready)
     finally:
         herder.close()
-        sessions.close()
-    return 1 if failed else 0
+        session.close()
+    return 1 if has_failed else 0
 
 
 def run_distributed(properties: Mapping[str, str], ready: Callable[[str], None] = lambda url: None) -> int:
-    """Run until stopped. Returns 0, or 1 if the worker's Spark process ended."""
+    """Runs until stopped. Returns 1 if Spark's process ended unexpectedly, otherwise 0."""
     with _resolved(properties) as (resolved, providers):
         return _distributed(resolved, ready, providers)
 
@@ -222,13 +226,13 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
 
     settings = _prepare(properties, DISTRIBUTED, providers)
     server = Server(settings)
-    sessions = Sessions(properties)
+    session = SharedSession(properties)
     client = client_settings(properties)
     herder: DistributedHerder | None = None
 
     def on_change(key: str, value: str | None) -> None:
         if herder is not None:
-            herder.on_change(key)
+            herder.wake()
 
     def table(kind: str, partitions: int) -> TopicTable:
         replicas = settings[f"{kind}.storage.replication.factor"]
@@ -238,24 +242,24 @@ def _distributed(properties: Mapping[str, str], ready: Callable[[str], None], pr
     try:
         tables.append(table("offset", settings["offset.storage.partitions"]))
         tables.append(table("status", settings["status.storage.partitions"]))
-        worker = _worker(properties, settings, server.name, sessions, tables[1], providers)
+        worker = _worker(properties, settings, server.name, session, tables[1], providers)
         herder = DistributedHerder(worker, ConfigStore(tables[0]), StatusStore(tables[2]), settings, server.url)
         herder.start()
         try:
-            server.run(herder, sessions.has_crashed, ready)
-            failed = sessions.has_crashed()
+            server.run(herder, session.has_crashed, ready)
+            has_failed = session.has_crashed()
         finally:
             herder.close()
-            sessions.close()
+            session.close()
     finally:
-        for store in tables:
-            store.close()
-    return 1 if failed else 0
+        for open_table in tables:
+            open_table.close()
+    return 1 if has_failed else 0
 
 
 class Server:
-    """Owns the socket of the REST interface. The constructor binds it, so that the port is known
-    early."""
+    """Owns the socket of the REST interface. The constructor binds it: the worker's id contains the
+    port."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         listener = (settings["listeners"] or ("http://localhost:8083",))[0]
@@ -268,15 +272,17 @@ class Server:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind((host, port))
         self.socket.listen(100)
-        address, bound = self.socket.getsockname()[:2]
+        address, bound_port = self.socket.getsockname()[:2]
         self._settings, self._host, self._address = settings, host, address
         advertised = settings["rest.advertised.host.name"] or (
             host if host not in ("", "0.0.0.0", "::") else _own_address()
         )
-        self.name = f"{advertised}:{settings['rest.advertised.port'] or bound}"
+        self.name = f"{advertised}:{settings['rest.advertised.port'] or bound_port}"
         self.url = f"http://{self.name}"
 
-    def run(self, herder: Herder, ended: Callable[[], bool], ready: Callable[[str], None]) -> None:
+    def run(self, herder: Herder, has_ended: Callable[[], bool], ready: Callable[[str], None]) -> None:
+        """Serves requests until a signal arrives or `has_ended` returns True. Calls `ready` with
+        the URL when the server accepts requests."""
         try:
             import uvicorn
 
@@ -293,8 +299,8 @@ class Server:
             timeout_graceful_shutdown=5,
         )  # fmt: skip
         server = web.Server(config, self.socket)
-        # Uvicorn would end the process with the signal after it stops listening. The worker has
-        # more to stop.
+        # Uvicorn raises a captured signal again after it stops listening. That would end the
+        # process before the tasks are stopped.
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -305,11 +311,11 @@ class Server:
                 if server.started:
                     ready(self.url)
                     break
-                threading.Event().wait(0.05)
+                time.sleep(0.05)
             while not server.should_exit:
-                if ended():
+                if has_ended():
                     server.should_exit = True
-                threading.Event().wait(_WATCH)
+                time.sleep(_WATCH_INTERVAL)
 
         threading.Thread(target=watch, name="connect-watch", daemon=True).start()
         server.run(sockets=[self.socket])

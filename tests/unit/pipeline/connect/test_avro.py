@@ -1,4 +1,4 @@
-"""Untrusted Avro data: it cannot crash the process that reads it, and no value is altered."""
+"""Avro data from untrusted sources does not crash the reading process, and values are exact."""
 
 from __future__ import annotations
 

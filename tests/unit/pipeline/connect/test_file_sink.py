@@ -1,4 +1,4 @@
-"""The file sink: a batch is applied once, after any incomplete attempt."""
+"""The file sink applies each batch once, also after an incomplete attempt."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_batches_are_appended_to_the_file(path: Path) -> None:
-    path.write_text("before\n")
+    path.write_text("existing\n")
     write(Target(path), "q", 0, "a", "é")
     write(Target(path), "q", 1)
     write(Target(path), "q", 2, "c")
-    assert path.read_text() == "before\na\né\nc\n"
+    assert path.read_text() == "existing\na\né\nc\n"
 
 
-@pytest.mark.parametrize("torn", ["", "b", "b\n", "b\nc\n"])
-def test_a_repeated_batch_replaces_its_incomplete_attempt(path: Path, torn: str) -> None:
+@pytest.mark.parametrize("incomplete", ["", "b", "b\n", "b\nc\n"])
+def test_a_repeated_batch_replaces_its_incomplete_attempt(path: Path, incomplete: str) -> None:
     write(Target(path), "q", 0, "a")
     Target(path).begin("q", 1)
     with path.open("a") as file:
-        file.write(torn)
+        file.write(incomplete)
     write(Target(path), "q", 1, "b", "c")
     assert path.read_text() == "a\nb\nc\n"
 
@@ -48,7 +48,7 @@ def test_batch_numbers_belong_to_a_query(path: Path) -> None:
 
 
 def test_a_file_truncated_by_others_is_not_padded(path: Path) -> None:
-    write(Target(path), "q", 0, "a long line that is there")
+    write(Target(path), "q", 0, "a long line")
     Target(path).begin("q", 1)
     path.write_text("")
     write(Target(path), "q", 1, "b")

@@ -14,13 +14,13 @@ from kavka.pipeline.connect.options import parse, parsed
 
 
 class Service:
-    """An HTTP service. `statuses` has the status codes for a body, one per request; then it returns
-    200, or the result of `judge`."""
+    """An HTTP service. `statuses` has, by body, the status codes of the next responses. Later
+    responses have the result of `status_of`, or 200."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, str, dict[str, str]]] = []
         self.statuses: dict[str, list[int]] = {}
-        self.judge: Callable[[str], int] | None = None
+        self.status_of: Callable[[str], int] | None = None
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -30,12 +30,12 @@ class Service:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
                 service.requests.append((self.command, self.path, body, dict(self.headers)))
                 pending = service.statuses.get(body)
-                status = pending.pop(0) if pending else (service.judge(body) if service.judge else 200)
-                body_of_response = b"because" if status >= 300 else b""
+                status = pending.pop(0) if pending else (service.status_of(body) if service.status_of else 200)
+                response_body = b"because" if status >= 300 else b""
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(body_of_response)))
+                self.send_header("Content-Length", str(len(response_body)))
                 self.end_headers()
-                self.wfile.write(body_of_response)
+                self.wfile.write(response_body)
 
             do_POST = do_PUT = do_DELETE = handle_any
 
@@ -129,7 +129,7 @@ def test_a_refused_connection_is_fatal(service: Service) -> None:
     assert "ConnectionRefusedError" in failure[3]
 
 
-def test_a_rejected_record_is_returned_and_the_rest_is_sent(service: Service) -> None:
+def test_a_rejected_record_is_returned_and_the_others_are_sent(service: Service) -> None:
     service.statuses = {"b": [422]}
     (failure,) = send(service.url, records("a", "b", "c"))
     assert failure[:3] == ("t", 0, 1)
@@ -139,11 +139,19 @@ def test_a_rejected_record_is_returned_and_the_rest_is_sent(service: Service) ->
     assert service.bodies == ["a", "b", "c"]
 
 
-def test_the_records_of_a_rejected_batch_are_sent_alone(service: Service) -> None:
-    service.judge = lambda body: 400 if "bad" in body else 200
+def test_the_records_of_a_rejected_batch_are_sent_separately(service: Service) -> None:
+    service.status_of = lambda body: 400 if "bad" in body else 200
     (failure,) = send(service.url, records("1", "bad", "3"), batch_max_size="3")
     assert failure[2] == 1
     assert service.bodies == ["[1,bad,3]", "[1]", "[bad]", "[3]"]
+
+
+def test_nothing_is_sent_after_a_fatal_failure_of_a_separate_record(service: Service) -> None:
+    service.statuses = {"[1,2,3]": [400], "[2]": [503]}
+    (failure,) = send(service.url, records("1", "2", "3"), batch_max_size="3", max_retries="0")
+    assert failure[2] == 1
+    assert failure[4]
+    assert service.bodies == ["[1,2,3]", "[1]", "[2]"]
 
 
 def test_a_record_without_a_value_sends_a_delete_if_configured(service: Service) -> None:

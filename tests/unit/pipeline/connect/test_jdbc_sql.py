@@ -1,4 +1,4 @@
-"""The SQL statements of the JDBC connectors, executed by SQLite where it supports them."""
+"""The SQL statements of the JDBC connectors. SQLite executes those that it supports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kavka.pipeline.connect.connectors.jdbc_sink import JdbcSink
-from kavka.pipeline.connect.connectors.jdbc_source import JdbcSource, chosen
+from kavka.pipeline.connect.connectors.jdbc_source import JdbcSource, is_selected
 from kavka.pipeline.connect.connectors.jdbc_sql import Dialect, Merge, Moment, Position, Range, subprotocol
 from kavka.pipeline.connect.errors import ConnectError
 from kavka.pipeline.connect.options import parse, parsed
@@ -22,12 +22,14 @@ def database() -> sqlite3.Connection:
     return sqlite3.connect(":memory:")
 
 
-def merge(database: sqlite3.Connection, rows: list[tuple[Any, ...]], mode: str, **more: Any) -> list[tuple[Any, ...]]:
-    """`rows`: id, name, order, deleted."""
+def merge(
+    database: sqlite3.Connection, rows: list[tuple[Any, ...]], mode: str, **options: Any
+) -> list[tuple[Any, ...]]:
+    """Merges rows (id, name, order, deleted) into the table t. Returns the rows of t."""
     database.executescript("CREATE TABLE s (id INT, name TEXT, kavka_order INT, kavka_deleted INT)")
     database.executemany("INSERT INTO s VALUES (?, ?, ?, ?)", rows)
-    statements = Merge(SQLITE, '"t"', '"s"', ("id", "name"), ("id",), mode, **more)
-    for statement in statements.statements(unique=False):
+    merge = Merge(SQLITE, '"t"', '"s"', ("id", "name"), ("id",), mode, **options)
+    for statement in merge.statements(has_unique_keys=False):
         database.execute(statement)
     return database.execute("SELECT id, name FROM t ORDER BY id").fetchall()
 
@@ -47,7 +49,7 @@ def test_update_ignores_missing_rows(table: sqlite3.Connection) -> None:
     assert merge(table, [(2, "new", 1, 0), (3, "c", 2, 0)], "update") == [(1, "a"), (2, "new")]
 
 
-def test_delete_applies_unless_the_key_is_written_later(table: sqlite3.Connection) -> None:
+def test_a_deleted_key_stays_deleted_unless_it_is_written_later(table: sqlite3.Connection) -> None:
     rows = [(1, None, 1, 1), (2, None, 2, 1), (2, "again", 3, 0), (3, "c", 4, 0), (3, None, 5, 1)]
     assert merge(table, rows, "upsert", deletes=True) == [(2, "again")]
 
@@ -59,11 +61,11 @@ def test_a_key_may_be_deleted_and_inserted_in_a_batch(table: sqlite3.Connection)
 def test_plain_insert_has_no_extra_columns(database: sqlite3.Connection) -> None:
     merge = Merge(SQLITE, "t", "s", ("id",), (), "insert")
     assert merge.extra == ()
-    assert merge.statements(unique=False) == ['INSERT INTO t ("id") SELECT "id" FROM s']
+    assert merge.statements(has_unique_keys=False) == ['INSERT INTO t ("id") SELECT "id" FROM s']
 
 
-def test_upsert_uses_merge_where_available() -> None:
-    statements = Merge(Dialect("derby"), "t", "s", ("id", "n"), ("id",), "upsert").statements(unique=True)
+def test_upsert_uses_merge_for_databases_without_on_conflict() -> None:
+    statements = Merge(Dialect("derby"), "t", "s", ("id", "n"), ("id",), "upsert").statements(has_unique_keys=True)
     assert statements == [
         'MERGE INTO t t USING s s ON t."id" = s."id" WHEN MATCHED THEN UPDATE SET t."n" = s."n" '
         'WHEN NOT MATCHED THEN INSERT ("id", "n") VALUES (s."id", s."n")'
@@ -107,7 +109,7 @@ def test_times_before_1970_and_nanoseconds_are_exact() -> None:
     assert Moment(1, 1_000_001).text() == "1970-01-01 00:00:00.001000001"
 
 
-def test_dialect_is_derived_from_the_url() -> None:
+def test_the_dialect_is_derived_from_the_url() -> None:
     assert subprotocol("jdbc:postgresql://h/d") == "postgresql"
     assert subprotocol("jdbc:sqlserver:x") == "sqlserver"
     assert subprotocol("postgresql://h/d") == ""
@@ -146,10 +148,7 @@ def test_invalid_sink_options_are_reported(originals: dict[str, str], names: set
     [
         (URL, {"mode"}),
         ({**URL, "mode": "incrementing"}, {"incrementing.column.name"}),
-        (
-            {**URL, "mode": "timestamp+incrementing"},
-            {"incrementing.column.name", "timestamp.column.name"},
-        ),
+        ({**URL, "mode": "timestamp+incrementing"}, {"incrementing.column.name", "timestamp.column.name"}),
         ({**URL, "mode": "bulk", "query": "SELECT 1"}, {"topic.prefix"}),
         ({**URL, "mode": "bulk", "query": "SELECT 1", "topic.prefix": "t", "table.whitelist": "a"}, {"query"}),
         ({**URL, "mode": "bulk", "table.include.list": "a("}, {"table.include.list"}),
@@ -161,7 +160,7 @@ def test_invalid_source_options_are_reported(originals: dict[str, str], names: s
 
 
 @pytest.mark.parametrize(
-    ("lists", "is_chosen"),
+    ("lists", "expected"),
     [
         ({}, True),
         ({"table.whitelist": "orders,users"}, True),
@@ -173,9 +172,9 @@ def test_invalid_source_options_are_reported(originals: dict[str, str], names: s
         ({"table.exclude.list": ".*users"}, False),
     ],
 )
-def test_tables_are_selected_by_name_or_pattern(lists: dict[str, str], is_chosen: bool) -> None:
+def test_tables_are_selected_by_name_or_pattern(lists: dict[str, str], expected: bool) -> None:
     config = parsed(JdbcSource.options, {**URL, "mode": "bulk", **lists})
-    assert chosen("public", "users", config) is is_chosen
+    assert is_selected("public", "users", config) is expected
 
 
 def test_non_numeric_offsets_are_rejected() -> None:

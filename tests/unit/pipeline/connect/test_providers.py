@@ -1,4 +1,4 @@
-"""Configuration providers: placeholders are resolved, and only the task sees the values."""
+"""Configuration providers: placeholders are resolved, and only the task receives the values."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_placeholders_resolve_as_in_kafka(providers: Providers, folder: Path, te
 
 @pytest.mark.parametrize("text", ["${" + ":" * 200_000, "${:" * 200_000, "${" * 200_000 + "}", "}" * 400_000])
 def test_hostile_placeholders_take_little_time(providers: Providers, text: str) -> None:
-    begin = time.thread_time()
+    start_time = time.thread_time()
     assert providers.resolved({"k": text}) == {"k": text}
-    assert time.thread_time() - begin < 5
+    assert time.thread_time() - start_time < 5
 
 
 def test_unreadable_values_are_a_one_line_error(providers: Providers, folder: Path) -> None:
@@ -136,22 +136,22 @@ def test_an_invalid_provider_is_rejected(settings: dict[str, str], message: str)
         Providers.of(properties)
 
 
-class Ours(ConfigProvider):
+class CustomProvider(ConfigProvider):
     def configure(self, params: Mapping[str, str]) -> None:
-        self._end = params.get("end", "")
+        self._suffix = params.get("suffix", "")
 
     def get(self, path: str, keys: Collection[str]) -> Mapping[str, str]:
         if path == "broken":
             raise RuntimeError(f"the vault says {PASSWORD}")
-        return {key: f"{path}/{key}{self._end}" for key in keys}
+        return {key: f"{path}/{key}{self._suffix}" for key in keys}
 
 
-def test_custom_provider() -> None:
-    properties = {"config.providers": "ours", "config.providers.ours.class": f"{__name__}.Ours"}
-    providers = Providers.of({**properties, "config.providers.ours.param.end": "!"}, DECLARED)
-    assert providers.resolved({"k": "${ours:a:b} ${ours:c}"}) == {"k": "a/b! /c!"}
-    with pytest.raises(ProviderError, match=r"^the configuration provider ours failed: RuntimeError$"):
-        providers.resolved({"k": "${ours:broken:b}"})
+def test_a_custom_provider_resolves_placeholders() -> None:
+    properties = {"config.providers": "custom", "config.providers.custom.class": f"{__name__}.CustomProvider"}
+    providers = Providers.of({**properties, "config.providers.custom.param.suffix": "!"}, DECLARED)
+    assert providers.resolved({"k": "${custom:a:b} ${custom:c}"}) == {"k": "a/b! /c!"}
+    with pytest.raises(ProviderError, match=r"^the configuration provider custom failed: RuntimeError$"):
+        providers.resolved({"k": "${custom:broken:b}"})
 
 
 def test_values_are_hidden_in_text_and_logs() -> None:
@@ -162,8 +162,8 @@ def test_values_are_hidden_in_text_and_logs() -> None:
     secrets.add("-----BEGIN-----\nabcdefghijkl\n", "${pem}")
     text = "open sesame, open%20sesame, 4711 147110 true 1 and abcdefghijkl"
     assert secrets.hidden(text) == "${p}, ${p}, ${n} 147110 true 1 and ${pem}"
-    out = io.StringIO()
-    handler = logging.StreamHandler(out)
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
     handler.addFilter(secrets)
     logger = logging.getLogger("test.providers")
     logger.addHandler(handler)
@@ -173,8 +173,8 @@ def test_values_are_hidden_in_text_and_logs() -> None:
         logger.exception("the password is %s", PASSWORD)
     finally:
         logger.removeHandler(handler)
-    assert "the password is ${p}" in out.getvalue() and "ValueError: not ${p}" in out.getvalue()
-    assert "sesame" not in out.getvalue()
+    assert "the password is ${p}" in output.getvalue() and "ValueError: not ${p}" in output.getvalue()
+    assert "sesame" not in output.getvalue()
 
 
 class Leaking(Source):
@@ -191,31 +191,31 @@ class Leaking(Source):
 @pytest.fixture
 def herder(providers: Providers) -> Iterator[Herder]:
     converters = {"key.converter": TEXT, "value.converter": TEXT}
-    nothing: Any = lambda: None  # noqa: E731
-    worker = Worker("w:1", converters, nothing, "points", OffsetStore(MemoryTable()), providers=providers,
+    no_spark: Any = lambda: None  # noqa: E731
+    worker = Worker("w:1", converters, no_spark, "points", OffsetStore(MemoryTable()), providers=providers,
                     declared=DECLARED)  # fmt: skip
     herder = Herder(worker, ConfigStore(MemoryTable()), StatusStore(MemoryTable()))
     yield herder
     herder.close()
 
 
-def test_only_the_task_sees_the_value(herder: Herder, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_task_receives_the_value(herder: Herder, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     Leaking.passwords.clear()
     placeholder = f"${{file:{folder}/secrets.properties:password}}"
     config = {"connector.class": f"{__name__}.Leaking", "password": placeholder}
     herder.start()
     herder.create("c", config, None)
 
-    def failed() -> bool:
+    def has_failed() -> bool:
         return bool(herder.statuses.task("c")) and herder.status("c")["tasks"][0]["state"] == "FAILED"
 
-    wait_until(failed, timeout=60, what="the failure of the task")
+    wait_until(has_failed, timeout=60, what="the failure of the task")
     assert Leaking.passwords == [PASSWORD]
     assert herder.config("c")["password"] == placeholder
     trace = herder.status("c")["tasks"][0]["trace"]
     assert f"ConnectError: {placeholder} is wrong" in trace and f"really: {placeholder}" in trace
-    shown = [herder.info("c"), herder.status("c"), herder.tasks("c"), herder.validate("Leaking", config)]
-    assert PASSWORD not in json.dumps(shown) and PASSWORD not in caplog.text
+    responses = [herder.info("c"), herder.status("c"), herder.tasks("c"), herder.validate("Leaking", config)]
+    assert PASSWORD not in json.dumps(responses) and PASSWORD not in caplog.text
     # The value is resolved again at every start.
     (folder / "secrets.properties").write_text("password=another\n")
     herder.restart_task("c", 0)
@@ -223,7 +223,7 @@ def test_only_the_task_sees_the_value(herder: Herder, folder: Path, caplog: pyte
     (folder / "secrets.properties").unlink()
     herder.restart_task("c", 0)
     wait_until(
-        lambda: failed() and "Could not read properties from file" in herder.status("c")["tasks"][0]["trace"],
+        lambda: has_failed() and "Could not read properties from file" in herder.status("c")["tasks"][0]["trace"],
         timeout=60,
         what="the failure without the file",
     )
@@ -254,18 +254,18 @@ def test_the_class_may_be_a_placeholder(herder: Herder, monkeypatch: pytest.Monk
 def test_worker_settings_may_have_placeholders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFSETS", str(tmp_path / "offsets"))
     monkeypatch.setenv("EXACTLY", "sometimes")
-    seen: list[Any] = []
+    resolved: list[Any] = []
 
-    def stopped(herder: Any, *_: Any) -> None:
-        seen.append(herder.worker.properties)
+    def run(server: Any, herder: Herder, *_: Any) -> None:
+        resolved.append(herder.worker.properties)
 
-    monkeypatch.setattr(workers.Server, "run", lambda self, *arguments: stopped(*arguments))
+    monkeypatch.setattr(workers.Server, "run", run)
     properties = {
         "key.converter": TEXT, "value.converter": TEXT, "listeners": "http://127.0.0.1:0",
         "offset.storage.file.filename": "${env:OFFSETS}",
         "config.providers": "env", "config.providers.env.class": f"{JAVA}.EnvVarConfigProvider",
     }  # fmt: skip
     assert run_standalone(properties, []) == 0
-    assert seen[0]["offset.storage.file.filename"] == str(tmp_path / "offsets")
+    assert resolved[0]["offset.storage.file.filename"] == str(tmp_path / "offsets")
     with pytest.raises(ConfigErrors, match=r"Invalid value \$\{env:EXACTLY\}"):
         run_standalone({**properties, "exactly.once.source.support": "${env:EXACTLY}"}, [])

@@ -20,15 +20,15 @@ from kavka.pipeline.connect.herder import Herder
 from kavka.pipeline.connect.loading import Declared
 from kavka.pipeline.connect.options import Option
 from kavka.pipeline.connect.providers import Providers, Secrets, is_secret, shown_value
-from tests.support.connect_app import Asked, idle_herder
+from tests.support.connect_app import ApiClient, idle_herder
 from tests.support.processes import wait_until
 
 PLAIN, STORED = "Correct-Horse-1", "Battery-Staple-2"
-"""A password in a configuration, and one in a file."""
+"""A password in a configuration, and a password in a file."""
 
 
 class Leaking(Source):
-    """Puts its whole configuration into its errors."""
+    """A source whose errors contain its configuration."""
 
     options = (
         Option("vault.password", ConfigType.PASSWORD, None),
@@ -67,8 +67,8 @@ def herder(caplog: pytest.LogCaptureFixture) -> Iterator[Herder]:
 
 
 def configs(secret: str) -> Iterator[dict[str, Any]]:
-    """The password in its own option, in a setting that is not an option, and in URLs and
-    headers."""
+    """Configurations with the password in a password option, in a setting that is not an option,
+    and in URLs and headers."""
     for moment in ("check", "crash", "never"):
         for password in (PLAIN, secret):
             config = {"connector.class": f"{__name__}.Leaking", "moment": moment}
@@ -89,7 +89,7 @@ def configs(secret: str) -> Iterator[dict[str, Any]]:
 def test_errors_and_validate_responses_contain_no_password(
     herder: Herder, secret: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ask = Asked(herder)
+    api = ApiClient(herder)
     statuses = set()
     for config in configs(secret):
         name = str(config.get("connector.class")).rpartition(".")[2]
@@ -98,34 +98,34 @@ def test_errors_and_validate_responses_contain_no_password(
             ("POST", "/connectors", {"name": "c", "config": {**config, "tasks.max": "none"}}),
             ("PUT", "/connectors/c/config", {**config, "tasks.max": "none"}),
         ):
-            status, response = ask(method, path, body)
+            status, response = api(method, path, body)
             statuses.add(status)
-            shown = json.dumps(response) + caplog.text
-            assert PLAIN not in shown and STORED not in shown, (status, config, response)
+            output = json.dumps(response) + caplog.text
+            assert PLAIN not in output and STORED not in output, (status, config, response)
     assert statuses == {200, 400, 500}
 
 
 def test_status_and_log_contain_no_password(herder: Herder, secret: str, caplog: pytest.LogCaptureFixture) -> None:
     herder.start()
-    ask = Asked(herder)
+    api = ApiClient(herder)
     names = []
     for number, config in enumerate(config for config in configs(secret) if config.get("moment") == "never"):
         names.append(f"c{number}")
-        assert ask("POST", "/connectors", {"name": names[-1], "config": config})[0] == 201
+        assert api("POST", "/connectors", {"name": names[-1], "config": config})[0] == 201
 
-    def failed(name: str) -> bool:
-        status, response = ask("GET", f"/connectors/{name}/status")
+    def has_failed(name: str) -> bool:
+        status, response = api("GET", f"/connectors/{name}/status")
         return status == 200 and [task["state"] for task in response["tasks"]] == ["FAILED"]
 
     for name in names:
-        wait_until(lambda name=name: failed(name), timeout=60, what=f"{name} has failed")  # type: ignore[misc]
-        _, response = ask("GET", f"/connectors/{name}/status")
+        wait_until(lambda name=name: has_failed(name), timeout=60, what=f"{name} has failed")  # type: ignore[misc]
+        _, response = api("GET", f"/connectors/{name}/status")
         assert "failed with" in response["tasks"][0]["trace"]
         assert PLAIN not in json.dumps(response) and STORED not in json.dumps(response)
     assert "starting with" in caplog.text and "failed with" in caplog.text
     assert PLAIN not in caplog.text and STORED not in caplog.text
     # The owner of a configuration can read it, as in Kafka Connect.
-    assert ask("GET", "/connectors/c0/config")[1]["vault.password"] == PLAIN
+    assert api("GET", "/connectors/c0/config")[1]["vault.password"] == PLAIN
 
 
 def test_passwords_of_the_worker_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,6 +167,6 @@ def test_passwords_in_urls_are_secrets(value: str) -> None:
 
 def test_many_passwords_take_little_time() -> None:
     settings = {f"password{number}": f"s3cret-{number:06}" for number in range(3000)}
-    before = time.thread_time()
+    start_time = time.thread_time()
     assert Secrets.of(settings).hidden("it was s3cret-000007") == "it was [hidden]"
-    assert time.thread_time() - before < 5
+    assert time.thread_time() - start_time < 5

@@ -1,4 +1,4 @@
-"""Topic creation by sources: which rule applies, and which topics are created."""
+"""Topic creation by sources: the rules, and the topics that are created."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_worker_may_disable_topic_creation() -> None:
 
 
 class Cluster:
-    """Replaces an Admin: it has topics and records requests."""
+    """A test double for `Admin`: has topics and records describe requests."""
 
     def __init__(self) -> None:
         self.topics = {"there": NewTopic("there")}
@@ -91,10 +91,11 @@ class Cluster:
         if missing:
             raise AdminError(missing, {})
 
-    def create_topics(self, new: list[NewTopic]) -> None:
+    def create_topics(self, topics: list[NewTopic]) -> None:
+        (topic,) = topics
         if self.error is not None:
-            raise AdminError({new[0].name: self.error}, {})
-        self.topics[new[0].name] = new[0]
+            raise AdminError({topic.name: self.error}, {})
+        self.topics[topic.name] = topic
 
 
 @pytest.fixture
@@ -111,29 +112,28 @@ def batch(*topics: str | None) -> pa.RecordBatch:
 
 def test_topics_are_created_before_their_rows_are_yielded(cluster: Cluster) -> None:
     settings = {"kafka.bootstrap.servers": "b:1", "newTopics": '[{"include": "t.*", "partitions": 3}]'}
-    options, where = sink_options(settings), Layout(None, value=1, topic=0)
+    options, layout = sink_options(settings), Layout(None, value=1, topic=0)
     rows = iter([batch("there", "t1", None, "t1"), batch("t1"), batch("u", "t2")])
-    out = new_topics.creating_topics(options, where, rows)
-    assert next(out).num_rows == 4
+    batches = new_topics.creating_topics(options, layout, rows)
+    assert next(batches).num_rows == 4
     assert cluster.topics.keys() == {"there", "t1"} and cluster.topics["t1"] == NewTopic("t1", 3, None, configs={})
-    next(out)
+    next(batches)
     assert cluster.described == [["there", "t1"]]
-    next(out)
-    # No rule matches u: it is left to the broker.
+    next(batches)
+    # No rule matches u: the broker may create it.
     assert cluster.topics.keys() == {"there", "t1", "t2"} and cluster.described[1:] == [["t2"]]
-    fixed = Layout("fixed", value=1, topic=0)
-    assert (
-        len(list(new_topics.creating_topics(options, fixed, iter([batch("t9")])))) == 1 and "t9" not in cluster.topics
-    )
+    fixed_topic = Layout("fixed", value=1, topic=0)
+    assert len(list(new_topics.creating_topics(options, fixed_topic, iter([batch("t9")])))) == 1
+    assert "t9" not in cluster.topics
 
 
 def test_a_failed_creation_is_reported_unless_the_topic_exists(cluster: Cluster) -> None:
-    every = [new_topics.Rule()]
+    match_all = [new_topics.Rule()]
     cluster.error = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS)
-    new_topics.create_topics({"bootstrap.servers": "b:1"}, every, ["t"])
+    new_topics.create_topics({"bootstrap.servers": "b:1"}, match_all, ["t"])
     cluster.error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(PipelineError, match=r"Task failed to create new topic t: .*restart the task"):
-        new_topics.create_topics({"bootstrap.servers": "b:1"}, every, ["t"])
+        new_topics.create_topics({"bootstrap.servers": "b:1"}, match_all, ["t"])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '[{"what": 1}]'])

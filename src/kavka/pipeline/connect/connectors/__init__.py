@@ -1,4 +1,4 @@
-"""The connectors that come with Kavka, by name. Each is a module here, loaded on first use."""
+"""The names and classes of the built-in connectors. Their modules are loaded on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class Plugin(NamedTuple):
     where: str
     """module:Class."""
     java_names: tuple[str, ...] = ()
-    """Class names of Kafka and other projects with the same function and options."""
+    """Class names of equivalent connectors of Kafka and other projects. The options are the
+    same."""
 
 
 _HERE = "kavka.pipeline.connect.connectors"

@@ -27,7 +27,7 @@ SCHEMAS: dict[str, tuple[str, str]] = {
     ),
     "pageviews": ("viewtime", "viewtime BIGINT id, userid STRING 'User_{1..9}', pageid STRING 'Page_{10..99}'"),
 }
-"""By name: the key's field, and the fields."""
+"""By name: the field that is also the key, and the fields."""
 
 _TYPES = ("INT", "BIGINT", "DOUBLE", "BOOLEAN", "STRING")
 
@@ -35,8 +35,10 @@ _TYPES = ("INT", "BIGINT", "DOUBLE", "BOOLEAN", "STRING")
 class Field:
     """One field: a name, a type, and a generator of values.
 
-    `id`: the record's number. `A..B`: a number from A to B. `x|y|z`: one of these. `'text_{1..9}'`:
-    the text with a number in it. Empty: any number, any boolean, or eight letters."""
+    The generators: `id` is the record's number, `A..B` a number from A to B, `x|y|z` one of these
+    values, and `'text_{1..9}'` the text with a number from 1 to 9. Without a generator, an INT is
+    from 0 to 2^31-1, a BIGINT from 0 to 2^62, a DOUBLE from 0 to 1, and a STRING has eight letters.
+    """
 
     def __init__(self, text: str) -> None:
         parts = text.strip().split(None, 2)
@@ -44,39 +46,40 @@ class Field:
             kinds = ", ".join(_TYPES)
             raise ValueError(f"'{text.strip()}' is not a name, one of {kinds}, and optionally a generator")
         self.name, self.kind = parts[0], parts[1].upper()
-        self.values = parts[2].strip() if len(parts) > 2 else ""
+        self.generator = parts[2].strip() if len(parts) > 2 else ""
+        # Raises ValueError if the generator is invalid.
         self.column("0", 0)
 
     def column(self, number: str, seed: int) -> str:
-        """A SQL expression. It gives the same value for the same number and seed on every
-        machine."""
+        """A SQL expression for the value in a record. `number` is an expression for the record's
+        number. The same number and seed give the same value on every machine."""
         hash_ = f"xxhash64({number}, {seed}, {_literal(self.name)})"
-        if self.values == "id":
+        if self.generator == "id":
             return f"CAST({number} AS {self.kind})"
-        if self.values.startswith("'") and self.values.endswith("'"):
+        if self.generator.startswith("'") and self.generator.endswith("'"):
             return self._text(hash_)
-        if ".." in self.values:
-            return f"CAST({_between(self.values, hash_, self.kind == 'DOUBLE')} AS {self.kind})"
-        if self.values:
-            choices = [choice.strip() for choice in self.values.split("|")]
+        if ".." in self.generator:
+            return f"CAST({_between(self.generator, hash_, self.kind == 'DOUBLE')} AS {self.kind})"
+        if self.generator:
+            choices = [choice.strip() for choice in self.generator.split("|")]
             array = ", ".join(_literal(choice) for choice in choices)
             return f"CAST(element_at(array({array}), CAST(pmod({hash_}, {len(choices)}) AS INT) + 1) AS {self.kind})"
-        plain = {
+        expressions = {
             "INT": f"CAST(pmod({hash_}, 2147483648) AS INT)",
             "BIGINT": f"abs({hash_} div 2)",
             "DOUBLE": f"pmod({hash_}, 9007199254740992) / 9007199254740992.0D",
             "BOOLEAN": f"pmod({hash_}, 2) = 0",
             "STRING": f"substring(translate(hex({hash_}), '0123456789', 'GHIJKLMNOP'), 1, 8)",
         }
-        return plain[self.kind]
+        return expressions[self.kind]
 
     def _text(self, hash_: str) -> str:
-        before, brace, rest = self.values[1:-1].partition("{")
-        inner, _, after = rest.partition("}")
+        prefix, brace, remainder = self.generator[1:-1].partition("{")
         if not brace:
-            return _literal(before)
-        number = f"CAST({_between(inner, hash_, False)} AS STRING)"
-        return f"concat({_literal(before)}, {number}, {_literal(after)})"
+            return _literal(prefix)
+        range_, _, suffix = remainder.partition("}")
+        number = f"CAST({_between(range_, hash_, is_fraction=False)} AS STRING)"
+        return f"concat({_literal(prefix)}, {number}, {_literal(suffix)})"
 
 
 def _literal(text: str) -> str:
@@ -85,21 +88,22 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _between(text: str, hash_: str, fraction: bool) -> str:
+def _between(text: str, hash_: str, is_fraction: bool) -> str:
+    """A SQL expression for a number in the range `A..B`."""
     low, _, high = text.partition("..")
     try:
-        lowest, highest = (float(low), float(high)) if fraction else (int(low), int(high))
+        lowest, highest = (float(low), float(high)) if is_fraction else (int(low), int(high))
     except ValueError:
         raise ValueError(f"'{text}' is not a range of numbers like 1..9") from None
     if lowest > highest:
         raise ValueError(f"'{text}' is not a range: it ends before it starts")
-    if fraction:
+    if is_fraction:
         return f"{lowest}D + pmod({hash_}, 9007199254740992) / 9007199254740992.0D * {highest - lowest}D"
     return f"{lowest} + pmod({hash_}, {int(highest) - int(lowest) + 1})"
 
 
 def fields(text: str) -> list[Field]:
-    """Raises ValueError if the text is not a schema."""
+    """The fields of a schema. Raises ValueError if the text is not a schema."""
     parsed = [Field(field) for field in _split(text) if field.strip()]
     if not parsed:
         raise ValueError("there is no field")
@@ -111,11 +115,11 @@ def fields(text: str) -> list[Field]:
 
 def _split(text: str) -> Iterator[str]:
     """Splits at commas that are not quoted."""
-    inside, begin = False, 0
-    for index, letter in enumerate(text):
-        if letter == "'":
-            inside = not inside
-        elif letter == "," and not inside:
+    is_quoted, begin = False, 0
+    for index, char in enumerate(text):
+        if char == "'":
+            is_quoted = not is_quoted
+        elif char == "," and not is_quoted:
             yield text[begin:index]
             begin = index + 1
     yield text[begin:]
@@ -130,11 +134,13 @@ def _is_schema(text: str) -> bool:
 
 
 class DatagenSource(IncrementalSource):
-    """Generated records, the same ones for the same seed, at a fixed rate, with an optional limit.
+    """Generates records at a fixed rate, up to an optional limit. The same seed generates the same
+    records.
 
-    A schema is a list of fields, each a name, a type (INT, BIGINT, DOUBLE, BOOLEAN, STRING) and a
-    generator: `id` (the record's number), `1..9`, `red|green`, `'user_{1..9}'`, or empty for any
-    value."""
+    A schema is a list of fields: a name, a type (INT, BIGINT, DOUBLE, BOOLEAN, STRING) and a
+    generator, which is `id` (the record's number), `1..9`, `red|green` or `'user_{1..9}'`. Without
+    a generator the values are non-negative integers, doubles from 0 to 1, booleans, or eight
+    letters."""
 
     partition_field = "generator"
     poll_interval = 0.1
@@ -164,16 +170,14 @@ class DatagenSource(IncrementalSource):
 
     @classmethod
     def check(cls, config: Mapping[str, Any], originals: Mapping[str, str]) -> dict[str, str]:
-        errors: dict[str, str] = {}
         quickstart, schema = (config["quickstart"] or "").lower(), config["schema"] or ""
         if bool(quickstart) == bool(schema):
-            errors["schema"] = "exactly one of schema and quickstart must be set"
-            return errors
+            return {"schema": "exactly one of schema and quickstart must be set"}
         names = [field.name for field in fields(schema or SCHEMAS[quickstart][1])]
         key = config["schema.keyfield"]
         if key and key not in names:
-            errors["schema.keyfield"] = f"{key} is not one of the fields {', '.join(names)}"
-        return errors
+            return {"schema.keyfield": f"{key} is not one of the fields {', '.join(names)}"}
+        return {}
 
     def start(self, context: Context) -> None:
         self._started: tuple[float, int] | None = None
@@ -182,14 +186,14 @@ class DatagenSource(IncrementalSource):
         count = _count(start)
         now = time.monotonic()
         if self._started is None:
-            # Records of the time when the task did not run are not generated later.
+            # The time in which the task did not run does not count.
             self._started = now, count
-        since, at_first = self._started
-        end = at_first + int((now - since) * context["rows.per.second"])
+        start_time, first_count = self._started
+        end = first_count + int((now - start_time) * context["rows.per.second"])
         iterations = context["iterations"]
         if context.available_now:
             end = iterations if iterations >= 0 else count + context["rows.per.second"]
-            if iterations < 0 and count > at_first:
+            if iterations < 0 and count > first_count:
                 return None
         end = min(end, count + context["batch.max.rows"])
         if iterations >= 0:
@@ -206,10 +210,10 @@ class DatagenSource(IncrementalSource):
         columns = [f.expr(field.column("id", seed)).alias(field.name) for field in schema]
         key = context["schema.keyfield"] or (SCHEMAS[name][0] if name else "")
         values = numbers.select(f.struct(*columns).alias("value"))
-        chosen: list[Column] = [f.col("value"), f.lit(context["kafka.topic"]).alias("topic")]
+        record_columns: list[Column] = [f.col("value"), f.lit(context["kafka.topic"]).alias("topic")]
         if key:
-            chosen.append(f.col("value").getField(key).alias("key"))
-        return values.select(*chosen)
+            record_columns.append(f.col("value").getField(key).alias("key"))
+        return values.select(*record_columns)
 
     @classmethod
     def check_offsets(cls, offsets: Offsets) -> None:

@@ -4,15 +4,15 @@ A bookmark is a position in bytes, the file's inode, and a checksum of its first
 1024 and none beyond the position. They identify the file:
 
 - same name, same inode, same first bytes, and at least as long: the file has grown or is unchanged.
-- same name, different file: it was rotated. The old file is searched by its inode among the files
-  beside it and read to its end first, including a last line without an end; then the new file is
-  read from its beginning.
-- same inode, but shorter or with other first bytes: it was truncated and rewritten, and is read
+- same name, different file: the file was rotated. The old file is found by its inode in the same
+  folder and read to its end first, including an incomplete last line. Then the new file is read
   from its beginning.
+- same inode, but shorter or with other first bytes: the file was truncated and rewritten. It is
+  read from its beginning.
 - different inode with the same first bytes, and the old file does not exist: a program such as an
   editor wrote the file again. Reading continues at the position.
 
-A line is read when its end exists: text after the last line end is left for later.
+Otherwise a line is read only when it is complete.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Bookmark:
-    """A position in a file. `begin` is the start of the batch that ended at `position`. Without an
-    inode and a head (a user set the position) every file of that name matches."""
+    """A position in a file. `begin` is the start of the batch that ended at `position`. `head` is
+    the length and checksum of the first bytes. A bookmark without an inode and a head, whose
+    position a user set, matches every file of that name."""
 
     position: int
     begin: int = 0
@@ -63,14 +64,14 @@ def find_next(path: Path, bookmark: Bookmark | None, max_bytes: int, followed: I
     `followed` are files that are read independently, even if they had this name before."""
     if bookmark is None:
         return _lines(path, 0, max_bytes)
-    where = locate(path, bookmark)
-    if where == path:
+    current_path = locate(path, bookmark)
+    if current_path == path:
         return _lines(path, bookmark.position, max_bytes)
-    if where is not None and where not in set(followed):
-        rest = _lines(where, bookmark.position, max_bytes, to_the_end=path.exists())
-        if rest is not None:
-            return rest
-    elif where is None and path.exists():
+    if current_path is not None and current_path not in set(followed):
+        remaining = _lines(current_path, bookmark.position, max_bytes, is_complete=path.exists())
+        if remaining is not None:
+            return remaining
+    elif current_path is None and path.exists():
         logger.warning("%s was truncated or replaced and is read from its beginning", path)
     return _lines(path, 0, max_bytes)
 
@@ -79,19 +80,20 @@ def locate(path: Path, bookmark: Bookmark) -> Path | None:
     """The current path of the file that the bookmark refers to; None if it does not exist."""
     if _is_file(path, bookmark, bookmark.inode):
         return path
-    renamed = _find_beside(path, bookmark)
+    renamed = _find_renamed(path, bookmark)
     if renamed is not None:
         return renamed
     return path if _is_file(path, bookmark, None) else None
 
 
 def is_here(path: Path, bookmark: Bookmark) -> bool:
-    """Whether the file of this name is the one that the bookmark refers to, even if it was
-    renamed."""
+    """Whether the file at this path is the bookmark's file, even if the bookmark has another
+    name."""
     return bookmark.inode is not None and _is_file(path, bookmark, bookmark.inode)
 
 
-def _find_beside(path: Path, bookmark: Bookmark) -> Path | None:
+def _find_renamed(path: Path, bookmark: Bookmark) -> Path | None:
+    """The bookmark's file under another name in the same folder."""
     if bookmark.inode is None:
         return None
     try:
@@ -110,20 +112,21 @@ def _is_file(path: Path, bookmark: Bookmark, inode: int | None) -> bool:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or (inode is not None and status.st_ino != inode):
                 return False
-            head = _head(file.fileno(), bookmark.head) if bookmark.head else ""
+            length = bookmark.head.partition(":")[0]
+            head = _head(file.fileno(), int(length) if length.isdigit() else HEAD) if bookmark.head else ""
             return status.st_size >= bookmark.position and head == bookmark.head
     except OSError:
         return False
 
 
-def _head(descriptor: int, like: str = "", position: int = HEAD) -> str:
-    length = int(like.partition(":")[0]) if like.partition(":")[0].isdigit() else min(position, HEAD)
+def _head(descriptor: int, length: int) -> str:
     return f"{length}:{zlib.crc32(os.pread(descriptor, length, 0)):08x}"
 
 
-def _lines(path: Path, begin: int, max_bytes: int, to_the_end: bool = False) -> Bookmark | None:
+def _lines(path: Path, begin: int, max_bytes: int, is_complete: bool = False) -> Bookmark | None:
     """The end of the last complete line within `max_bytes`, or of the first line if that is longer.
-    `to_the_end`: text after the last line end is a line as well."""
+    None if there is no complete line. `is_complete`: the file does not grow, so text after the last
+    line end is also a line."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -134,34 +137,31 @@ def _lines(path: Path, begin: int, max_bytes: int, to_the_end: bool = False) -> 
             end = _last_end(descriptor, begin, limit)
             if end is None and limit < size:
                 end = _first_end(descriptor, limit, size)
-            if to_the_end and size > begin and (end is None or limit == size):
+            if is_complete and size > begin and (end is None or limit == size):
                 end = size
             if end is None:
                 return None
-            return Bookmark(end, begin, status.st_ino, _head(descriptor, position=end))
+            return Bookmark(end, begin, status.st_ino, _head(descriptor, min(end, HEAD)))
     except FileNotFoundError:
         return None
 
 
 def _last_end(descriptor: int, begin: int, limit: int) -> int | None:
-    at = limit
-    while at > begin:
-        start = max(begin, at - _CHUNK)
-        index = os.pread(descriptor, at - start, start).rfind(b"\n")
+    position = limit
+    while position > begin:
+        start = max(begin, position - _CHUNK)
+        index = os.pread(descriptor, position - start, start).rfind(b"\n")
         if index >= 0:
             return start + index + 1
-        at = start
+        position = start
     return None
 
 
 def _first_end(descriptor: int, begin: int, size: int) -> int | None:
-    at = begin
-    while at < size:
-        chunk = os.pread(descriptor, _CHUNK, at)
+    position = begin
+    while position < size and (chunk := os.pread(descriptor, _CHUNK, position)):
         index = chunk.find(b"\n")
         if index >= 0:
-            return at + index + 1
-        if not chunk:
-            break
-        at += len(chunk)
+            return position + index + 1
+        position += len(chunk)
     return None

@@ -25,12 +25,12 @@ _COPY = 1 << 24
 
 
 class FileStreamSink(Sink):
-    """Appends the values of records to a file, one line each, exactly once, also after a crash.
+    """Appends the values of records to a file, one line each and exactly once.
 
     Text is written unchanged, structs as JSON. A folder beside the file, `.NAME.kavka`, stores the
     length of the file at the start of the last batch. A batch that is written again after a crash
-    replaces the incomplete one. No other program may write to the file. On a Spark cluster the file
-    must be on a file system that the tasks share.
+    replaces the incomplete batch. No other program may write to the file. On a Spark cluster the
+    file must be on a file system that the tasks share.
     """
 
     exactly_once = True
@@ -64,8 +64,8 @@ class FileStreamSink(Sink):
 
 
 def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The work of a task: it writes its lines to a separate file. The file of a failed attempt is
-    not used."""
+    """The function of a Spark task, which writes its lines to a separate file. The file of a failed
+    attempt is not used."""
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -93,9 +93,10 @@ def write_part(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 
 class Target:
-    """The file and the folder beside it. `state` has the query and number of the last batch that
-    was started, and the length of the file at that time. It is durable before the batch's first
-    byte is written: all bytes beyond that length belong to the batch."""
+    """Owns the file and the folder beside it. The file `state` in the folder has the query and
+    number of the last batch that was started, and the length of the target file at that time. It is
+    durable before the first byte of the batch is written: after a crash, all bytes beyond that
+    length belong to the batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,6 +117,7 @@ class Target:
         self._write({"query": query, "batch": batch, "length": size})
 
     def append(self, parts: list[str]) -> None:
+        """Appends the files of the tasks, and returns when they are durable."""
         with self.path.open("ab") as file:
             for part in parts:
                 try:
@@ -124,7 +126,7 @@ class Target:
                 except FileNotFoundError:
                     raise ConnectError(
                         f"a task's output in {self.parts} does not exist: the tasks must run on this machine, "
-                        "or the file must be on a file system that they share"
+                        "or the file must be on a file system that the tasks share"
                     ) from None
             file.flush()
             os.fsync(file.fileno())

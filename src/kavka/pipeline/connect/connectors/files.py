@@ -1,4 +1,4 @@
-"""Lines of files as records: Kafka's FileStreamSource, and the same for all files of a folder."""
+"""Lines of files as records: Kafka's FileStreamSource, and a source for all files of a folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Registering again replaces the data source, but must not happen concurrently.
-_REGISTERING = threading.Lock()
+_REGISTER_LOCK = threading.Lock()
 
 _TOPIC = Option("topic", doc="The topic to write the lines to.", importance=HIGH, validator=NotEmpty())
 _BATCH_BYTES = Option(
@@ -38,7 +38,7 @@ _BATCH_SIZE = Option("batch.size", INT, 2000, "Has no effect: see batch.bytes.",
 
 
 class _FileSource(IncrementalSource):
-    """Follows files. The offset of a file is its bookmark."""
+    """Follows files. The offset of a file is a bookmark (`file_bookmarks.py`)."""
 
     partition_field = "filename"
     poll_interval = 1.0
@@ -50,7 +50,7 @@ class _FileSource(IncrementalSource):
     def start(self, context: Context) -> None:
         from kavka.pipeline.connect.connectors.lines import Lines
 
-        with _REGISTERING:
+        with _REGISTER_LOCK:
             context.spark.dataSource.register(Lines)
 
     def paths(self, context: Context) -> list[Path]:
@@ -79,14 +79,16 @@ class _FileSource(IncrementalSource):
             if offset == start.get(name) or offset.get("begin") == offset.get("position"):
                 continue
             bookmark = Bookmark.from_json(offset)
-            where = locate(Path(name), bookmark)
-            if where is None:
-                lost = f"{name}: bytes {bookmark.begin} to {bookmark.position} must be read again, but no longer exist"
+            path = locate(Path(name), bookmark)
+            if path is None:
+                message = (
+                    f"{name}: bytes {bookmark.begin} to {bookmark.position} must be read again, but no longer exist"
+                )
                 if context.exactly_once:
-                    raise ConnectError(lost)
-                logger.warning("%s", lost)
+                    raise ConnectError(message)
+                logger.warning("%s", message)
                 continue
-            ranges.append((str(where), bookmark.begin, bookmark.position))
+            ranges.append((str(path), bookmark.begin, bookmark.position))
         return ranges
 
     @classmethod
@@ -99,41 +101,44 @@ class _FileSource(IncrementalSource):
 
 
 def _next(paths: list[Path], start: Offsets, budget: int) -> Offsets | None:
-    """The offsets after the next lines of all these files, and of files that were renamed after
-    they were read. Deleted files are removed from the offsets."""
+    """The offsets after the next lines of these files, and of files that were renamed after they
+    were read. None if there are no new lines. Deleted files are removed from the offsets."""
     bookmarks = {name: Bookmark.from_json(offset) for name, offset in start.items()}
     renamed_paths = [Path(name) for name, bookmark in bookmarks.items() if _is_elsewhere(Path(name), bookmark, paths)]
     end: Offsets = {}
-    has_new = False
+    has_new_lines = False
     for path in [*paths, *renamed_paths]:
         name = str(path)
         bookmark = bookmarks.get(name)
         if bookmark is None or not is_here(path, bookmark):
-            old = next((moved for other, moved in bookmarks.items() if other != name and is_here(path, moved)), None)
-            # Lines that were read under the old name are not read again under the new one.
-            bookmark = bookmark if old is None else replace(old, begin=old.position)
+            others = (other for other_name, other in bookmarks.items() if other_name != name)
+            renamed = next((other for other in others if is_here(path, other)), None)
+            # Lines that were read under the previous name are not read again.
+            bookmark = bookmark if renamed is None else replace(renamed, begin=renamed.position)
         next_bookmark = find_next(path, bookmark, budget, paths) if budget > 0 else None
         if next_bookmark is not None:
-            has_new = True
+            has_new_lines = True
             budget -= next_bookmark.position - next_bookmark.begin
             end[name] = next_bookmark.to_json()
         elif bookmark is not None:
             end[name] = start[name] if bookmark is bookmarks.get(name) else bookmark.to_json()
-    return end if has_new else None
+    return end if has_new_lines else None
 
 
 def _is_elsewhere(path: Path, bookmark: Bookmark, followed: list[Path]) -> bool:
+    """Whether the bookmark's file exists, but neither its previous nor its current path is
+    followed."""
     if path in followed:
         return False
-    where = locate(path, bookmark)
-    return where is not None and where not in followed
+    current_path = locate(path, bookmark)
+    return current_path is not None and current_path not in followed
 
 
 class FileStreamSource(_FileSource):
-    """Lines of a file, one record each; it follows appended lines.
+    """Reads the lines of a file, one record per line, and follows appended lines.
 
-    A file that is rotated (renamed and created again) is read to its end first; a truncated file is
-    read from its beginning. With `tasks.max=1` the lines keep their order."""
+    When a file is rotated (renamed and created again), the old file is read to its end first. A
+    truncated file is read from its beginning. With `tasks.max=1` the lines keep their order."""
 
     options = (
         Option("file", doc="The file, on the worker's machine.", importance=HIGH, validator=NotEmpty()),
@@ -147,7 +152,8 @@ class FileStreamSource(_FileSource):
 
 
 class FolderSource(_FileSource):
-    """Lines of all files of a folder, one record each; it follows new files and appended lines."""
+    """Reads the lines of all files of a folder, one record per line, and follows new files and
+    appended lines."""
 
     options = (
         Option("folder", doc="The folder, on the worker's machine.", importance=HIGH, validator=NotEmpty()),

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 _REQUEST, _AUTH, _BATCHES, _RETRIES = "Request", "Authentication", "Batches", "Retries"
 _METHODS, _AUTHS, _NULLS = ("POST", "PUT", "PATCH", "DELETE"), ("none", "basic", "bearer"), ("ignore", "delete", "fail")
 _RESULT = "topic string, partition int, offset bigint, message string, fatal boolean"
-_SHOWN = 300
+_MAX_DETAIL = 300
 
 
 def codes(texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Ranges of status codes, from `429` and `500-599`. Raises ValueError if one is invalid."""
+    """Parses ranges of status codes like `429` and `500-599`. Raises ValueError if a range is
+    invalid."""
     ranges = []
     for text in texts:
         match = re.fullmatch(r"(\d{3})(?:-(\d{3}))?", text.strip())
@@ -46,8 +47,8 @@ def _are_codes(texts: tuple[str, ...]) -> bool:
 
 
 def headers_of(text: str, separator: str) -> dict[str, str]:
-    """From `Name: value|Other: value`. Raises ValueError if one is invalid, without its text, which
-    may be a secret."""
+    """Parses headers like `Name: value|Other: value`. Raises ValueError if a header is invalid. The
+    message does not contain the header, which may be a secret."""
     headers = {}
     for number, header in enumerate(text.split(separator) if text else [], start=1):
         name, colon, value = header.partition(":")
@@ -69,16 +70,17 @@ class HttpSink(Sink):
     """Sends records to an HTTP service, one or several per request.
 
     The body is the value: text unchanged, structs as JSON. A response with the status 2xx confirms
-    the records. Connection failures and the status codes of `retry.on.status.codes` are retried
-    `max.retries` times; then the task fails. A record that is rejected with another status fails
-    the task or is sent to the dead-letter topic, if there is one, depending on `errors.tolerance`.
-    Each record is delivered at least once, and the records of a partition in order.
+    the records. Requests that fail with a connection error or a status of
+    `retry.on.status.codes` are retried `max.retries` times. Then the task fails. A record that is
+    rejected with another status fails the task, or is dropped and sent to the dead-letter topic,
+    depending on `errors.tolerance`. Each record is delivered at least once. The records of a
+    partition are sent in order.
     """
 
     options = (
         Option(
             "http.api.url",
-            doc="The URL. `${topic}` and `${key}` are those of the record; with `${key}` each request has one record.",
+            doc="The URL, with the placeholders `${topic}` and `${key}`. With `${key}` a request has one record.",
             importance=HIGH,
             group=_REQUEST,
             validator=Satisfies("like http://host:port/path", _is_url),
@@ -100,8 +102,8 @@ class HttpSink(Sink):
         Option("auth.bearer.token", PASSWORD, "", "The token for bearer authentication.", group=_AUTH),
         Option("batch.max.size", INT, 1, "The maximum number of records per request.", validator=AtLeast(1),
                group=_BATCHES),
-        Option("batch.prefix", default="[", doc="The start of a body with several values.", importance=LOW,
-               group=_BATCHES),
+        Option("batch.prefix", default="[", doc="The start of a body, if `batch.max.size` is more than 1.",
+               importance=LOW, group=_BATCHES),
         Option("batch.suffix", default="]", doc="The end of such a body.", importance=LOW, group=_BATCHES),
         Option("batch.separator", default=",", doc="The separator of values.", importance=LOW, group=_BATCHES),
         Option("max.retries", INT, 10, "The maximum number of retries of a request.", validator=AtLeast(0),
@@ -147,12 +149,12 @@ class HttpSink(Sink):
 
 @dataclass(frozen=True)
 class Target:
-    """The parameters of requests. Sent to the tasks."""
+    """The parameters of requests, which Spark sends to the tasks."""
 
     url: str
     method: str
     headers: Mapping[str, str]
-    nulls: str
+    null_behavior: str
     timeout: float
     max_records: int
     prefix: str
@@ -160,15 +162,15 @@ class Target:
     separator: str
     retries: int
     backoff: float
-    retried: tuple[tuple[int, int], ...]
+    retriable_codes: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Target:
         headers = headers_of(config["headers"], config["header.separator"])
         auth = config["auth.type"].lower()
         if auth == "basic":
-            pair = f"{config['connection.user']}:{config['connection.password']}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+            credentials = f"{config['connection.user']}:{config['connection.password']}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
         elif auth == "bearer":
             headers["Authorization"] = f"Bearer {config['auth.bearer.token']}"
         if not any(name.lower() == "content-type" for name in headers):
@@ -177,7 +179,7 @@ class Target:
             url=config["http.api.url"],
             method=config["request.method"].upper(),
             headers=headers,
-            nulls=config["behavior.on.null.values"].lower(),
+            null_behavior=config["behavior.on.null.values"].lower(),
             timeout=config["request.timeout.ms"] / 1000,
             max_records=1 if "${key}" in config["http.api.url"] else config["batch.max.size"],
             prefix=config["batch.prefix"],
@@ -185,26 +187,27 @@ class Target:
             separator=config["batch.separator"],
             retries=config["max.retries"],
             backoff=config["retry.backoff.ms"] / 1000,
-            retried=tuple(codes(config["retry.on.status.codes"])),
+            retriable_codes=tuple(codes(config["retry.on.status.codes"])),
         )
 
     def address(self, topic: str, key: str | None) -> str:
-        parts = {"${topic}": topic, "${key}": "" if key is None else key}
         address = self.url
-        for name, text in parts.items():
-            address = address.replace(name, urllib.parse.quote(text, safe=""))
+        for placeholder, text in (("${topic}", topic), ("${key}", key or "")):
+            address = address.replace(placeholder, urllib.parse.quote(text, safe=""))
         return address
 
     def is_retriable(self, status: int) -> bool:
-        return any(low <= status <= high for low, high in self.retried)
+        return any(low <= status <= high for low, high in self.retriable_codes)
 
 
 Record = tuple[str, int, int, str | None, str | None]
 """Topic, partition, offset, key, value."""
+Failure = tuple[str, int, int, str, bool]
+"""Topic, partition, offset, reason, and whether it is fatal: the service is unavailable."""
 
 
 class Rejected(Exception):
-    """The service rejected a request; `is_retriable`: it may accept it later."""
+    """The service rejected a request. `is_retriable`: it may accept the request later."""
 
     def __init__(self, message: str, is_retriable: bool) -> None:
         super().__init__(message)
@@ -217,11 +220,12 @@ class Client:
     def __init__(self, target: Target, wait: Callable[[float], None] = time.sleep) -> None:
         self._target = target
         self._wait = wait
-        self._where = ""
+        self._origin = ""
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, records: list[Record]) -> None:
-        """Raises Rejected; with `is_retriable` the retries are exhausted."""
+        """Sends the records in one request. Raises Rejected: with `is_retriable` after the last
+        retry."""
         target = self._target
         topic, _, _, key, value = records[0]
         method, body = target.method, value or ""
@@ -244,7 +248,7 @@ class Client:
 
     def _request(self, method: str, address: str, body: bytes) -> None:
         parts = urllib.parse.urlsplit(address)
-        shown = f"{method} {address.split('?')[0]}"
+        description = f"{method} {address.split('?')[0]}"
         try:
             connection = self._connected(parts)
             path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
@@ -253,23 +257,23 @@ class Client:
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise Rejected(f"{shown}: {type(error).__name__}: {error}", is_retriable=True) from None
+            raise Rejected(f"{description}: {type(error).__name__}: {error}", is_retriable=True) from None
         if response.status // 100 != 2:
-            detail = " ".join(text[:_SHOWN].decode("utf-8", "replace").split())
-            message = f"{shown} returned {response.status} {response.reason}{': ' if detail else ''}{detail}"
+            detail = " ".join(text[:_MAX_DETAIL].decode("utf-8", "replace").split())
+            message = f"{description} returned {response.status} {response.reason}{': ' if detail else ''}{detail}"
             raise Rejected(message, self._target.is_retriable(response.status))
 
     def _connected(self, parts: urllib.parse.SplitResult) -> http.client.HTTPConnection:
-        where = f"{parts.scheme}://{parts.netloc}"
-        if self._connection is None or self._where != where:
+        origin = f"{parts.scheme}://{parts.netloc}"
+        if self._connection is None or self._origin != origin:
             self.close()
-            host, port, wait = parts.hostname or "", parts.port, self._target.timeout
+            host, port, timeout = parts.hostname or "", parts.port, self._target.timeout
             if parts.scheme == "https":
-                secure = ssl.create_default_context()
-                self._connection = http.client.HTTPSConnection(host, port, timeout=wait, context=secure)
+                context = ssl.create_default_context()
+                self._connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
             else:
-                self._connection = http.client.HTTPConnection(host, port, timeout=wait)
-            self._where = where
+                self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
+            self._origin = origin
         return self._connection
 
     def close(self) -> None:
@@ -278,36 +282,36 @@ class Client:
             self._connection = None
 
 
-def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterator[tuple[str, int, int, str, bool]]:
-    """Send all records; yields those that were rejected, with the reason. The last element is True
-    if the service is unavailable: nothing more is sent."""
+def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterator[Failure]:
+    """Sends all records and yields the failures. A fatal failure is the last: nothing more is
+    sent."""
     batch: list[Record] = []
 
-    def send() -> Iterator[tuple[str, int, int, str, bool]]:
+    def send() -> Iterator[Failure]:
         try:
             if batch:
                 client.send(batch)
         except Rejected as error:
-            if error.is_retriable:
-                yield (*batch[0][:3], str(error), True)
-            elif len(batch) == 1:
-                yield (*batch[0][:3], str(error), False)
+            if error.is_retriable or len(batch) == 1:
+                yield (*batch[0][:3], str(error), error.is_retriable)
             else:
-                # Find the rejected records: send each alone.
-                for record in batch:
-                    yield from alone(record)
+                yield from send_separately()
         batch.clear()
 
-    def alone(record: Record) -> Iterator[tuple[str, int, int, str, bool]]:
-        try:
-            client.send([record])
-        except Rejected as error:
-            yield (*record[:3], str(error), error.is_retriable)
+    def send_separately() -> Iterator[Failure]:
+        """Finds the records of a rejected batch that the service rejects."""
+        for record in batch:
+            try:
+                client.send([record])
+            except Rejected as error:
+                yield (*record[:3], str(error), error.is_retriable)
+                if error.is_retriable:
+                    return
 
     for record in records:
-        if record[4] is None and target.nulls == "ignore":
+        if record[4] is None and target.null_behavior == "ignore":
             continue
-        if record[4] is None and target.nulls == "fail":
+        if record[4] is None and target.null_behavior == "fail":
             yield (*record[:3], "the record has no value", False)
             continue
         if batch and (len(batch) == target.max_records or batch[0][0] != record[0] or record[4] is None):
@@ -320,6 +324,8 @@ def deliver(target: Target, records: Iterator[Record], client: Client) -> Iterat
 
 
 def task(target: Target) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function of a Spark task, which sends records and returns the failures."""
+
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 

@@ -1,6 +1,6 @@
-"""Access to a database with JDBC from the Spark driver: through Spark's JVM, with the JDBC driver's
-jar on its class path (`spark.jars`). Spark's reader and writer move the rows; this module runs all
-other statements."""
+"""JDBC connections from the Spark driver. They use Spark's JVM, with the JDBC driver's jar on its
+class path (`spark.jars`). Spark's reader and writer move the rows; this module runs all other
+statements."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ OPTIONS = (
     Option(
         "driver.class",
         default="",
-        doc="The class of the JDBC driver, for a database whose URL does not determine it "
-        f"({', '.join(DRIVERS)} do). The worker's `spark.jars` must contain its jar.",
+        doc="The class of the JDBC driver. URLs of "
+        f"{', '.join(DRIVERS)} do not need it. The worker's `spark.jars` must contain the driver's jar.",
         importance=LOW,
         group=_DATABASE,
     ),
@@ -55,26 +55,29 @@ ATTEMPTS = (
     Option("connection.backoff.ms", INT, 10_000, "The delay between two attempts.", LOW, AtLeast(0), _DATABASE),
 )
 
-# Classes of SQLSTATE for faults of the statement or its data: retrying does not help.
-_OUR_FAULT = ("0A", "21", "22", "23", "28", "2B", "2F", "3D", "3F", "42", "44")
+# Classes of SQLSTATE for errors in the statement or its data, which are not retried.
+_PERMANENT_CLASSES = ("0A", "21", "22", "23", "28", "2B", "2F", "3D", "3F", "42", "44")
+# SQLSTATEs for a missing table or schema, of the standard, PostgreSQL and Derby.
+_NO_TABLE = ("42P01", "3F000", "42X05", "42Y07", "42S02")
 
 
 class DatabaseError(ConnectError):
-    """An error of the database or of its connection. `state` is the SQLSTATE; `retriable`: the
-    error may be transient."""
+    """An error of the database or of its connection. `state` is the SQLSTATE."""
 
     def __init__(self, message: str, state: str = "") -> None:
         super().__init__(message)
         self.state = state
 
     @property
-    def retriable(self) -> bool:
-        return not self.state.startswith(_OUR_FAULT)
+    def is_retriable(self) -> bool:
+        """Whether the error may be transient."""
+        return not self.state.startswith(_PERMANENT_CLASSES)
 
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Raises exceptions of the JVM about a database as a DatabaseError."""
+    """Converts exceptions of the JVM: to DatabaseError if the database raised them, otherwise to
+    ConnectError."""
     try:
         yield
     except Py4JJavaError as error:
@@ -92,19 +95,18 @@ def database_errors() -> Iterator[None]:
 
 
 def _from_java(error: Any) -> ConnectError:
-    """The exception of the JDBC driver among the causes of an exception."""
+    """The error for a Java exception: of its causes, the one that the JDBC driver raised."""
     chain: list[Any] = []
-    last = error
     while error is not None and len(chain) < 20:
         chain.append(error)
-        last = error
         error = error.getCause()
+    last = chain[-1]
     names = [str(exception.getClass().getName()) for exception in chain]
     for exception in reversed(chain):
         if hasattr(exception, "getSQLState") and _is_sql(exception):
-            following = exception.getNextException()
-            chosen = following if following is not None else exception
-            return DatabaseError(_line(chosen), chosen.getSQLState() or "")
+            next_exception = exception.getNextException()
+            cause = exception if next_exception is None else next_exception
+            return DatabaseError(_line(cause), cause.getSQLState() or "")
     if any("ClassNotFound" in name for name in names):
         return ConnectError(f"the JDBC driver was not found: {_line(last)}; spark.jars must contain its jar")
     # The exception of a task on another machine arrives as text.
@@ -127,7 +129,7 @@ def _line(error: Any) -> str:
 
 
 class Database:
-    """The JDBC settings of a connector. `connect` opens a new connection."""
+    """The JDBC settings of a connector. `connect` opens a connection."""
 
     def __init__(self, spark: SparkSession, config: Mapping[str, Any], properties: Mapping[str, str]) -> None:
         self._spark = spark
@@ -150,7 +152,7 @@ class Database:
         return cls(context.spark, context.config, context.with_prefix(PREFIX[0]))
 
     @contextmanager
-    def connect(self, *, autocommit: bool = False) -> Iterator[Connection]:
+    def connect(self) -> Iterator[Connection]:
         """A connection whose transaction is committed at the end, or rolled back after an error."""
         with database_errors():
             jvm: Any = self._spark._jvm
@@ -158,18 +160,17 @@ class Database:
             options = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(settings)
             factory = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self.url).createConnectionFactory(options)
             java = factory.apply(-1)
-            done = False
+            is_committed = False
             try:
-                java.setAutoCommit(autocommit)
+                java.setAutoCommit(False)
                 yield Connection(java, jvm, self)
-                if not autocommit:
-                    java.commit()
-                done = True
+                java.commit()
+                is_committed = True
             finally:
-                _close(java, roll_back=not done and not autocommit)
+                _close(java, roll_back=not is_committed)
 
     def column_type(self, kind: Any) -> str:
-        """The database's name for a Spark type, which is an object of the JVM."""
+        """The database's name for a Spark type, which is an object in the JVM."""
         jvm: Any = self._spark._jvm
         utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
         jdbc_type = utils.getJdbcType(kind, jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self.url))
@@ -195,26 +196,26 @@ class Connection:
         self._database = database
 
     def execute(self, sql: str) -> int:
-        """The number of affected rows."""
+        """Runs a statement. Returns the number of affected rows."""
         with self._statement() as statement:
             return int(statement.executeUpdate(sql))
 
-    def attempt(self, sql: str, instead_of: str) -> bool:
-        """Whether the statement succeeded. False: the database returned that SQLSTATE, and nothing
-        has changed."""
-        save = self._java.setSavepoint()
+    def attempt(self, sql: str, expected_state: str) -> bool:
+        """Runs a statement. Returns False if it failed with the expected SQLSTATE. The transaction
+        is then as before the statement."""
+        savepoint = self._java.setSavepoint()
         try:
             self.execute(sql)
         except Py4JJavaError as error:
             failure = _from_java(error.java_exception)
-            if not isinstance(failure, DatabaseError) or failure.state != instead_of:
+            if not isinstance(failure, DatabaseError) or failure.state != expected_state:
                 raise
-            self._java.rollback(save)
+            self._java.rollback(savepoint)
             return False
         return True
 
     def values(self, sql: str) -> list[str | None] | None:
-        """The first row, as text; None if there is none."""
+        """The first row of a query, as text; None if there are no rows."""
         with self._statement() as statement:
             rows = statement.executeQuery(sql)
             if not rows.next():
@@ -223,7 +224,8 @@ class Connection:
             return [rows.getString(index + 1) for index in range(count)]
 
     def position(self, sql: str, has_time: bool) -> tuple[Moment | None, int | None] | None:
-        """The first row of a query for an optional time and a number."""
+        """The time and the number in the first row of a query; None if there are no rows. The time
+        is the first column if `has_time` is set. The number is the next column, if there is one."""
         utc = self._jvm.java.util.Calendar.getInstance(self._jvm.java.util.TimeZone.getTimeZone("UTC"))
         with self._statement() as statement:
             rows = statement.executeQuery(sql)
@@ -246,7 +248,7 @@ class Connection:
             return str(rows.getMetaData().getColumnTypeName(1)).lower()
 
     def tables(self, kinds: Sequence[str], schema: str | None = None, like: str = "%") -> list[tuple[str, str]]:
-        """(schema, name); the schema is empty if the database has none."""
+        """Returns (schema, name) of tables. The schema is empty if the database has no schemas."""
         gateway: Any = self._database._spark.sparkContext._gateway
         types = gateway.new_array(self._jvm.java.lang.String, len(kinds))
         for index, kind in enumerate(kinds):
@@ -266,14 +268,7 @@ class Connection:
                 rows = statement.executeQuery(f"SELECT * FROM {table} WHERE 1 = 0")
             except Py4JJavaError as error:
                 failure = _from_java(error.java_exception)
-                # No such table or schema, in PostgreSQL and in the standard.
-                if isinstance(failure, DatabaseError) and failure.state in (
-                    "42P01",
-                    "3F000",
-                    "42X05",
-                    "42Y07",
-                    "42S02",
-                ):
+                if isinstance(failure, DatabaseError) and failure.state in _NO_TABLE:
                     self._java.rollback()
                     return None
                 raise

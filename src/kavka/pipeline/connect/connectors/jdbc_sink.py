@@ -1,13 +1,13 @@
 """Writes records to tables of a database.
 
-All Spark tasks first write a batch to a stage, a separate table. One transaction then moves the
-rows to the target table, which therefore never contains a part of a batch. This is also faster than
-Spark's own appends: the stage has no index and is not logged, so rows are inserted in large
-statements over any number of connections.
+The Spark tasks first write a batch to a stage, a separate table. One transaction then moves the
+rows to the target table, which therefore never contains an incomplete batch. This is also faster
+than Spark's own appends: the stage has no index, in PostgreSQL it is not logged, and each task
+inserts rows over its own connection in large statements.
 
-Exactly once: a batch that is written again after a crash has the same records. With `upsert` and
-`update` that has no effect. With `insert` the transaction also records the batch's number in the
-table `kavka_batches`, and a batch that is recorded there is not written again.
+Exactly-once delivery: a batch that is written again after a crash has the same records. With
+`upsert` and `update` this has no effect. With `insert` the transaction also stores the number of
+the batch in the table `kavka_batches`, and a batch that is recorded there is not written again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kavka.common.config import BOOLEAN, HIGH, INT, LIST, LOW, AtLeast, OneOf
@@ -32,6 +32,7 @@ from kavka.pipeline.connect.connectors.jdbc_database import (
 )
 from kavka.pipeline.connect.connectors.jdbc_sql import DELETED, ORDER, Merge, is_embedded, subprotocol
 from kavka.pipeline.connect.errors import ConnectError
+from kavka.pipeline.connect.loading import items_of
 from kavka.pipeline.connect.options import Option
 
 if TYPE_CHECKING:
@@ -45,13 +46,13 @@ STAGES = "kavka_stage_"
 _KAFKA_COLUMNS = ("__connect_topic", "__connect_partition", "__connect_offset")
 _WRITES, _TABLES, _RETRIES = "Writes", "Tables", "Retries"
 _MODES, _KEYS = ("insert", "upsert", "update"), ("none", "kafka", "record_key", "record_value")
-# A key is in a batch twice, which ON CONFLICT rejects.
-_CARDINALITY = "21000"
+# SQLSTATE: a batch contains a key twice, which ON CONFLICT rejects.
+_CARDINALITY_VIOLATION = "21000"
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a table, and the part of a record that it contains."""
+    """A column of a table, and the expression for its values."""
 
     name: str
     column: Column
@@ -109,9 +110,9 @@ class JdbcSink(Sink):
             "pk.fields",
             LIST,
             (),
-            "Names of the primary key's columns: with record_key and record_value fields of the key or value (all, if "
-            "it is empty), or a single name for a key that is not a struct; with kafka three names "
-            f"({', '.join(_KAFKA_COLUMNS)}).",
+            "The columns of the primary key. With record_key and record_value: fields of the key or value (empty: "
+            "all), or a single name for a key that is not a struct. With kafka: three names (default: "
+            f"{', '.join(_KAFKA_COLUMNS)}).",
             group=_TABLES,
         ),
         Option("fields.whitelist", LIST, (), "Fields of the value to write; empty: all.", group=_TABLES),
@@ -144,7 +145,7 @@ class JdbcSink(Sink):
         if config["delete.enabled"] and keys != "record_key":
             errors["delete.enabled"] = "deletes require the key of the record: pk.mode must be record_key"
         if keys == "kafka" and config["pk.fields"] and len(config["pk.fields"]) != 3:
-            errors["pk.fields"] = "pk.mode=kafka requires three names, of the columns for topic, partition and offset"
+            errors["pk.fields"] = "pk.mode=kafka requires three names: the columns for topic, partition and offset"
         return errors
 
     def start(self, context: Context) -> None:
@@ -169,8 +170,8 @@ class JdbcSink(Sink):
             try:
                 return self._write(context, records, batch_id)
             except DatabaseError as error:
-                if not error.retriable or not retries_left:
-                    suffix = f" ({context['max.retries']} retries)" if error.retriable else ""
+                if not error.is_retriable or not retries_left:
+                    suffix = f" ({context['max.retries']} retries)" if error.is_retriable else ""
                     raise ConnectError(f"{error}{suffix}") from None
                 logger.warning("Retrying batch %s of %s: %s", batch_id, context.name, error)
                 retries_left -= 1
@@ -196,13 +197,13 @@ class JdbcSink(Sink):
                     logger.info("Batch %s of %s was already written", batch_id, context.name)
                     return
         topics = self._topics(context, records)
-        several = len(topics) > 1
-        if several:
+        has_several_topics = len(topics) > 1
+        if has_several_topics:
             records = records.persist()
         try:
-            merges = [self._stage(context, records, topic, several, query) for topic in topics]
+            merges = [self._stage(context, records, topic, has_several_topics, query) for topic in topics]
         finally:
-            if several:
+            if has_several_topics:
                 records.unpersist()
         with self._database.connect() as connection:
             if is_recorded:
@@ -212,25 +213,27 @@ class JdbcSink(Sink):
             for merge, rows in merges:
                 (staged,) = connection.values(f"SELECT COUNT(*) FROM {merge.stage}") or ["0"]
                 if int(staged or 0) != rows:
-                    # Spark ran a task again: its rows were committed, but it could not report that.
+                    # Spark ran a task again that had committed its rows without reporting that.
                     raise DatabaseError(f"expected {rows} rows, but the stage has {staged}: writing the batch again")
                 self._merge(connection, merge)
 
     def _topics(self, context: Context, records: DataFrame) -> list[str]:
-        named = [topic.strip() for topic in context.given.get("topics", "").split(",") if topic.strip()]
-        # A transformation may have changed the names.
-        if len(named) == 1 and "transforms" not in context.given:
-            return named
+        configured = items_of(context.given.get("topics", ""))
+        # A transformation may have changed the topics of records.
+        if len(configured) == 1 and "transforms" not in context.given:
+            return configured
         return sorted(row.topic for row in records.select("topic").distinct().collect())
 
     # --- the stage
 
-    def _stage(self, context: Context, records: DataFrame, topic: str, several: bool, query: str) -> tuple[Merge, int]:
-        """Writes the records of a topic to its stage; returns their number."""
+    def _stage(
+        self, context: Context, records: DataFrame, topic: str, has_several_topics: bool, query: str
+    ) -> tuple[Merge, int]:
+        """Writes the records of a topic to its stage. Returns their number."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        if several:
+        if has_several_topics:
             records = records.where(f.col("topic") == topic)
         name = context["table.name.format"].replace("${topic}", topic)
         fields = fields_of(records, context.config)
@@ -242,7 +245,7 @@ class JdbcSink(Sink):
             columns.append(f.col("value").isNull().cast("bigint").alias(DELETED))
         options = {**self._database.options, "dbtable": merge.stage, "batchsize": str(context["batch.size"])}
         if self._database.dialect.name == "postgresql":
-            # Multi-row statements, and text for columns of any type.
+            # Insert several rows per statement, and send text for columns of any type.
             options = {"reWriteBatchedInserts": "true", "stringtype": "unspecified", **options}
         observation = Observation()
         rows = records.select(*columns).observe(observation, f.count(f.lit(1)).alias("rows"))
@@ -251,7 +254,8 @@ class JdbcSink(Sink):
         return merge, observation.get["rows"]
 
     def _prepare(self, context: Context, name: str, fields: list[Field], query: str) -> Merge:
-        """An empty stage for a table. The table exists and has all columns afterwards."""
+        """Prepares an empty stage for a table. Creates the table and its missing columns if that is
+        enabled."""
         database = self._database
         table = database.dialect.table(name)
         existing = self._stages.get(name)
@@ -260,35 +264,28 @@ class JdbcSink(Sink):
             self._ensure_table(context, name, fields)
         with database.connect() as connection:
             if existing is not None and existing[1].columns == columns:
-                connection.execute(
-                    f"DELETE FROM {existing[0]}" if not self._truncates else f"TRUNCATE TABLE {existing[0]}"
-                )
+                command = "TRUNCATE TABLE" if database.dialect.name == "postgresql" else "DELETE FROM"
+                connection.execute(f"{command} {existing[0]}")
                 return existing[1]
             self._stages.pop(name, None)
-            stage = self._stage_name(connection, context, name, query, drop=existing)
+            if existing is not None:
+                connection.execute(f"DROP TABLE {existing[0]}")
+            stage = self._stage_name(connection, context, name, query)
             merge = Merge(database.dialect, table, stage, columns, keys, self._mode, context["delete.enabled"])
             connection.execute(database.dialect.stage(stage, columns, table, merge.extra))
-        # Only after the commit.
+        # Only after the commit: the stage exists.
         self._stages[name] = stage, merge
         return merge
 
-    @property
-    def _truncates(self) -> bool:
-        return self._database.dialect.name == "postgresql"
-
-    def _stage_name(
-        self, connection: Connection, context: Context, name: str, query: str, drop: tuple[str, Merge] | None
-    ) -> str:
-        """A name for this run alone, so that an earlier run that has not ended cannot write to it.
-        Stages of earlier runs of the same connector, which were killed, are dropped."""
+    def _stage_name(self, connection: Connection, context: Context, name: str, query: str) -> str:
+        """A name that is unique to this run, so that an earlier run that has not ended cannot write
+        to the stage. Drops the stages of earlier runs of the same connector, which were killed."""
         schema, dot, _ = name.rpartition(".")
         dialect = self._database.dialect
-        if drop is not None:
-            connection.execute(f"DROP TABLE {drop[0]}")
         prefix = f"{STAGES}{hashlib.sha256(f'{context.name} {query} {name}'.encode()).hexdigest()[:12]}_"
-        for owner, old in connection.tables(["TABLE"], schema or None, f"{STAGES}%"):
-            if old.lower().startswith(prefix):
-                connection.execute(f"DROP TABLE {dialect.table(f'{owner}.{old}' if owner else old)}")
+        for owner, stage in connection.tables(["TABLE"], schema or None, f"{STAGES}%"):
+            if stage.lower().startswith(prefix):
+                connection.execute(f"DROP TABLE {dialect.table(f'{owner}.{stage}' if owner else stage)}")
         return dialect.table(f"{schema}{dot}{prefix}{self._run}")
 
     def _ensure_table(self, context: Context, name: str, fields: list[Field]) -> None:
@@ -305,12 +302,10 @@ class JdbcSink(Sink):
                 columns.append(f"PRIMARY KEY ({', '.join(keys)})")
             self._create_table(table, f"CREATE TABLE {table} ({', '.join(columns)})")
             return
-        existing_names = {column.lower() if not dialect.quoting else column for column in existing}
-        missing = [
-            field
-            for field in fields
-            if (field.name.lower() if not dialect.quoting else field.name) not in existing_names
-        ]
+        # Names that are not quoted ignore case.
+        fold = str if dialect.quoting else str.lower
+        existing_names = {fold(column) for column in existing}
+        missing = [field for field in fields if fold(field.name) not in existing_names]
         if missing and not context["auto.evolve"]:
             names = ", ".join(field.name for field in missing)
             raise ConnectError(f"the table {name} has no columns {names}, and auto.evolve is false")
@@ -323,26 +318,24 @@ class JdbcSink(Sink):
     def _definition(self, field: Field) -> str:
         from pyspark.sql.types import StringType
 
-        kind = self._database.column_type(_java(field.kind))
+        kind = self._database.column_type(_java_type(field.kind))
         if isinstance(field.kind, StringType) and self._database.dialect.name != "postgresql" and field.is_key:
-            # In other databases unlimited text cannot be a key.
+            # In other databases text of unlimited length cannot be a key.
             kind = "VARCHAR(255)"
         return f"{self._database.dialect.quote(field.name)} {kind}{' NOT NULL' if field.is_key else ''}"
 
     # --- the transaction
 
     def _merge(self, connection: Connection, merge: Merge) -> None:
-        optimistic = self._database.dialect.name == "postgresql" and merge.mode == "upsert" and not merge.deletes
-        if optimistic:
+        if self._database.dialect.name == "postgresql" and merge.mode == "upsert" and not merge.deletes:
             # Duplicate keys in a batch are rare, and detecting them by sorting doubles the time.
-            (statement,) = merge.statements(unique=True)
-            if connection.attempt(statement, instead_of=_CARDINALITY):
+            (statement,) = merge.statements(has_unique_keys=True)
+            if connection.attempt(statement, expected_state=_CARDINALITY_VIOLATION):
                 return
-        for statement in merge.statements(unique=False):
+        for statement in merge.statements(has_unique_keys=False):
             connection.execute(statement)
 
     def _create_batches_table(self) -> None:
-        """Another connector may create it concurrently."""
         quote = self._database.dialect.quote
         create = (
             f"CREATE TABLE {quote(BATCHES)} ({quote('query_id')} VARCHAR(64) PRIMARY KEY, "
@@ -351,7 +344,7 @@ class JdbcSink(Sink):
         self._create_table(quote(BATCHES), create)
 
     def _create_table(self, table: str, create: str) -> None:
-        """Creates a table unless it exists."""
+        """Creates a table unless it exists. Another connector may create it concurrently."""
         with self._database.connect() as connection:
             if connection.columns(table) is not None:
                 return
@@ -381,18 +374,16 @@ class JdbcSink(Sink):
 
 
 def _order() -> Column:
-    """The position of a record in its batch. Records with the same key are in the same
-    partition."""
+    """A number that orders the records of a key: these are in the same partition."""
     from pyspark.sql import functions as f
 
     return f.shiftleft(f.col("partition").cast("bigint"), 47) + f.col("offset")
 
 
-def _java(kind: DataType) -> Any:
+def _java_type(kind: DataType) -> Any:
     from pyspark.sql import SparkSession
 
-    session = SparkSession.active()
-    return session._jsparkSession.parseDataType(kind.json())
+    return SparkSession.active()._jsparkSession.parseDataType(kind.json())
 
 
 # --- from records to columns
@@ -412,16 +403,16 @@ def fields_of(records: DataFrame, config: Mapping[str, Any]) -> list[Field]:
     mode, names = config["pk.mode"].lower(), list(config["pk.fields"])
     keys = _keys(records, mode, names)
     key_names = {field.name for field in keys}
-    chosen = config["fields.whitelist"]
+    whitelist = config["fields.whitelist"]
     fields = [
         _field(field.name, f.col("value").getField(field.name), field.dataType)
         for field in value.fields
-        if field.name not in key_names and (not chosen or field.name in chosen)
+        if field.name not in key_names and (not whitelist or field.name in whitelist)
     ]
     if not keys and not fields:
         raise ConnectError("there are no columns to write: fields.whitelist has no field of the values")
     if not config["delete.enabled"]:
-        fields = _not_null(fields, keys)
+        fields = _not_null(fields)
     return [*keys, *fields]
 
 
@@ -432,16 +423,15 @@ def _keys(records: DataFrame, mode: str, names: list[str]) -> list[Field]:
     if mode == "none":
         return []
     if mode == "kafka":
-        chosen = names or _KAFKA_COLUMNS
         kinds = (StringType(), IntegerType(), LongType())
-        parts = zip(chosen, ("topic", "partition", "offset"), kinds, strict=True)
-        return [Field(name, f.col(part), kind, True) for name, part, kind in parts]
+        columns = zip(names or _KAFKA_COLUMNS, ("topic", "partition", "offset"), kinds, strict=True)
+        return [Field(name, f.col(column), kind, is_key=True) for name, column, kind in columns]
     side = "key" if mode == "record_key" else "value"
     kind = records.schema[side].dataType
     if not isinstance(kind, StructType):
         if len(names) != 1:
             raise ConnectError(
-                f"the keys of records are {kind.simpleString()}: pk.fields must have one name, of the column for them"
+                f"the keys of records are {kind.simpleString()}: pk.fields must have one name, the column for them"
             )
         return [_field(names[0], f.col(side), kind, is_key=True)]
     missing = [name for name in names if name not in kind.names]
@@ -465,23 +455,17 @@ def _field(name: str, column: Column, kind: DataType, is_key: bool = False) -> F
     return Field(name, column, kind, is_key)
 
 
-def _not_null(fields: list[Field], keys: list[Field]) -> list[Field]:
-    """Fails a record without a value, since deletes are disabled."""
+def _not_null(fields: list[Field]) -> list[Field]:
+    """The fields; the first one fails on a record without a value, since deletes are disabled."""
     from pyspark.sql import functions as f
 
-    def guarded(field: Field) -> Field:
-        message = f.concat(
-            f.lit("a record without a value, in partition "),
-            f.col("partition").cast("string"),
-            f.lit(" at offset "),
-            f.col("offset").cast("string"),
-            f.lit(": it would delete a row, but delete.enabled is false"),
-        )
-        error = f.raise_error(message).cast(field.kind)
-        return Field(
-            field.name, f.when(f.col("value").isNull(), error).otherwise(field.column), field.kind, field.is_key
-        )
-
-    if fields:
-        return [guarded(fields[0]), *fields[1:]]
-    return fields
+    if not fields:
+        return fields
+    first, *others = fields
+    message = f.concat(
+        f.lit("a record without a value, in partition "), f.col("partition").cast("string"),
+        f.lit(" at offset "), f.col("offset").cast("string"),
+        f.lit(": it would delete a row, but delete.enabled is false"),
+    )  # fmt: skip
+    error = f.raise_error(message).cast(first.kind)
+    return [replace(first, column=f.when(f.col("value").isNull(), error).otherwise(first.column)), *others]

@@ -37,18 +37,19 @@ _MAPPINGS = ("none", "precision_only", "best_fit", "best_fit_eager_double")
 _MODE, _CONNECTOR = "Mode", "Connector"
 QUERY = "query"
 """The name of the part in the offsets of a query."""
-NOTHING = "begun"
-"""Marks an offset whose batch had no rows: it only records where the next batch starts."""
+NO_ROWS = "begun"
+"""Marks an offset whose batch has no rows: it only records where the next batch starts."""
+TABLE_LISTS = ("table.whitelist", "table.blacklist", "table.include.list", "table.exclude.list")
 
 
 class JdbcSource(IncrementalSource):
     """Reads rows of tables, or of a query, with JDBC.
 
-    `mode` determines which rows are new: all rows, every time (`bulk`); rows with a larger number
-    (`incrementing`); rows with a later time (`timestamp`), which includes changed rows; or both. A
-    row that is committed after a row with a larger number or a later time was read is missed: for
-    times `timestamp.delay.interval.ms` waits for such rows. Values are structs with a field for
-    each column.
+    `mode` determines which rows are read: all rows in every poll (`bulk`), rows with a larger
+    number (`incrementing`), rows with a later time (`timestamp`), which includes changed rows, or
+    both. A row is missed if it is committed after a row with a larger number or a later time was
+    read. For times, `timestamp.delay.interval.ms` waits for such rows. Values are structs with a
+    field for each column.
     """
 
     partition_field = "table"
@@ -66,16 +67,16 @@ class JdbcSource(IncrementalSource):
         ),
         Option("incrementing.column.name", default="", doc="The column with a number that increases with each row.",
                group=_MODE),
-        Option("timestamp.column.name", LIST, (), "The column with the time of a row's last change; of several "
-               "columns, the first that is not null.", group=_MODE),
-        Option("timestamp.initial", LONG, None, "Milliseconds since 1970: older rows are ignored. -1: now.", LOW,
+        Option("timestamp.column.name", LIST, (), "The column with the time of a row's last change. Of several "
+               "columns, the first that is not null is used.", group=_MODE),
+        Option("timestamp.initial", LONG, None, "Ignore rows before this time, in ms since 1970; -1: now.", LOW,
                group=_MODE),
-        Option("timestamp.delay.interval.ms", LONG, 0, "The minimum age of rows to read, by the database's clock: it "
+        Option("timestamp.delay.interval.ms", LONG, 0, "The minimum age of rows to read, by the database's clock. It "
                "gives open transactions time to commit. 0: read rows immediately.", validator=AtLeast(0),
                group=_MODE),
-        Option("query", default="", doc="A query to read instead of tables; it is used as a subquery.", group=_MODE),
-        Option("table.whitelist", LIST, (), "Tables to read, by name or `schema.name`. Without any list or query: all "
-               "tables.", group=_MODE),
+        Option("query", default="", doc="A query to read instead of tables. It is used as a subquery.", group=_MODE),
+        Option("table.whitelist", LIST, (), "Tables to read, by name or `schema.name`. Without a list or a query all "
+               "tables are read.", group=_MODE),
         Option("table.blacklist", LIST, (), "Tables to exclude.", group=_MODE),
         Option("table.include.list", LIST, (), "Regular expressions of `schema.name` of the tables to read.",
                group=_MODE),
@@ -92,8 +93,8 @@ class JdbcSource(IncrementalSource):
             recommended=_MAPPINGS,
             group=_MODE,
         ),
-        Option("topic.prefix", default="", doc="The topic of a table is the prefix and its name, that of a query "
-               "the prefix.", importance=HIGH, group=_CONNECTOR),
+        Option("topic.prefix", default="", doc="The topic of a table is the prefix and the table's name. The topic "
+               "of a query is the prefix.", importance=HIGH, group=_CONNECTOR),
         Option("poll.interval.ms", INT, 5000, "The interval of polling for new rows.", HIGH, AtLeast(1), _CONNECTOR),
         Option("table.poll.interval.ms", LONG, 60_000, "The interval of polling for new tables.", LOW, AtLeast(1),
                _CONNECTOR),
@@ -113,11 +114,11 @@ class JdbcSource(IncrementalSource):
             errors["incrementing.column.name"] = f"mode={mode} requires the name of the incrementing column"
         if "timestamp" in mode and not config["timestamp.column.name"]:
             errors["timestamp.column.name"] = f"mode={mode} requires the name of the timestamp column"
-        lists = [name for name in LISTS if config[name]]
+        lists = [name for name in TABLE_LISTS if config[name]]
         if config["query"] and lists:
             errors["query"] = f"query and {lists[0]} are mutually exclusive"
         if config["query"] and not config["topic.prefix"]:
-            errors["topic.prefix"] = "it is the topic of a query and must not be empty"
+            errors["topic.prefix"] = "a query requires topic.prefix, which is its topic"
         for name in ("table.include.list", "table.exclude.list"):
             for pattern in config[name] or ():
                 try:
@@ -140,21 +141,22 @@ class JdbcSource(IncrementalSource):
         self._mode = context["mode"].lower()
         self._tables: list[str] = []
         self._tables_listed_at = -float("inf")
-        self._turn = 0
-        self._polled: dict[str, float] = {}
+        self._next_part = 0
+        self._polled_at: dict[str, float] = {}
         self._ranges: dict[str, Range] = {}
 
     # --- new rows
 
     def next(self, context: Context, start: Offsets) -> Offsets | None:
-        """A batch has rows of one table, since tables have different columns. Tables take turns."""
+        """A batch has rows of a single table, since tables have different columns. Tables are read
+        in turn."""
         parts = self._retried(context, self._parts)
         for step in range(len(parts)):
-            index = (self._turn + step) % len(parts)
+            index = (self._next_part + step) % len(parts)
             part = parts[index]
             end = self._bulk(context, part) if self._mode == "bulk" else self._end(context, part, start.get(part))
             if end is not None:
-                self._turn = index + 1
+                self._next_part = index + 1
                 return {**start, part: end}
         return None
 
@@ -171,17 +173,17 @@ class JdbcSource(IncrementalSource):
 
     def _bulk(self, context: Context, part: str) -> dict[str, Any] | None:
         now = time.monotonic()
-        last = self._polled.get(part)
-        if last is not None and (context.available_now or now - last < self.poll_interval):
+        polled_at = self._polled_at.get(part)
+        if polled_at is not None and (context.available_now or now - polled_at < self.poll_interval):
             return None
-        self._polled[part] = now
+        self._polled_at[part] = now
         return {"polled": int(time.time() * 1000)}
 
     def _end(self, context: Context, part: str, start: dict[str, Any] | None) -> dict[str, Any] | None:
         def find_end(context: Context) -> dict[str, Any] | None:
             if not start and context["timestamp.initial"] == -1 and "timestamp" in self._mode:
-                # Store the start: after a crash the current time would be later.
-                return {**_to_json(Moment.now(), None), NOTHING: True}
+                # Store the start time, which must stay the same after a crash.
+                return {**_to_json(Moment.now(), None), NO_ROWS: True}
             range_ = self._range(context, part)
             with self._database.connect() as connection:
                 begin = self._begin(context, start)
@@ -232,8 +234,9 @@ class JdbcSource(IncrementalSource):
                 return work(context)
             except DatabaseError as error:
                 attempts_left -= 1
-                if not error.retriable or not attempts_left:
-                    raise ConnectError(f"{error} ({context['connection.attempts']} attempts)") from None
+                if not error.is_retriable or not attempts_left:
+                    suffix = f" ({context['connection.attempts']} attempts)" if error.is_retriable else ""
+                    raise ConnectError(f"{error}{suffix}") from None
                 logger.warning("%s: the database failed, retrying: %s", context.name, error)
                 time.sleep(context["connection.backoff.ms"] / 1000)
 
@@ -250,7 +253,7 @@ class JdbcSource(IncrementalSource):
             else:
                 range_ = self._range(context, part)
                 sql = range_.rows(self._begin(context, start.get(part)), _position(end[part]))
-                if end[part].get(NOTHING):
+                if end[part].get(NO_ROWS):
                     sql = f"SELECT * FROM {range_.source} WHERE 1 = 0"
             with database_errors():
                 reader = context.spark.read.format("jdbc").options(**self._database.options)
@@ -260,7 +263,7 @@ class JdbcSource(IncrementalSource):
             rows = materialize(context, end, lambda: self._retried(context, read))
         else:
             rows = self._retried(context, read)
-        rows = mapped(rows, context["numeric.mapping"].lower())
+        rows = with_mapped_numbers(rows, context["numeric.mapping"].lower())
         prefix = context["topic.prefix"]
         topic = prefix if part == QUERY and context["query"] else prefix + part.rpartition(".")[2]
         return rows.select(f.struct(*[f.col(f"`{name}`") for name in rows.columns]).alias("value")).withColumn(
@@ -269,9 +272,9 @@ class JdbcSource(IncrementalSource):
 
 
 def materialize(context: Context, end: Offsets, read: Callable[[], DataFrame]) -> DataFrame:
-    """The rows of a batch, stored before they are used. A row that changes later has a new time and
-    is no longer part of the batch. If the batch must be written again after a crash, its rows are
-    read from here."""
+    """Stores the rows of a batch in the checkpoint folder before they are used. A row that changes
+    later has a new time and is no longer in the range of the batch. If the batch must be written
+    again after a crash, its stored rows are used."""
     jvm: Any = context.spark._jvm
     name = hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest()[:16]
     folder = jvm.org.apache.hadoop.fs.Path(f"{context.checkpoint}/rows")
@@ -284,26 +287,24 @@ def materialize(context: Context, end: Offsets, read: Callable[[], DataFrame]) -
     return context.spark.read.parquet(str(path.toString()))
 
 
-LISTS = ("table.whitelist", "table.blacklist", "table.include.list", "table.exclude.list")
-
-
 def tables(connection: Connection, config: Mapping[str, Any]) -> list[str]:
     """The tables to read, as `schema.name` if there are schemas."""
     names = []
     for schema, name in connection.tables(config["table.types"], config["schema.pattern"] or None):
         if schema.lower() in ("information_schema", "pg_catalog") or name.lower().startswith("kavka_"):
             continue
-        if chosen(schema, name, config):
+        if is_selected(schema, name, config):
             names.append(f"{schema}.{name}" if schema else name)
     return names
 
 
-def chosen(schema: str, name: str, config: Mapping[str, Any]) -> bool:
+def is_selected(schema: str, name: str, config: Mapping[str, Any]) -> bool:
+    """Whether the lists of tables select this table."""
     names = {name, f"{schema}.{name}"}
-    full = f"{schema}.{name}" if schema else name
+    full_name = f"{schema}.{name}" if schema else name
 
     def matches(patterns: tuple[str, ...]) -> bool:
-        return any(re.fullmatch(pattern, text) for pattern in patterns for text in (full, name))
+        return any(re.fullmatch(pattern, text) for pattern in patterns for text in (full_name, name))
 
     if config["table.whitelist"] and not names & set(config["table.whitelist"]):
         return False
@@ -331,8 +332,8 @@ def _to_json(moment: Moment | None, number: int | None) -> dict[str, Any]:
     return offset
 
 
-def mapped(rows: DataFrame, mapping: str) -> DataFrame:
-    """NUMERIC columns converted according to `numeric.mapping`."""
+def with_mapped_numbers(rows: DataFrame, mapping: str) -> DataFrame:
+    """The rows with NUMERIC columns converted according to `numeric.mapping`."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import DecimalType
 

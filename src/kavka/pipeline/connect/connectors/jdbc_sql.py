@@ -29,7 +29,7 @@ DRIVERS = {
 
 
 def subprotocol(url: str) -> str:
-    """`postgresql` of jdbc:postgresql://host/db; empty if it is not a JDBC URL."""
+    """The name `postgresql` in jdbc:postgresql://host/db; empty if the text is not a JDBC URL."""
     parts = url.split(":")
     return parts[1].lower() if len(parts) > 2 and parts[0] == "jdbc" else ""
 
@@ -38,9 +38,9 @@ _SERVERS = frozenset({"postgresql", "mysql", "mariadb", "sqlserver", "oracle", "
 
 
 def is_embedded(url: str) -> bool:
-    """Whether the database may run inside the driver, which then opens files, or runs code, that
+    """Whether the database may run inside the JDBC driver, which then opens files or runs code that
     the URL names. This is assumed of unknown drivers."""
-    # Options are parsed without surrounding space.
+    # The parser of options removes surrounding spaces.
     name = subprotocol(url.strip())
     return bool(name) and name not in _SERVERS
 
@@ -54,7 +54,7 @@ class Dialect:
     quoting: bool = True
 
     @property
-    def knows_on_conflict(self) -> bool:
+    def has_on_conflict(self) -> bool:
         return self.name in ("postgresql", "sqlite")
 
     def quote(self, name: str) -> str:
@@ -82,10 +82,11 @@ class Dialect:
         return f"{{ts '{moment.text()}'}}"
 
     def stage(self, stage: str, columns: Sequence[str], table: str, extra: Sequence[str]) -> str:
-        """Creates an empty table with these columns of another, and extra BIGINT columns."""
-        chosen = [self.quote(name) for name in columns]
-        chosen += [f"CAST(0 AS BIGINT) AS {self.quote(name)}" for name in extra]
-        rows = f"SELECT {', '.join(chosen)} FROM {table}"
+        """A statement that creates an empty table with these columns of `table`, and extra BIGINT
+        columns."""
+        expressions = [self.quote(name) for name in columns]
+        expressions += [f"CAST(0 AS BIGINT) AS {self.quote(name)}" for name in extra]
+        rows = f"SELECT {', '.join(expressions)} FROM {table}"
         kind = "UNLOGGED TABLE" if self.name == "postgresql" else "TABLE"
         if self.name == "derby":
             return f"CREATE {kind} {stage} AS {rows} WITH NO DATA"
@@ -106,14 +107,14 @@ class Moment:
         return cls(nanos // 1_000_000, nanos % 1_000_000_000)
 
     def text(self) -> str:
-        """In UTC, with microseconds, or nanoseconds if necessary."""
+        """The time in UTC, with microseconds, or nanoseconds if necessary."""
         seconds = self.ms // 1000
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
         fraction = f"{self.nanos:09d}"
         return f"{moment:%Y-%m-%d %H:%M:%S}.{fraction if fraction[6:] != '000' else fraction[:6]}"
 
 
-# --- into a table
+# --- writing to a table
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,9 @@ class Merge:
 
     dialect: Dialect
     table: str
+    """The quoted name of the target table."""
     stage: str
-    """Both quoted."""
+    """The quoted name of the stage."""
     columns: tuple[str, ...]
     keys: tuple[str, ...]
     mode: str
@@ -132,14 +134,14 @@ class Merge:
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """Columns of the stage beside those of the table."""
+        """The columns that the stage has in addition to those of the table."""
         ordered = (ORDER,) if self.keys and (self.mode != "insert" or self.deletes) else ()
         return (*ordered, *((DELETED,) if self.deletes else ()))
 
-    def statements(self, unique: bool) -> list[str]:
-        """The statements, for one transaction. `unique`: each key is in the stage only once;
-        otherwise the last record of a key wins. A key that is deleted anywhere in the batch is
-        first deleted from the table."""
+    def statements(self, has_unique_keys: bool) -> list[str]:
+        """The statements, for one transaction. `has_unique_keys`: the stage contains each key only
+        once; otherwise the last record of a key is used. A key that any record of the batch deletes
+        is first deleted from the table."""
         statements = []
         quote = self.dialect.quote
         if self.deletes:
@@ -147,8 +149,8 @@ class Merge:
                 f"DELETE FROM {self.table} WHERE EXISTS (SELECT 1 FROM {self.stage} s "
                 f"WHERE s.{quote(DELETED)} = 1 AND {self._same_key(self.table, 's')})"
             )
-        if self.extra and not unique:
-            statements.append(self._only_the_last())
+        if self.extra and not has_unique_keys:
+            statements.append(self._delete_older_records())
         if self.deletes:
             statements.append(f"DELETE FROM {self.stage} WHERE {quote(DELETED)} = 1")
         statements.append({"insert": self._insert, "upsert": self._upsert, "update": self._update}[self.mode]())
@@ -158,14 +160,15 @@ class Merge:
         names = [self.dialect.quote(name) for name in self.keys]
         return " AND ".join(f"{table}.{name} = {other}.{name}" for name in names)
 
-    def _list(self, names: Sequence[str], before: str = "") -> str:
-        return ", ".join(before + self.dialect.quote(name) for name in names)
+    def _list(self, names: Sequence[str], prefix: str = "") -> str:
+        return ", ".join(prefix + self.dialect.quote(name) for name in names)
 
     @property
-    def _others(self) -> list[str]:
+    def _value_columns(self) -> list[str]:
         return [name for name in self.columns if name not in self.keys]
 
-    def _only_the_last(self) -> str:
+    def _delete_older_records(self) -> str:
+        """Deletes all records of a key from the stage, except the last."""
         order = self.dialect.quote(ORDER)
         if self.dialect.name == "postgresql":
             return (
@@ -183,36 +186,36 @@ class Merge:
         return f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {self.stage}"
 
     def _upsert(self) -> str:
-        if self.dialect.knows_on_conflict:
+        if self.dialect.has_on_conflict:
             quote = self.dialect.quote
-            changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in self._others)
+            changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in self._value_columns)
             action = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
             # SQLite parses ON as a join unless there is a WHERE.
             return f"{self._insert()} WHERE 1 = 1 ON CONFLICT ({self._list(self.keys)}) {action}"
-        new = f"WHEN NOT MATCHED THEN INSERT ({self._list(self.columns)}) VALUES ({self._list(self.columns, 's.')})"
-        return f"{self._merge()} {new}"
+        insert = f"INSERT ({self._list(self.columns)}) VALUES ({self._list(self.columns, 's.')})"
+        return f"{self._merge()} WHEN NOT MATCHED THEN {insert}"
 
     def _update(self) -> str:
-        if not self.dialect.knows_on_conflict:
+        if not self.dialect.has_on_conflict:
             return self._merge()
         quote = self.dialect.quote
-        changes = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in self._others)
+        changes = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in self._value_columns)
         return f"UPDATE {self.table} SET {changes} FROM {self.stage} s WHERE {self._same_key(self.table, 's')}"
 
     def _merge(self) -> str:
         quote = self.dialect.quote
-        changes = ", ".join(f"t.{quote(name)} = s.{quote(name)}" for name in self._others)
+        changes = ", ".join(f"t.{quote(name)} = s.{quote(name)}" for name in self._value_columns)
         same = self._same_key("t", "s")
         merge = f"MERGE INTO {self.table} t USING {self.stage} s ON {same}"
         return f"{merge} WHEN MATCHED THEN UPDATE SET {changes}" if changes else merge
 
 
-# --- out of a table
+# --- reading from a table
 
 
 @dataclass(frozen=True)
 class Position:
-    """The last row that was read from a table; None for values that the mode does not use."""
+    """The last row that was read from a table. A value that the mode does not use is None."""
 
     incrementing: int | None = None
     timestamp: Moment | None = None
@@ -220,14 +223,14 @@ class Position:
 
 @dataclass(frozen=True)
 class Range:
-    """Rows of a table (or a named subquery) by an incrementing number, a time, or both."""
+    """Selects rows of a table (or a named subquery) by an incrementing number, a time, or both."""
 
     dialect: Dialect
     source: str
     incrementing: str | None
     """The quoted name of the column."""
     timestamp: str | None
-    """An expression."""
+    """An expression for the time of a row."""
     with_zone: bool = False
     until: str | None = None
     """An expression for the latest time to include."""
@@ -239,15 +242,16 @@ class Range:
     def last(self, start: Position, count: int) -> str:
         """A query for the time and number of the last row of the next batch."""
         names = [f"c{index}" for index in range(len(self._order))]
-        chosen = ", ".join(f"{column} AS {name}" for column, name in zip(self._order, names, strict=True))
+        columns = ", ".join(f"{column} AS {name}" for column, name in zip(self._order, names, strict=True))
         rows = (
-            f"SELECT {chosen} FROM {self.source}{self._where(start, None)} "
+            f"SELECT {columns} FROM {self.source}{self._where(start, None)} "
             f"ORDER BY {', '.join(self._order)} {self.dialect.first(count)}"
         )
         backwards = ", ".join(f"{name} DESC" for name in names)
         return f"SELECT {', '.join(names)} FROM ({rows}) rows_ ORDER BY {backwards} {self.dialect.first(1)}"
 
     def rows(self, start: Position, end: Position) -> str:
+        """A query for the rows after `start`, up to and including `end`."""
         return f"SELECT * FROM {self.source}{self._where(start, end)}"
 
     def _where(self, start: Position, end: Position | None) -> str:

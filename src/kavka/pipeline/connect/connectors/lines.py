@@ -1,16 +1,16 @@
-"""Spark's data source `kavka-lines`: ranges of files as rows of one line each. Tasks read the files
-into Arrow columns.
+"""The Spark data source `kavka-lines`: the lines of ranges of files, one per row. Tasks read the
+files into Arrow columns.
 
-As a sink it sends lines to a topic: a row is the number of a piece of the files, and the task that
-processes the row reads the piece and sends its lines. The lines then do not pass through Spark from
-one Python process to another.
+As a sink it sends lines to a topic. A row is the number of a piece of the files. The task that
+processes the row reads the piece and sends its lines, so that Spark does not have to move lines
+from one Python process to another.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,19 +25,28 @@ if TYPE_CHECKING:
 NAME = "kavka-lines"
 # Small enough to stay in the processor's cache until it is split into lines.
 BLOCK = 1 << 20
-_LARGEST = (1 << 31) - 1
-_END = ord("\n")
+# Arrow's offsets of text are 32-bit integers.
+_MAX_TEXT_BYTES = (1 << 31) - 1
+_LINE_FEED = ord("\n")
 
 Ranges = list[tuple[str, int, int]]
 """Path, first byte, byte after the last. A range starts at the beginning of a line."""
-Part = tuple[str, int, int, bool, int]
-"""A part of a file for one task: path, begin, end, whether a line begins at `begin`, end of the
-file's range. It contains the lines that begin in [begin, end)."""
+
+
+class Part(NamedTuple):
+    """A part of a range, for one task: the lines that begin in [begin, end)."""
+
+    path: str
+    begin: int
+    end: int
+    is_line_start: bool
+    """Whether a line begins at `begin`."""
+    range_end: int
 
 
 class Lines(DataSource):
-    """Options: `ranges`, as JSON; `tasks`: the maximum number of pieces. A single task keeps the
-    order. For writing also the options of the Spark sink `kavka`."""
+    """The options are `ranges`, as JSON, and `tasks`, the maximum number of pieces. A single task
+    keeps the order of lines. For writing, the options of the Spark sink `kavka` are added."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,8 +62,7 @@ class Lines(DataSource):
         from kavka.pipeline.connect.connectors.lines_sink import LinesWriter
         from kavka.pipeline.spark.options import sink_options
 
-        own = ("ranges", "tasks")
-        options = {name: value for name, value in self.options.items() if name.lower() not in own}
+        options = {name: value for name, value in self.options.items() if name.lower() not in ("ranges", "tasks")}
         return LinesWriter(sink_options(options), self._pieces())
 
     def _pieces(self) -> list[list[Part]]:
@@ -63,7 +71,7 @@ class Lines(DataSource):
 
 
 class Piece(InputPartition):
-    """The parts that one task reads."""
+    """The parts that a task reads."""
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
@@ -84,8 +92,9 @@ class LinesReader(DataSourceReader):
 
 
 def sender(spark: SparkSession, ranges: Ranges, tasks: int) -> DataFrameWriter:
-    """Sends the lines when the options of the Spark sink `kavka` are set. The same arguments always
-    give the same pieces, so each task sends the same lines again."""
+    """A writer that sends the lines of the ranges. The caller adds the options of the Spark sink
+    `kavka`. The same arguments always give the same pieces, so a repeated task sends the same lines
+    again."""
     count = len(split_ranges(ranges, tasks))
     rows = spark.range(0, count, 1, max(1, count))
     return rows.write.format(NAME).option("ranges", json.dumps(ranges)).option("tasks", str(tasks))
@@ -93,7 +102,7 @@ def sender(spark: SparkSession, ranges: Ranges, tasks: int) -> DataFrameWriter:
 
 def rows_of(parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
     for part in parts:
-        for column in read(*part):
+        for column in read(part):
             yield pa.RecordBatch.from_arrays([column], names=["value"])
 
 
@@ -110,22 +119,23 @@ def split_ranges(ranges: Ranges, tasks: int) -> list[list[Part]]:
                 pieces.append([])
                 remaining = share
             size = min(remaining, end - position)
-            pieces[-1].append((path, position, position + size, position == begin, end))
+            pieces[-1].append(Part(path, position, position + size, position == begin, end))
             position += size
             remaining -= size
     return [piece for piece in pieces if piece]
 
 
-def read(path: str, begin: int, end: int, whole: bool, until: int, block: int = BLOCK) -> Iterator[pa.Array]:
-    """Columns of the lines that begin in [begin, end), including a line that ends after it."""
+def read(part: Part, block: int = BLOCK) -> Iterator[pa.Array]:
+    """Columns of the part's lines. The last line may end after the part."""
+    path, begin, end, is_line_start, range_end = part
     with open(path, "rb") as file:
         position = begin
-        if not whole:
+        if not is_line_start:
             # The line that crosses `begin` belongs to the previous piece.
             file.seek(begin - 1)
-            position = begin - 1 + len(_read_line(file, until - begin + 1))
+            position = begin - 1 + len(_read_line(file, range_end - begin + 1))
         file.seek(position)
-        rest = b""
+        line_start = b""
         while position < end:
             data = file.read(min(block, end - position))
             if not data:
@@ -133,30 +143,31 @@ def read(path: str, begin: int, end: int, whole: bool, until: int, block: int = 
             position += len(data)
             last = data.rfind(b"\n")
             if last < 0:
-                rest += data
+                line_start += data
                 continue
-            yield _split(rest + data[: last + 1])
-            rest = data[last + 1 :]
-        if rest:
-            yield _split(rest + _read_line(file, until - end))
+            yield _split(line_start + data[: last + 1])
+            line_start = data[last + 1 :]
+        if line_start:
+            yield _split(line_start + _read_line(file, range_end - end))
 
 
 def _read_line(file: BinaryIO, limit: int) -> bytes:
-    """The rest of a line, with its end if it is within `limit` bytes."""
+    """Reads to the end of the line, at most `limit` bytes."""
     return file.readline(limit) if limit > 0 else b""
 
 
 def _split(data: bytes) -> pa.Array:
-    """Lines end with \\n or \\r\\n, except perhaps the last. Invalid UTF-8 becomes U+FFFD."""
+    """A column of the lines, which end with \\n or \\r\\n, except perhaps the last line. Invalid
+    UTF-8 becomes U+FFFD."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
     if not data.endswith(b"\n"):
         data += b"\n"
     text = data.replace(b"\n", b"")
-    if len(text) > _LARGEST:
+    if len(text) > _MAX_TEXT_BYTES:
         raise ValueError(f"a line of {len(text)} bytes exceeds the size of a record")
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _END)
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_FEED)
     offsets = np.zeros(len(ends) + 1, np.int32)
-    # The text has no line ends: the offset of a line is smaller by the number of lines before it.
+    # The text has no line feeds: the offset of a line is smaller by the number of lines before it.
     offsets[1:] = ends - np.arange(len(ends))
     return as_text(pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)]))

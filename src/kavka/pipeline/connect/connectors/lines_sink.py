@@ -1,4 +1,4 @@
-"""Tasks that read lines of files and send them to a topic themselves."""
+"""The writer of `kavka-lines`: its tasks read lines of files and send them to a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All formats that Spark reads and writes, as a source and a sink: parquet, csv, json, orc, text,
+"""A source and a sink for all formats that Spark reads and writes: parquet, csv, json, orc, text,
 delta, iceberg …"""
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class SparkSource(Source):
     """Reads any Spark format as records.
 
     The value is a struct of all columns, or the column itself if it is the only one and named
-    `value` (text). Files of a folder are a stream: new files follow, and each is read once.
+    `value` (text). The files of a folder are a stream: new files are followed, and each file is
+    read once.
     """
 
     prefixes = (_PREFIX,)
@@ -55,9 +56,14 @@ class SparkSource(Source):
         Option(
             "spark.schema",
             default="",
-            doc="The columns, like `id BIGINT, name STRING`. Without it they are inferred from the data.",
+            doc="The columns, like `id BIGINT, name STRING`. Without this option they are inferred from the data.",
         ),
-        Option("key.columns", LIST, (), "The columns of the key: one becomes the key itself, several a struct."),
+        Option(
+            "key.columns",
+            LIST,
+            (),
+            "The columns of the key. A single column becomes the key itself, several become a struct.",
+        ),
     )
 
     @classmethod
@@ -71,32 +77,31 @@ class SparkSource(Source):
         missing = [name for name in context["key.columns"] if name not in rows.columns]
         if missing:
             raise ConnectError(f"key.columns has {', '.join(missing)}, but the rows have {', '.join(rows.columns)}")
-        whole = (
-            f.col("value") if rows.columns == ["value"] else f.struct(*[f.col(f"`{name}`") for name in rows.columns])
-        )
-        columns = [whole.alias("value")]
+        is_text = rows.columns == ["value"]
+        value = f.col("value") if is_text else f.struct(*[f.col(f"`{name}`") for name in rows.columns])
+        columns = [value.alias("value")]
         keys = [f.col(f"`{name}`") for name in context["key.columns"]]
         if keys:
             columns.append((keys[0] if len(keys) == 1 else f.struct(*keys)).alias("key"))
         return rows.select(*columns)
 
     def _rows(self, context: Context) -> DataFrame:
-        spark, form, path = context.spark, context["spark.format"], context["spark.path"] or None
+        spark, format_, path = context.spark, context["spark.format"], context["spark.path"] or None
         options = context.with_prefix(_PREFIX[0])
         schema = context["spark.schema"] or None
         try:
             if context["spark.mode"] == _BATCH:
-                reader = spark.read.format(form).options(**options)
+                reader = spark.read.format(format_).options(**options)
                 return (reader.schema(schema) if schema else reader).load(path)
-            if schema is None and form in FILE_FORMATS and path:
-                # A stream of files does not infer its schema.
-                schema = spark.read.format(form).options(**options).load(path).schema
-            stream = spark.readStream.format(form).options(**options)
+            if schema is None and format_ in FILE_FORMATS and path:
+                # Spark does not infer the schema of a stream of files.
+                schema = spark.read.format(format_).options(**options).load(path).schema
+            stream = spark.readStream.format(format_).options(**options)
             return (stream.schema(schema) if schema else stream).load(path)
         except Exception as error:
             if not hasattr(error, "getCondition") and not hasattr(error, "desc"):
                 raise
-            raise ConnectError(f"cannot read spark.format={form}: {_first_line(error)}") from None
+            raise ConnectError(f"cannot read spark.format={format_}: {_first_line(error)}") from None
 
 
 class SparkSink(Sink):
@@ -104,7 +109,7 @@ class SparkSink(Sink):
 
     The fields of the value become columns; a value without fields becomes the column `value`. File
     formats (parquet, orc, json, csv, text, avro, xml) contain each record once with
-    `exactly.once=true`. With other formats that depends on the format."""
+    `exactly.once=true`. For other formats this depends on the format."""
 
     exactly_once = True
     prefixes = (_PREFIX,)
@@ -132,36 +137,34 @@ class SparkSink(Sink):
         return {}
 
     def writer(self, context: Context, records: DataFrame) -> DataStreamWriter | None:
-        form = context["spark.format"]
         rows = self._rows(context, records)
-        writer = rows.writeStream.format(form).options(**context.with_prefix(_PREFIX[0])).outputMode("append")
+        writer = (
+            rows.writeStream.format(context["spark.format"])
+            .options(**context.with_prefix(_PREFIX[0]))
+            .outputMode("append")
+        )
         if context["partition.columns"]:
             writer = writer.partitionBy(*context["partition.columns"])
         return writer.option("path", context["spark.path"]) if context["spark.path"] else writer
 
     def write(self, context: Context, records: DataFrame, batch_id: int) -> None:
         """Writes a batch whose columns were not known in advance. Its files are written to a
-        temporary folder and renamed to names of the batch: when it is written again they replace
-        the old ones."""
+        temporary folder and then renamed to names with the batch number: files of a repeated batch
+        replace the previous ones."""
         rows = self._rows(context, records)
-        form, path = context["spark.format"], context["spark.path"]
-        files = form in FILE_FORMATS
-        if context.exactly_once and not files:
-            raise ConnectError(f"exactly.once with spark.format={form} requires records with types known in advance")
-        temporary = f"{context.checkpoint}/batch" if files else path
-        writer = rows.write.format(form).options(**context.with_prefix(_PREFIX[0]))
+        format_, path = context["spark.format"], context["spark.path"]
+        is_file_format = format_ in FILE_FORMATS
+        if context.exactly_once and not is_file_format:
+            raise ConnectError(f"exactly.once with spark.format={format_} requires records with types known in advance")
+        target = f"{context.checkpoint}/batch" if is_file_format else path
+        writer = rows.write.format(format_).options(**context.with_prefix(_PREFIX[0]))
         if context["partition.columns"]:
             writer = writer.partitionBy(*context["partition.columns"])
-        writer = writer.mode("overwrite" if files else "append")
-        if temporary:
-            writer.save(temporary)
-        else:
-            writer.save()
-        if files:
-            move_into(context.spark, temporary, path, f"kavka-{query_id(context)[:8] or 'batch'}-{batch_id}")
+        writer.mode("overwrite" if is_file_format else "append").save(target or None)
+        if is_file_format:
+            move_into(context.spark, target, path, f"kavka-{query_id(context)[:8] or 'batch'}-{batch_id}")
 
     def _rows(self, context: Context, records: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as f
         from pyspark.sql.types import StructType
 
         names = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
@@ -175,11 +178,10 @@ class SparkSink(Sink):
             raise ConnectError(
                 f"partition.columns has {', '.join(missing)}, but the rows have {', '.join(rows.columns)}"
             )
-        if context["spark.format"] == "text":
+        if context["spark.format"] == "text" and not context["partition.columns"]:
             from kavka.pipeline.connect.connectors.columns import text_of
 
-            rest = [f.col(name) for name in context["partition.columns"]]
-            return records.select(text_of(records, "value").alias("value")) if not rest else rows
+            return records.select(text_of(records, "value").alias("value"))
         return rows
 
 

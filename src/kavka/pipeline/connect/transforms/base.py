@@ -22,15 +22,15 @@ PACKAGE = "org.apache.kafka.connect.transforms"
 
 
 class Transform:
-    """The base class of transformations. A task creates one object of each configured step."""
+    """The base class of transformations. A task creates one object for each configured step."""
 
     options: ClassVar[tuple[Option, ...]] = ()
     old_names: ClassVar[Mapping[str, str]] = {}
-    """Deprecated option names: old to new."""
+    """The current name of each deprecated option."""
     sided: ClassVar[bool] = False
     """Whether it applies to keys or values: `$Key`, `$Value`."""
     purpose: ClassVar[str] = ""
-    """Part of error messages, in Kafka's words: `field insertion`."""
+    """The purpose in Kafka's error messages: `field insertion`."""
 
     def __init__(self, config: Mapping[str, Any], side: str = "") -> None:
         self.config = config
@@ -41,7 +41,7 @@ class Transform:
 
     @classmethod
     def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """Rules between options: messages by name."""
+        """Checks rules between options. Returns error messages by option."""
         return {}
 
     def apply(self, records: Records) -> Records:
@@ -53,22 +53,25 @@ class Transform:
     def column(self) -> Column:
         return F.col(self.side)
 
-    def fail(self, records: Records, when: Column, message: Column | str, exception: str = DATA_EXCEPTION) -> Records:
-        return records.failing(when, message, STAGE, self.name, exception=exception)
+    def fail(
+        self, records: Records, condition: Column, message: Column | str, exception: str = DATA_EXCEPTION
+    ) -> Records:
+        """Marks the records that meet the condition as failed."""
+        return records.failing(condition, message, STAGE, self.name, exception=exception)
 
     def struct_of(self, records: Records) -> StructType | None:
         kind = records.type_of(self.side)
         return kind if isinstance(kind, StructType) else None
 
     def not_a_struct(self, records: Records) -> Records:
-        """Fails all records whose side is not null."""
+        """Marks all records as failed whose key or value (`self.side`) is not null."""
         kind = records.type_of(self.side).simpleString()
         schemaless = records.schemaless[self.side]
         supported = "Map objects supported in absence of schema" if schemaless else "Struct objects supported"
         return self.fail(records, self.column.isNotNull(), f"Only {supported} for [{self.purpose}], found: {kind}")
 
     def with_fields(self, records: Records, fields: Sequence[tuple[str, Column]]) -> Records:
-        """Replaces the side by a struct of these fields; null stays null."""
+        """Replaces the key or value by a struct of these fields. Null stays null."""
         struct = F.struct(*(column.alias(name) for name, column in fields)) if fields else F.expr("named_struct()")
         return records.with_columns({self.side: F.when(self.column.isNotNull(), struct)})
 
@@ -86,24 +89,24 @@ def at_path(column: Column, kind: DataType, path: Sequence[str]) -> tuple[Column
     return column, kind
 
 
-def path_of(config: Mapping[str, Any], name: str) -> list[str]:
-    """With `field.syntax.version=V2` dots separate nested fields, and backticks quote names with
-    dots."""
-    text = str(config[name])
+def path_of(config: Mapping[str, Any], option: str) -> list[str]:
+    """The path in an option. With `field.syntax.version=V2` dots separate nested fields, and
+    backticks quote names with dots."""
+    text = str(config[option])
     if str(config.get("field.syntax.version") or "V1").upper() != "V2":
         return [text]
-    out, current, quoted = [], "", False
+    names, name, is_quoted = [], "", False
     for char in text:
         if char == "`":
-            quoted = not quoted
-        elif char == "." and not quoted:
-            out.append(current)
-            current = ""
+            is_quoted = not is_quoted
+        elif char == "." and not is_quoted:
+            names.append(name)
+            name = ""
         else:
-            current += char
-    if quoted:
+            name += char
+    if is_quoted:
         raise ConnectError(f"Incomplete backtick pair in path: [{text}]")
-    return [*out, current]
+    return [*names, name]
 
 
 def replaced(column: Column, kind: DataType, path: Sequence[str], change: Callable[[], Column]) -> Column:

@@ -13,14 +13,14 @@ from pyspark.sql.types import StructType
 from kavka.common.config import ConfigType, Importance
 from kavka.pipeline.connect import schemas
 from kavka.pipeline.connect.errors import ConfigErrors, ConnectError
-from kavka.pipeline.connect.loading import NOTHING, PREDICATES, TRANSFORMS, Declared, load, options_under
+from kavka.pipeline.connect.loading import NO_PLUGINS, PREDICATES, TRANSFORMS, Declared, load, options_under
 from kavka.pipeline.connect.options import Option
-from kavka.pipeline.connect.records import ERROR, PARTS, Records
+from kavka.pipeline.connect.records import ERROR, RECORD_COLUMNS, Records
 from kavka.pipeline.connect.transforms.base import Transform
 from kavka.pipeline.connect.transforms.predicates import Predicate
 from kavka.pipeline.connect.transforms.routing import Filter
 
-_OLD, _HOLDS = "_old", "_holds"
+_ORIGINAL, _HOLDS = "_original", "_holds"
 
 
 @dataclass(frozen=True)
@@ -40,26 +40,27 @@ class Step:
             holds = ~holds
         if isinstance(self.transform, Filter):
             return replace(records, frame=records.frame.filter(~holds))
-        original = F.struct(*(F.col(name) for name in (*PARTS, ERROR)))
-        changed = self.transform.apply(records.with_columns({_OLD: original, _HOLDS: holds}))
+        names = (*RECORD_COLUMNS, ERROR)
+        changed = self.transform.apply(records.with_columns({_ORIGINAL: F.struct(*names), _HOLDS: holds}))
         columns = {}
-        for name in (*PARTS, ERROR):
-            new, old = changed.type_of(name), records.type_of(name)
+        for name in names:
+            old_type, new_type = records.type_of(name), changed.type_of(name)
             try:
-                kind = schemas.merged(new, old) if new != old else new
+                kind = schemas.merged(new_type, old_type)
             except ConnectError:
                 raise ConnectError(
-                    f"transformation {self.alias} changes {name} to {new.simpleString()} for the records that match "
-                    f"its predicate, but it is {old.simpleString()} for the others: a column has one type"
+                    f"transformation {self.alias} changes {name} to {new_type.simpleString()} for the records that "
+                    f"match its predicate, but it is {old_type.simpleString()} for the other records: a column has "
+                    "one type"
                 ) from None
-            column, old_column = F.col(name), F.col(_OLD).getField(name)
-            columns[name] = F.when(F.col(_HOLDS), _fitted(column, new, kind)).otherwise(_fitted(old_column, old, kind))
+            old_column = _fitted(F.col(_ORIGINAL).getField(name), old_type, kind)
+            columns[name] = F.when(F.col(_HOLDS), _fitted(F.col(name), new_type, kind)).otherwise(old_column)
         result = changed.with_columns(columns)
-        return replace(result, frame=result.frame.drop(_OLD, _HOLDS))
+        return replace(result, frame=result.frame.drop(_ORIGINAL, _HOLDS))
 
 
 def _fitted(column: Any, kind: Any, target: Any) -> Any:
-    """The column converted to the merged struct type, with null for missing fields."""
+    """The column, cast to the merged type. Missing fields of structs are null."""
     if not isinstance(target, StructType) or kind == target:
         return column.cast(target)
     fields = []
@@ -79,26 +80,26 @@ def apply(steps: list[Step], records: Records) -> Records:
     return records
 
 
-def names(originals: Mapping[str, str], option: str) -> list[str]:
+def _aliases(originals: Mapping[str, str], option: str) -> list[str]:
     return [alias.strip() for alias in originals.get(option, "").split(",") if alias.strip()]
 
 
-def compiled(originals: Mapping[str, str], declared: Declared = NOTHING) -> tuple[list[Step], dict[str, list[str]]]:
-    """(the steps, errors by option) of `transforms` and `predicates`."""
+def compiled(originals: Mapping[str, str], declared: Declared = NO_PLUGINS) -> tuple[list[Step], dict[str, list[str]]]:
+    """Returns (the steps, errors by option) of `transforms` and `predicates`."""
     errors: dict[str, list[str]] = {}
     predicates: dict[str, Predicate] = {}
     for option in ("transforms", "predicates"):
-        aliases = names(originals, option)
+        aliases = _aliases(originals, option)
         if len(set(aliases)) < len(aliases):
             errors[option] = [
                 f"Invalid value {originals[option]} for configuration {option}: Duplicate alias provided."
             ]
-    for alias in dict.fromkeys(names(originals, "predicates")):
+    for alias in dict.fromkeys(_aliases(originals, "predicates")):
         loaded = _loaded(originals, f"predicates.{alias}.", PREDICATES, "predicate", errors, declared)
         if loaded is not None:
             predicates[alias] = loaded[0](loaded[1])
     steps = []
-    for alias in dict.fromkeys(names(originals, "transforms")):
+    for alias in dict.fromkeys(_aliases(originals, "transforms")):
         prefix = f"transforms.{alias}."
         loaded = _loaded(originals, prefix, TRANSFORMS, "transformation", errors, declared)
         if loaded is None:
@@ -114,19 +115,19 @@ def compiled(originals: Mapping[str, str], declared: Declared = NOTHING) -> tupl
     return steps, errors
 
 
-def options_of_steps(originals: Mapping[str, str], declared: Declared = NOTHING) -> list[Option]:
-    """The options `transforms.NAME.…` and `predicates.NAME.…` of classes that can be loaded, for
-    validate."""
+def options_of_steps(originals: Mapping[str, str], declared: Declared = NO_PLUGINS) -> list[Option]:
+    """The options `transforms.NAME.…` and `predicates.NAME.…`, for `config/validate`. For a class
+    that cannot be loaded only the common ones."""
     options: list[Option] = []
     kinds = (
         ("transforms", "Transforms", TRANSFORMS, "transformation"),
         ("predicates", "Predicates", PREDICATES, "predicate"),
     )
     for plural, title, classes, noun in kinds:
-        for alias in dict.fromkeys(names(originals, plural)):
+        for alias in dict.fromkeys(_aliases(originals, plural)):
             prefix, group = f"{plural}.{alias}.", f"{title}: {alias}"
-            kind = f"The class of the {plural.removesuffix('s')}."
-            rows = [Option("type", ConfigType.CLASS, doc=kind, importance=Importance.HIGH, width="LONG")]
+            doc = f"The class of the {noun}."
+            rows = [Option("type", ConfigType.CLASS, doc=doc, importance=Importance.HIGH, width="LONG")]
             if plural == "transforms":
                 rows += [
                     Option("negate", ConfigType.BOOLEAN, False, "Apply to records that do not match the predicate."),

@@ -32,7 +32,7 @@ SYNTAX = Option(
     "field.syntax.version", default="V1", doc="V2: dots in a name separate nested fields.", importance=HIGH,
     validator=OneOf(("V1", "V2"), ignore_case=True), recommended=("V1", "V2"),
 )  # fmt: skip
-NULLS = Option("replace.null.with.default", BOOLEAN, True, "Has no effect here: columns have no defaults.")
+NULLS = Option("replace.null.with.default", BOOLEAN, True, "Has no effect: columns have no defaults.")
 
 
 class InsertField(Transform):
@@ -41,7 +41,7 @@ class InsertField(Transform):
     sided = True
     purpose = "field insertion"
     options = (
-        Option("topic.field", default=None, doc="The field for the topic. Suffix `!`: required, `?`: optional."),
+        Option("topic.field", default=None, doc="The field for the topic. Suffixes: `!` required, `?` optional."),
         Option("partition.field", default=None, doc="The field for the partition."),
         Option("offset.field", default=None, doc="The field for the offset: only in sinks."),
         Option("timestamp.field", default=None, doc="The field for the record's timestamp."),
@@ -63,12 +63,12 @@ class InsertField(Transform):
         if kind is None:
             return self.not_a_struct(records)
         schemaless = records.schemaless[self.side]
-        when = F.unix_millis("timestamp") if schemaless else F.col("timestamp")
+        timestamp = F.unix_millis("timestamp") if schemaless else F.col("timestamp")
         columns = {
             "topic.field": F.col("topic"),
             "partition.field": F.col("partition"),
             "offset.field": F.col("offset") if records.is_sink else F.lit(None).cast("bigint"),
-            "timestamp.field": when,
+            "timestamp.field": timestamp,
             "static.field": F.lit(self.config["static.value"]),
         }
         fields = {field.name: field_of(self.column, field) for field in kind.fields}
@@ -76,9 +76,8 @@ class InsertField(Transform):
             name = self.config[option]
             if not name:
                 continue
-            required = name.endswith("!")
             fields[name.rstrip("!?")] = column
-            if required:
+            if name.endswith("!"):
                 missing = self.column.isNotNull() & column.isNull()
                 records = self.fail(records, missing, f"{name} is required, but null")
         if self.config["offset.field"] and not records.is_sink:
@@ -119,7 +118,7 @@ class ReplaceField(Transform):
 
 
 class MaskField(Transform):
-    """Replaces the values of fields by an empty value (0, an empty string) or a replacement."""
+    """Replaces the values of fields by an empty value (0, an empty string) or by `replacement`."""
 
     sided = True
     purpose = "mask fields"
@@ -217,7 +216,7 @@ class ExtractField(Transform):
 
     sided = True
     purpose = "field extraction"
-    options = (Option("field", doc="The field to take.", importance=MEDIUM), SYNTAX, NULLS)
+    options = (Option("field", doc="The field to extract.", importance=MEDIUM), SYNTAX, NULLS)
 
     def apply(self, records: Records) -> Records:
         kind = self.struct_of(records)

@@ -1,5 +1,5 @@
 """Transformations of headers: InsertHeader, DropHeaders, HeaderFrom. Values are written like
-SimpleHeaderConverter does: as text, structs and arrays as JSON."""
+SimpleHeaderConverter does: structs, arrays and maps as JSON, other values as text."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _header(name: str, value: Column) -> Column:
 
 
 def _appended(headers: list[Column]) -> Column:
-    old = F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE))
-    return F.concat(old, F.array(*headers).cast(HEADERS_TYPE))
+    existing = F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE))
+    return F.concat(existing, F.array(*headers).cast(HEADERS_TYPE))
 
 
 def header_text(column: Column, kind: DataType) -> Column:
@@ -45,7 +45,7 @@ class InsertHeader(Transform):
 
     options = (
         Option("header", doc="The name of the header.", importance=HIGH, validator=NotEmpty()),
-        Option("value.literal", doc="Its value.", importance=HIGH, validator=NotEmpty()),
+        Option("value.literal", doc="The value of the header.", importance=HIGH, validator=NotEmpty()),
     )
 
     def apply(self, records: Records) -> Records:

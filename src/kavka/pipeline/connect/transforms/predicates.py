@@ -1,5 +1,5 @@
-"""Predicates: the records that a transformation applies to. A custom predicate is a subclass of
-`Predicate`, named by `module.Class`."""
+"""Predicates, which select the records that a transformation applies to. A custom predicate is a
+subclass of `Predicate`, named by `module.Class`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TopicNameMatches(Predicate):
 
 
 class HasHeaderKey(Predicate):
-    """The record has a header with that name."""
+    """The record has a header with the name `name`."""
 
-    options = (Option("name", doc="The name.", importance=HIGH, validator=NotEmpty()),)
+    options = (Option("name", doc="The name of the header.", importance=HIGH, validator=NotEmpty()),)
 
     def holds(self, records: Records) -> Column:
         name = self.config["name"]

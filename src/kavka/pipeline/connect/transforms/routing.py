@@ -4,9 +4,7 @@ Filter."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import functions as F
 
@@ -19,7 +17,7 @@ HIGH = Importance.HIGH
 
 
 class TimestampRouter(Transform):
-    """Builds the topic from the old topic and the record's timestamp."""
+    """Builds the topic from the current topic and the record's timestamp."""
 
     options = (
         Option("topic.format", default="${topic}-${timestamp}", importance=HIGH,
@@ -29,8 +27,8 @@ class TimestampRouter(Transform):
     )  # fmt: skip
 
     def apply(self, records: Records) -> Records:
-        topic, stamp = F.col("topic"), F.date_format("timestamp", self.config["timestamp.format"])
-        columns = {"${topic}": topic, "${timestamp}": stamp}
+        topic, timestamp = F.col("topic"), F.date_format("timestamp", self.config["timestamp.format"])
+        columns = {"${topic}": topic, "${timestamp}": timestamp}
         parts = re.split(r"(\$\{topic\}|\$\{timestamp\})", self.config["topic.format"])
         new_topic = F.concat(*(columns.get(part, F.lit(part)) for part in parts if part))
         records = self.fail(records, F.col("timestamp").isNull(), "Timestamp missing on record")
@@ -46,18 +44,14 @@ class RegexRouter(Transform):
     )
 
     def apply(self, records: Records) -> Records:
-        whole = f"^(?:{self.config['regex']})$"
+        pattern = f"^(?:{self.config['regex']})$"
         topic = F.col("topic")
-        new_topic = F.regexp_replace(topic, whole, self.config["replacement"])
-        return records.with_columns({"topic": F.when(topic.rlike(whole), new_topic).otherwise(topic)})
+        new_topic = F.regexp_replace(topic, pattern, self.config["replacement"])
+        return records.with_columns({"topic": F.when(topic.rlike(pattern), new_topic).otherwise(topic)})
 
 
 class Filter(Transform):
     """Drops all records, or those that match the predicate."""
-
-    @classmethod
-    def check(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        return {}
 
     def apply(self, records: Records) -> Records:
         return replace(records, frame=records.frame.filter(F.lit(False)))

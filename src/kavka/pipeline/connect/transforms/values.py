@@ -40,7 +40,7 @@ _TYPES = {
     "boolean": "boolean",
     "string": "string",
 }
-_WHOLE = ("int8", "int16", "int32", "int64")
+_INTEGERS = ("int8", "int16", "int32", "int64")
 _TIMES = (TimestampType, TimestampNTZType)
 
 
@@ -50,8 +50,8 @@ class Cast(Transform):
     sided = True
     purpose = "cast types"
     options = (
-        Option("spec", ConfigType.LIST, doc="`field:type` pairs, or a single type for the whole: int8, int16, int32, "
-               "int64, float32, float64, boolean, string.", importance=HIGH, validator=NotEmpty()),
+        Option("spec", ConfigType.LIST, doc="`field:type` pairs, or a single type for the whole key or value: int8, "
+               "int16, int32, int64, float32, float64, boolean, string.", importance=HIGH, validator=NotEmpty()),
         NULLS,
     )  # fmt: skip
 
@@ -101,27 +101,25 @@ class Cast(Transform):
 
 
 def _cast(column: Column, kind: DataType, target: str) -> tuple[Column, Column | None]:
-    """(the column, a column that is true where the cast fails)."""
+    """Returns (the cast column, a column that is true for records whose cast fails). The second is
+    None if no cast can fail."""
     if isinstance(kind, _TIMES):
-        column = (
-            F.unix_millis(column.cast("timestamp"))
-            if target != "string"
-            else F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSX")
-        )
-        return (column if target == "string" else column.cast(_TYPES[target])), None
+        if target == "string":
+            return F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSX"), None
+        return F.unix_millis(column.cast("timestamp")).cast(_TYPES[target]), None
     if isinstance(kind, DateType) and target != "string":
         return F.unix_date(column).cast(_TYPES[target]), None
     if target == "string":
         return (F.base64(column) if isinstance(kind, BinaryType) else column.cast("string")), None
     if target == "boolean" and isinstance(kind, StringType):
         return F.when(column.isNotNull(), F.lower(column) == "true"), None
-    if target in _WHOLE and isinstance(kind, NumericType):
+    if target in _INTEGERS and isinstance(kind, NumericType):
         # Truncate fractions, as Java does.
         column = F.when(column >= 0, F.floor(column)).otherwise(F.ceil(column))
     if isinstance(kind, BooleanType):
         return column.cast("int").cast(_TYPES[target]), None
     cast = column.try_cast(_TYPES[target])
-    if target in _WHOLE and isinstance(kind, StringType):
+    if target in _INTEGERS and isinstance(kind, StringType):
         # Spark would cast 1.5 to 1.
         cast = F.when(column.rlike(r"^\s*[+-]?\d+\s*$"), cast)
     return cast, column.isNotNull() & cast.isNull()
@@ -144,15 +142,13 @@ class SetSchemaMetadata(Transform):
         return {}
 
     def apply(self, records: Records) -> Records:
-        before = records.names[self.side]
-        name = SchemaName(
-            self.config["schema.name"] or before.name,
-            before.version if self.config["schema.version"] is None else self.config["schema.version"],
-        )
+        current, version = records.names[self.side], self.config["schema.version"]
+        name = SchemaName(self.config["schema.name"] or current.name, current.version if version is None else version)
         return records.with_columns({}, names={**records.names, self.side: name})
 
 
-_PER_MILLI = {"seconds": (1000, 1), "milliseconds": (1, 1), "microseconds": (1, 1000), "nanoseconds": (1, 1_000_000)}
+# (multiplier, divisor) from each unit to milliseconds.
+_TO_MILLIS = {"seconds": (1000, 1), "milliseconds": (1, 1), "microseconds": (1, 1000), "nanoseconds": (1, 1_000_000)}
 
 
 class TimestampConverter(Transform):
@@ -168,7 +164,7 @@ class TimestampConverter(Transform):
         SYNTAX,
         Option("format", default="", doc="The format of text, a pattern of Java's SimpleDateFormat."),
         Option("unix.precision", default="milliseconds", importance=LOW, doc="The unit of numbers.",
-               validator=OneOf(tuple(_PER_MILLI)), recommended=tuple(_PER_MILLI)),
+               validator=OneOf(tuple(_TO_MILLIS)), recommended=tuple(_TO_MILLIS)),
         NULLS,
     )  # fmt: skip
 
@@ -190,11 +186,11 @@ class TimestampConverter(Transform):
         column, inner = target
         time = self._read(column, inner)
         if time is None:
-            message = f"Schema {inner.simpleString()} does not correspond to a known timestamp type format"
-            return self.fail(records, column.isNotNull(), message)
-        parse_message = F.concat(F.lit("Could not parse timestamp: value ("), column.cast("string"),
+            reason = f"Schema {inner.simpleString()} does not correspond to a known timestamp type format"
+            return self.fail(records, column.isNotNull(), reason)
+        message = F.concat(F.lit("Could not parse timestamp: value ("), column.cast("string"),
                            F.lit(f") does not match pattern ({self.config['format']})"))  # fmt: skip
-        records = self.fail(records, column.isNotNull() & time.isNull(), parse_message)
+        records = self.fail(records, column.isNotNull() & time.isNull(), message)
         new_column = replaced(self.column, kind, path, lambda: self._write(time))
         return records.with_columns({self.side: new_column})
 
@@ -205,8 +201,8 @@ class TimestampConverter(Transform):
             case TimestampType() | TimestampNTZType() | DateType():
                 return column.cast("timestamp")
             case LongType() | NumericType():
-                times, parts = _PER_MILLI[self.config["unix.precision"]]
-                return F.timestamp_millis(F.floor(column.cast("bigint") * times / parts).cast("bigint"))
+                multiplier, divisor = _TO_MILLIS[self.config["unix.precision"]]
+                return F.timestamp_millis(F.floor(column.cast("bigint") * multiplier / divisor).cast("bigint"))
         return None
 
     def _write(self, time: Column) -> Column:
@@ -219,5 +215,5 @@ class TimestampConverter(Transform):
                 return time.cast("date")
             case "Time":
                 return (F.unix_millis(time) % 86_400_000).cast("int")
-        times, parts = _PER_MILLI[self.config["unix.precision"]]
-        return F.floor(F.unix_millis(time) * parts / times).cast("bigint")
+        multiplier, divisor = _TO_MILLIS[self.config["unix.precision"]]
+        return F.floor(F.unix_millis(time) * divisor / multiplier).cast("bigint")
