@@ -15,8 +15,8 @@ from kavka.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-# The error that a caller gets for an error of the append: one that makes it look up the coordinator
-# again, or retry.
+# By error of an append: the error that the caller gets. Clients then retry, or look up the
+# coordinator again.
 COORDINATOR_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -26,7 +26,8 @@ COORDINATOR_ERRORS = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
 
-# The future of a caller (None if no caller waits), its response, and the operation's callback.
+# A pending caller: its future (None for a background operation), its response, and the operation's
+# callback.
 Waiter = tuple["asyncio.Future[Any] | None", Any, "OnAppend | None"]
 
 
@@ -57,8 +58,8 @@ def _call(on_append: OnAppend, error: KafkaError | None) -> None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class CommitQueue:
-    """The uncommitted batches of one partition in log order, each with the callers that wait for
-    it and their deadline.
+    """Owns the uncommitted batches of one partition in log order, each with its pending callers and
+    their deadline.
 
     The queue is in the partition's purgatory while it is not empty (see replication/purgatory.py).
     """
@@ -75,7 +76,7 @@ class CommitQueue:
         return len(self._batches)
 
     def add(self, end: int, waiters: list[Waiter]) -> None:
-        """Complete `waiters` when the high watermark reaches `end`."""
+        """Complete `waiters` when the high watermark reaches the offset `end`."""
         deadline = self._loop.time() + self._timeout_s
         self._batches.append((end, waiters, deadline))
         self._partition.pending_appends.add(self)
@@ -85,22 +86,23 @@ class CommitQueue:
     def wait_for_last(self, waiter: Waiter) -> None:
         end, waiters, _ = self._batches[-1]
         if self._timeout is None:
-            # All batches have timed out: the waiter needs a deadline.
+            # All batches have timed out. The waiter needs a new deadline.
             self.add(end, [waiter])
         else:
             waiters.append(waiter)
 
     def check(self, partition: Partition) -> None:
-        log_ = partition.log
-        if log_ is None:
+        log = partition.log
+        if log is None:
             return
-        safe = log_.high_watermark
-        if len(partition.maximal_isr) == 1 and safe < self.loaded_end:
-            # No other replica can become leader without a copy of the loaded records. With
-            # min.insync.replicas above one the high watermark does not show that.
-            safe = self.loaded_end
+        committed_end = log.high_watermark
+        if len(partition.maximal_isr) == 1 and committed_end < self.loaded_end:
+            # No other replica can become leader without a copy of the loaded records. So they count
+            # as committed, although with min.insync.replicas above one the high watermark does not
+            # advance.
+            committed_end = self.loaded_end
         batches = self._batches
-        while batches and batches[0][0] <= safe:
+        while batches and batches[0][0] <= committed_end:
             complete(batches.popleft()[1])
         if not batches:
             partition.pending_appends.discard(self)
@@ -121,11 +123,11 @@ class CommitQueue:
         """Fail the callers whose deadline has passed. Their records may still be committed."""
         self._timeout = None
         now = self._loop.time()
-        late: list[Waiter] = []
+        timed_out: list[Waiter] = []
         for _, waiters, deadline in self._batches:
             if deadline > now:
                 self._timeout = self._loop.call_at(deadline, self._on_timeout)
                 break
-            late += waiters
+            timed_out += waiters
             waiters.clear()
-        fail(late, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        fail(timed_out, KafkaError(ErrorCode.REQUEST_TIMED_OUT))

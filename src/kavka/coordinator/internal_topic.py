@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 # topic.
 CreateTopic = Callable[[str, int, int, Mapping[str, str]], Awaitable[None]]
 
-# How long the first caller waits for the leaders of the new topic.
+# How long the callers wait for the leaders of the new topic.
 WAIT_FOR_LEADERS_S = 2.0
 _POLL_S = 0.02
 _CACHED_KEYS = 20_000
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 units, as a signed 32-bit integer."""
+    """Return Java's String.hashCode: a hash of UTF-16 units, as a signed 32-bit integer."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(units), 2):
@@ -38,6 +38,9 @@ def partition_for(key: str, partitions: int) -> int:
 
 @dataclass(eq=False, repr=False)
 class InternalTopic:
+    """The name and the settings of the topic. Caches the partitions of keys, so the number of
+    partitions must not change."""
+
     name: str
     _partitions: int
     _replication_factor: int
@@ -52,8 +55,8 @@ class InternalTopic:
         return self.name in self._cache.topics
 
     def partition_of(self, key: str) -> int:
-        """The partition of a group id or transactional id. The number of partitions is that of the
-        topic if it exists, else the configured one."""
+        """Return the partition of a group id or transactional id. If the topic does not exist, the
+        configured number of partitions is used."""
         partition = self._partition_by_key.get(key)
         if partition is not None:
             return partition
@@ -66,7 +69,8 @@ class InternalTopic:
         return partition
 
     def leader_of(self, key: str) -> int | None:
-        """The broker that coordinates `key`, or None if the partition has no leader."""
+        """Return the id of the broker that coordinates `key`, or None if the partition has no
+        leader."""
         state = self._cache.partition_state(self.name, self.partition_of(key))
         return state.leader if state is not None and state.leader >= 0 else None
 

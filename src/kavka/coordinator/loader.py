@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class Shard(Protocol):
-    """The interface between a state machine and its runtime."""
+    """The interface of a state machine for its runtime. `replay` gets the producer id of a
+    transactional batch, else -1."""
 
     journal: Journal
 
@@ -40,10 +41,10 @@ class Shard(Protocol):
 
 @dataclass(eq=False, repr=False)
 class ShardLoader:
-    """Replays a partition's log into a new shard, one chunk per job of a worker thread.
+    """Replays a partition's log into a new shard. A worker thread replays one chunk per job.
 
-    The worker thread owns the shard until `done` is called on the loop, with the error if the load
-    failed. A cancelled loader does not call it.
+    The worker thread owns the shard until the loader calls `done` on the loop, with the error if
+    the load failed. A cancelled loader does not call `done`.
     """
 
     _partition: Partition
@@ -55,32 +56,32 @@ class ShardLoader:
     position: int = field(init=False, default=0)  # Offset after the last replayed batch.
 
     def start(self) -> None:
-        log_ = self._partition.log
-        if log_ is not None:
-            self.position = log_.start_offset
-            if log_.end_offset > log_.start_offset:
+        log = self._partition.log
+        if log is not None:
+            self.position = log.start_offset
+            if log.end_offset > log.start_offset:
                 tp = self._partition.topic_partition
-                logger.info("Loading %s from offset %d to %d", tp, log_.start_offset, log_.end_offset)
+                logger.info("Loading %s from offset %d to %d", tp, log.start_offset, log.end_offset)
         self._load_next()
 
     def cancel(self) -> None:
         self._is_cancelled = True
 
     def _load_next(self) -> None:
-        log_ = self._partition.log
-        if log_ is None:
+        log = self._partition.log
+        if log is None:
             self._done(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
             return
-        position = max(self.position, log_.start_offset)
+        position = max(self.position, log.start_offset)
         try:
-            read = log_.read(position, self._chunk_bytes, limit=log_.end_offset, min_one_batch=True)
+            chunk = log.read(position, self._chunk_bytes, limit=log.end_offset, min_one_batch=True)
         except Exception as error:
             self._done(error)
             return
-        if read is None:
+        if chunk is None:
             self._done(None)
-            return
-        self._run_in_worker(partial(self._replay, read.slice, position), self._on_chunk)
+        else:
+            self._run_in_worker(partial(self._replay, chunk.slice, position), self._on_chunk)
 
     def _on_chunk(self, error: BaseException | None) -> None:
         if self._is_cancelled:
@@ -91,7 +92,7 @@ class ShardLoader:
             self._load_next()
 
     def _replay(self, chunk: FileSlice, position: int) -> None:
-        """Runs in a worker thread."""
+        """Replay the batches from `position` on. Runs in a worker thread."""
         shard = self._shard
         for batch in batches(chunk.read()):
             if batch.last_offset < position:

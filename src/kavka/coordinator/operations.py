@@ -2,13 +2,13 @@
 
 A state machine has no I/O. An operation returns an `Outcome`: the records that make the change
 durable, and the response. The runtime appends the records to the shard's partition, replays them
-into the state and responds when they are committed. Operations that run later are scheduled with
-`Timers`.
+into the state, and responds when they are committed. `Timers` schedules operations that run later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from kavka.common.errors import KafkaError
@@ -17,10 +17,11 @@ OnAppend = Callable[[KafkaError | None], None]
 
 
 class Outcome(NamedTuple):
-    """`on_append` is called when the records are committed, or with the error if the write failed.
+    """The result of an operation. `on_append` is called when the records are committed, or with
+    the error if the write failed.
 
-    `replay=False`: the state machine has changed its state itself, or does so in `on_append`. The
-    records are replayed only when the shard is loaded.
+    `replay=False`: the operation or its `on_append` changes the state. The records are replayed
+    only when the shard is loaded.
 
     `atomic=False`: the records may be written in several batches if they do not fit into one.
     """
@@ -37,8 +38,14 @@ NOTHING = Outcome()
 TimerOperation = Callable[[], Outcome]
 
 
+def call_all(callbacks: Iterable[OnAppend | None], error: KafkaError | None) -> None:
+    for callback in callbacks:
+        if callback is not None:
+            callback(error)
+
+
 class Timers(Protocol):
-    """Timers of one shard by key. A new timer replaces the one with the same key."""
+    """The timers of one shard by key. A timer replaces an earlier timer with the same key."""
 
     def schedule(self, key: Hashable, delay_ms: float, operation: TimerOperation) -> None: ...
 
@@ -48,6 +55,43 @@ class Timers(Protocol):
 MISSING: Any = object()
 
 
+class Tables(Protocol):
+    """Changes dicts: with an undo log (`Journal`) or without (`DirectTables`)."""
+
+    def put(self, table: dict[Any, Any], key: Any, value: Any) -> None: ...
+
+    def drop(self, table: dict[Any, Any], key: Any) -> None: ...
+
+
+class DirectTables:
+    def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        table[key] = value
+
+    def drop(self, table: dict[Any, Any], key: Any) -> None:
+        table.pop(key, None)
+
+
+DIRECT = DirectTables()
+
+
+def put_or_drop(tables: Tables, table: dict[Any, Any], key: Any, value: Any | None) -> None:
+    """Replay a record: store its value, or drop the key if the record is a tombstone."""
+    if value is not None:
+        tables.put(table, key, value)
+    else:
+        tables.drop(table, key)
+
+
+def inner_table(tables: Tables, table: dict[Any, dict[Any, Any]], key: Any) -> dict[Any, Any]:
+    """Return the dict at `key` of a nested dict. Create it if there is none."""
+    inner = table.get(key)
+    if inner is None:
+        inner = {}
+        tables.put(table, key, inner)
+    return inner
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Journal:
     """The changes since the last write, so that they can be undone if the next write fails.
 
@@ -55,39 +99,37 @@ class Journal:
     `put` and `drop`.
     """
 
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[dict[Any, Any], Any, Any]] = []
+    # (table, key, previous value)
+    _entries: list[tuple[dict[Any, Any], Any, Any]] = field(default_factory=list)
 
     def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         self._entries.append((table, key, table.get(key, MISSING)))
         table[key] = value
 
     def drop(self, table: dict[Any, Any], key: Any) -> None:
-        old = table.pop(key, MISSING)
-        if old is not MISSING:
-            self._entries.append((table, key, old))
+        previous_value = table.pop(key, MISSING)
+        if previous_value is not MISSING:
+            self._entries.append((table, key, previous_value))
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def since(self, count: int) -> list[tuple[dict[Any, Any], Any, Any]]:
-        """All changes after the first `count`."""
+        """Return all changes after the first `count`."""
         return self._entries[count:]
 
     def restore(self, entries: list[tuple[dict[Any, Any], Any, Any]]) -> None:
-        """Add back changes that `clear` removed although they are not in the log."""
+        """Add changes again that `clear` removed although they are not in the log."""
         self._entries += entries
 
     def clear(self) -> None:
-        """The changes are in the log: they can no longer be undone."""
+        """Forget the changes, because they are in the log."""
         self._entries.clear()
 
     def undo(self) -> None:
-        for table, key, old in reversed(self._entries):
-            if old is MISSING:
+        for table, key, previous_value in reversed(self._entries):
+            if previous_value is MISSING:
                 table.pop(key, None)
             else:
-                table[key] = old
+                table[key] = previous_value
         self._entries.clear()

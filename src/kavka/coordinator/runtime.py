@@ -5,17 +5,17 @@
         success       callers complete when the high watermark passes the batch
         failure       the replay is undone, and every caller gets the error
 
-So a shard decides each time on a state that includes all earlier decisions, and no client sees a
-state that could still be lost. A read that comes while a change is not committed waits for it.
+So each operation sees the state after all earlier operations, and no client sees a state that could
+still be lost. A read waits until all earlier changes are committed.
 
-A shard exists while this broker leads its partition. A new leader reads the log from start to end
-in a worker thread that owns the shard meanwhile (COORDINATOR_LOAD_IN_PROGRESS). Loaded records are
-not visible until the high watermark has passed them. A failed load is retried with a new shard
-after a delay that doubles up to half a minute; the error meanwhile is NOT_COORDINATOR. (Kafka does
-not retry.) When the leadership ends, pending callers get NOT_COORDINATOR. A newer leader epoch of
-the same leader changes nothing.
+A shard exists while this broker leads its partition. A new leader loads the shard: a worker thread
+replays the log from start to end. Requests meanwhile get COORDINATOR_LOAD_IN_PROGRESS. Loaded
+records are not visible until the high watermark has passed them. A failed load is retried with a
+new shard after a delay that doubles up to half a minute, and requests meanwhile get
+NOT_COORDINATOR. (Kafka does not retry.) When the leadership ends, pending callers get
+NOT_COORDINATOR. A newer leader epoch of the same leader changes nothing.
 
-Everything but the loading happens on the loop thread.
+Everything except loading runs on the loop thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Generic
+from typing import Generic
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.operations import Outcome, Timers
+from kavka.coordinator.operations import Timers
 from kavka.coordinator.shard_host import HostState, S, ShardHost
 from kavka.replication.partition import Partition, RunInWorker
 
@@ -51,29 +51,30 @@ class Runtime(Generic[S]):
     # ---- leadership
 
     def on_leadership(self, partition: Partition, is_leader: bool) -> None:
-        """This broker became the leader of a partition, got a new epoch, or stopped leading it."""
+        """Handle a partition that this broker leads, possibly in a new epoch, or no longer
+        leads."""
         topic, index = partition.topic_partition
         if topic != self.topic:
             return
         host = self._hosts.get(index)
-        if not is_leader:
-            if host is not None:
-                del self._hosts[index]
-                host.close()
-            return
-        if host is not None and host.partition is partition and host.state in (HostState.LOADING, HostState.ACTIVE):
-            return
-        if host is not None:
+        if is_leader:
+            if host is None or host.partition is not partition or host.state is HostState.FAILED:
+                self._load(partition)
+        elif host is not None:
+            del self._hosts[index]
             host.close()
-        host = self._hosts[index] = ShardHost(self, partition)
-        host.load()
 
     def retry_load(self, failed: ShardHost[S]) -> None:
-        """Load a new shard: the failed one is incomplete."""
-        if self._hosts.get(failed.index) is not failed or failed.state is not HostState.FAILED:
-            return
-        failed.close()
-        host = self._hosts[failed.index] = ShardHost(self, failed.partition, failed.load_attempt + 1)
+        """Load a new shard, because the failed one is incomplete."""
+        if self._hosts.get(failed.index) is failed and failed.state is HostState.FAILED:
+            self._load(failed.partition, failed.load_attempt + 1)
+
+    def _load(self, partition: Partition, attempt: int = 1) -> None:
+        host = ShardHost(self, partition, attempt)
+        previous_host = self._hosts.get(host.index)
+        if previous_host is not None:
+            previous_host.close()
+        self._hosts[host.index] = host
         host.load()
 
     def close(self) -> None:
@@ -85,7 +86,8 @@ class Runtime(Generic[S]):
     # ---- shards
 
     def host(self, index: int) -> ShardHost[S]:
-        """The host of an active shard; raises NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the host of an active shard. Raises NOT_COORDINATOR or
+        COORDINATOR_LOAD_IN_PROGRESS."""
         host = self._hosts.get(index)
         if host is not None:
             if host.state is HostState.ACTIVE:
@@ -100,14 +102,6 @@ class Runtime(Generic[S]):
     @property
     def is_loading(self) -> bool:
         return any(host.state is HostState.LOADING for host in self._hosts.values())
-
-    def run(self, index: int, operation: Callable[..., Outcome], *args: Any) -> Any:
-        """Append the records of `operation(shard, …)`; the response, or a future of it."""
-        host = self.host(index)
-        return host.submit(operation(host.shard, *args))
-
-    def read(self, index: int, query: Callable[..., Any], *args: Any) -> Any:
-        return self.host(index).read(query, *args)
 
     # ---- one batch per shard and turn of the loop
 

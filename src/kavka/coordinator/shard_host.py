@@ -1,5 +1,5 @@
-"""A shard with its partition: appends what the shard decides, and completes callers when it is
-committed."""
+"""A shard with its partition: appends the records of operations, and completes the callers when
+the records are committed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Bytes of a record besides key and value: length, attributes, two deltas, two lengths and a header
-# count.
+# Maximum bytes of a record besides key and value: length, attributes, two deltas, two lengths and a
+# header count.
 RECORD_OVERHEAD = 24
 
 LOAD_BACKOFF = Backoff(100, 30_000, jitter=0)
@@ -46,7 +46,7 @@ class ShardHost(Generic[S]):
     """Owns one shard, its open batch, its uncommitted batches and its timers.
 
     All methods run on the loop thread. The runtime creates a host when this broker becomes the
-    leader of the partition and closes it when the leadership ends; a closed host is not used again.
+    leader of the partition and closes it when the leadership ends. A closed host is not used again.
     """
 
     def __init__(self, runtime: Runtime[S], partition: Partition, load_attempt: int = 1) -> None:
@@ -62,7 +62,7 @@ class ShardHost(Generic[S]):
         self._size = 0
         self._waiters: list[Waiter] = []
         # Number of journal entries that belong to the open batch.
-        self._in_batch = 0
+        self._batch_entries = 0
         self._uncommitted = CommitQueue(partition, runtime.loop, runtime.commit_timeout_ms / 1000)
         self._loader = ShardLoader(partition, self.shard, runtime.run_in_worker, runtime.load_bytes, self._on_load)
         self.load_attempt = load_attempt
@@ -71,7 +71,7 @@ class ShardHost(Generic[S]):
     # ---- operations
 
     def submit(self, outcome: Outcome) -> Any:
-        """The response if there is nothing to write, else a future of it."""
+        """Return the response if the outcome has no records, else a future of the response."""
         return self.append(*outcome)
 
     def append(
@@ -82,6 +82,7 @@ class ShardHost(Generic[S]):
         replay: bool = True,
         atomic: bool = True,
     ) -> Any:
+        """`submit` with the fields of an outcome."""
         if not records:
             if on_append is not None:
                 on_append(None)
@@ -105,8 +106,8 @@ class ShardHost(Generic[S]):
             outcome.on_append(None)
 
     def _append_in_parts(self, records: Sequence[Any], replay: bool, waiter: Waiter) -> None:
-        """`_append` for records that may be in several batches. The waiter completes when the last
-        record is committed, with the first error if there was any."""
+        """Append records that may be in several batches. The waiter completes when the last record
+        is committed, or fails with the first error."""
         remaining = len(records)
         failure: KafkaError | None = None
 
@@ -114,9 +115,11 @@ class ShardHost(Generic[S]):
             nonlocal remaining, failure
             remaining -= 1
             failure = failure or error
-            if remaining == 0 and failure is None:
+            if remaining:
+                return
+            if failure is None:
                 complete([waiter])
-            elif remaining == 0 and failure is not None:
+            else:
                 fail([waiter], failure)
 
         for record in records:
@@ -128,16 +131,16 @@ class ShardHost(Generic[S]):
         size = 0
         for key, value in encoded:
             size += len(key) + RECORD_OVERHEAD if value is None else len(key) + len(value) + RECORD_OVERHEAD
-        log_ = self.partition.log
-        limit = (log_.config.max_message_bytes if log_ is not None else 0x7FFFFFFF) - HEADER_SIZE
-        if self._size + size > limit and log_ is not None:
+        log = self.partition.log
+        limit = (log.config.max_message_bytes if log is not None else 0x7FFFFFFF) - HEADER_SIZE
+        if self._size + size > limit:
             if self._records:
-                # The changes that this operation has made to the state are not part of the batch
-                # that is written now.
-                changes = shard.journal.since(self._in_batch)
+                # The operation's own changes to the state are not part of the batch that is written
+                # now.
+                changes = shard.journal.since(self._batch_entries)
                 failure = self._write()
                 if failure is not None:
-                    # The state that this operation was decided on has been undone.
+                    # The failed write has undone the state that this operation is based on.
                     fail([waiter], failure)
                     return
                 shard.journal.restore(changes)
@@ -148,14 +151,15 @@ class ShardHost(Generic[S]):
         if replay:
             for record in records:
                 shard.replay(record)
-        self._in_batch = len(shard.journal)
+        self._batch_entries = len(shard.journal)
         self._records += encoded
         self._size += size
         self._waiters.append(waiter)
         self._runtime.mark_dirty(self)
 
     def read(self, query: Callable[..., Any], *args: Any) -> Any:
-        """The result of `query(shard, …)`, or a future of it if the state is not committed."""
+        """Return the result of `query(shard, …)`, or a future of it if the state is not
+        committed."""
         response = query(self.shard, *args)
         if not self._records and not self._uncommitted:
             return response
@@ -173,9 +177,8 @@ class ShardHost(Generic[S]):
         response: Any,
         producer_id: int,
         producer_epoch: int,
-        on_append: OnAppend | None = None,
     ) -> Any:
-        """`append` in a separate batch that belongs to the producer's transaction."""
+        """Append a separate batch that belongs to the producer's transaction."""
         if not records:
             return response
         self.write_open_batch()
@@ -193,19 +196,19 @@ class ShardHost(Generic[S]):
         future = self._loop.create_future()
         for record in records:
             self.shard.replay(record, producer_id)
-        self._write_batch(builder.build(), [(future, response, on_append)])
+        self._write_batch(builder.build(), [(future, response, None)])
         return future
 
     def end_transaction(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool, response: Any = None
-    ) -> asyncio.Future[Any]:
-        """Write the marker that ends the producer's transaction in this partition. Its pending
-        records take effect or are dropped."""
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, commit: bool
+    ) -> asyncio.Future[None]:
+        """Write the marker that ends the producer's transaction in this partition. The pending
+        records of the transaction take effect or are discarded."""
         self.write_open_batch()
         batch = end_marker(commit, producer_id, producer_epoch, coordinator_epoch, self._runtime.clock.now_ms())
         future = self._loop.create_future()
         self.shard.replay_end_of_transaction(producer_id, commit)
-        self._write_batch(batch, [(future, response, None)])
+        self._write_batch(batch, [(future, None, None)])
         return future
 
     # ---- writing
@@ -222,7 +225,7 @@ class ShardHost(Generic[S]):
         return self._write_batch(plain_batch(records, runtime.clock.now_ms(), runtime.codec), waiters)
 
     def _write_batch(self, batch: bytearray, waiters: list[Waiter]) -> KafkaError | None:
-        """Returns the error if the write failed; the waiters have then failed with it."""
+        """Return None, or the error if the write failed. The waiters then fail with this error."""
         partition = self.partition
         journal = self.shard.journal
         try:
@@ -252,8 +255,8 @@ class ShardHost(Generic[S]):
     def _on_load(self, error: BaseException | None) -> None:
         """Start serving, or schedule another attempt.
 
-        The end of the log may not be committed: this broker may be the only replica that has it.
-        Reads and callbacks wait until the high watermark has passed it.
+        The last records of the log may be uncommitted: this broker may be the only replica that has
+        them. Reads and callbacks wait until the high watermark has passed the loaded records.
         """
         if error is not None:
             delay_s = LOAD_BACKOFF.delay(self.load_attempt)

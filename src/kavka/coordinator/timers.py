@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 from kavka.coordinator.operations import Outcome, TimerOperation
@@ -12,21 +13,19 @@ from kavka.coordinator.operations import Outcome, TimerOperation
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LoopTimers:
-    """The running timers of one shard, by key. The outcome of a timer's operation goes to
-    `submit`."""
+    """Owns the running timers of one shard, by key. `submit` gets the outcome of a timer's
+    operation."""
 
-    __slots__ = ("_handles", "_loop", "_submit")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, submit: Callable[[Outcome], Any]) -> None:
-        self._loop = loop
-        self._submit = submit
-        self._handles: dict[Hashable, asyncio.TimerHandle] = {}
+    _loop: asyncio.AbstractEventLoop
+    _submit: Callable[[Outcome], Any]
+    _handles: dict[Hashable, asyncio.TimerHandle] = field(init=False, default_factory=dict)
 
     def schedule(self, key: Hashable, delay_ms: float, operation: TimerOperation) -> None:
-        old = self._handles.get(key)
-        if old is not None:
-            old.cancel()
+        previous = self._handles.get(key)
+        if previous is not None:
+            previous.cancel()
         self._handles[key] = self._loop.call_later(max(delay_ms, 0) / 1000, self._fire, key, operation)
 
     def cancel(self, key: Hashable) -> None:

@@ -263,7 +263,7 @@ def test_a_produce_waits_while_the_previous_transaction_ends(broker: Broker) -> 
     producer = broker.init()
     assert broker.send(broker.request(producer, A)) == [NONE]
     node.replicas.partitions[A].leader_id = -1
-    node.tell(A, -1)
+    node.publish_leader(A, -1)
     following = node.run(
         node.transactions.end(ID, producer.producer_id, producer.epoch, True, 2, lambda outcome: outcome)
     )

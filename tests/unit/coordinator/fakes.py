@@ -10,9 +10,13 @@ from typing import Any
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
+from kavka.coordinator.group.consumer.topics import CachedTopics
 from kavka.coordinator.operations import Outcome, TimerOperation
 from kavka.records.batch import assign_offsets, batches
+from kavka.replication.metadata_cache import MetadataCache
 from kavka.storage.log_append import AppendOrigin
+
+NO_TOPICS = CachedTopics(MetadataCache())
 
 
 class FakeClock:
@@ -28,7 +32,7 @@ class FakeClock:
 
 
 class FakeTimers:
-    """Timers that fire in order when the clock is advanced."""
+    """Timers that fire in order when the test advances the clock."""
 
     def __init__(self, clock: FakeClock, submit: Callable[[Outcome], Any]) -> None:
         self._clock = clock
@@ -46,12 +50,12 @@ class FakeTimers:
     def advance(self, ms: float) -> None:
         end = self._clock.ms + ms
         while self.timers:
-            key = min(self.timers, key=lambda k: self.timers[k][:2])
-            at, _, operation = self.timers[key]
-            if at > end:
+            key = min(self.timers, key=lambda key: self.timers[key][:2])
+            fires_at, _, operation = self.timers[key]
+            if fires_at > end:
                 break
             del self.timers[key]
-            self._clock.ms = max(self._clock.ms, at)
+            self._clock.ms = max(self._clock.ms, fires_at)
             self._submit(operation())
         self._clock.ms = end
 
@@ -65,7 +69,8 @@ class _Handle:
 
 
 class FakeLoop:
-    """The part of an event loop that futures and the runtime use; only `advance` moves the time."""
+    """The methods of an event loop that futures and the runtime use. Only `advance` changes the
+    time."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -99,7 +104,7 @@ class FakeLoop:
         return self.call_at(self.time() + delay, callback, *args)
 
     def turn(self) -> None:
-        """Run all ready callbacks, including those that they make ready."""
+        """Run callbacks until no callback is ready."""
         while self._ready:
             ready, self._ready = self._ready, []
             for callback, args in ready:
@@ -109,8 +114,8 @@ class FakeLoop:
         end = self._clock.ms + ms
         self.turn()
         while self._timers and self._timers[0][0] <= end + 1e-6:
-            at, _, handle, callback, args = heapq.heappop(self._timers)
-            self._clock.ms = max(self._clock.ms, at)
+            fires_at, _, handle, callback, args = heapq.heappop(self._timers)
+            self._clock.ms = max(self._clock.ms, fires_at)
             if not handle.cancelled:
                 callback(*args)
             self.turn()
@@ -155,8 +160,8 @@ class FakeLog:
 
 
 class FakePartition:
-    """A partition that leads by default. With `hold` the high watermark does not advance; with
-    `failure` writes fail."""
+    """A partition that this broker leads by default. With `hold`, the high watermark does not
+    advance. With `failure`, writes fail."""
 
     def __init__(self, index: int = 0, topic: str = "__consumer_offsets", log: FakeLog | None = None) -> None:
         self.topic_partition = TopicPartition(topic, index)

@@ -1,4 +1,4 @@
-"""A shard of groups with its records in a list, and members that talk to it as clients do."""
+"""A group shard whose log is a list, and requests to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.group import records
 from kavka.coordinator.group.config import GroupConfig
+from kavka.coordinator.group.group import OffsetCommit
 from kavka.coordinator.group.shard import GroupShard
 from kavka.coordinator.operations import Outcome
 from kavka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -16,7 +17,7 @@ from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentit
 from kavka.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitResponsePartition
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from kavka.protocol.primitives import ZERO_UUID
-from tests.unit.coordinator.fakes import FakeClock, FakeTimers
+from tests.unit.coordinator.fakes import NO_TOPICS, FakeClock, FakeTimers
 
 GROUP = "a-group"
 SESSION = 10_000
@@ -29,7 +30,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class Harness:
-    """`failure` makes the appends that follow fail; `held` keeps them from being committed until
+    """A group shard. With `failure`, appends fail. With `hold`, appends are not committed until
     `release`."""
 
     def __init__(self, **config: Any) -> None:
@@ -43,7 +44,7 @@ class Harness:
         self.shard = self.new_shard()
 
     def new_shard(self) -> GroupShard:
-        return GroupShard(self.clock, self.timers, self.config)
+        return GroupShard(self.clock, self.timers, self.config, NO_TOPICS)
 
     def submit(self, outcome: Outcome) -> Any:
         if outcome.records and self.failure is not None:
@@ -69,7 +70,7 @@ class Harness:
                 outcome.on_append(None)
 
     def restart(self) -> None:
-        """The coordinator loses its state; another one loads the records."""
+        """Discard the shard, and load a new shard from the log."""
         self.timers.timers.clear()
         self.shard = self.new_shard()
         for key, value in self.log:
@@ -105,8 +106,8 @@ class Harness:
         protocol_type: str = "consumer",
         client: str = "client",
         group: str = GROUP,
-    ) -> Answer:
-        answer = Answer()
+    ) -> PendingResponse:
+        pending = PendingResponse()
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=session,
@@ -117,14 +118,14 @@ class Harness:
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
         )
         try:
-            self.submit(self.shard.join(request, version, client, "/127.0.0.1", answer))
+            self.submit(self.shard.join(request, version, client, "/127.0.0.1", pending))
         except KafkaError as error:
-            if answer.response is None:
-                answer(JoinGroupResponse(error_code=int(error.code), member_id=member_id))
-        return answer
+            if pending.response is None:
+                pending(JoinGroupResponse(error_code=int(error.code), member_id=member_id))
+        return pending
 
-    def join_new(self, **options: Any) -> Answer:
-        """Both steps of a new dynamic member."""
+    def join_new(self, **options: Any) -> PendingResponse:
+        """Send both JoinGroup requests of a new dynamic member."""
         first = self.join(**options)
         assert first.code is ErrorCode.MEMBER_ID_REQUIRED, first.code
         return self.join(first.response.member_id, **options)
@@ -139,8 +140,8 @@ class Harness:
         instance_id: str | None = None,
         protocol: tuple[str | None, str | None] = ("consumer", "range"),
         group: str = GROUP,
-    ) -> Answer:
-        answer = Answer()
+    ) -> PendingResponse:
+        pending = PendingResponse()
         request = SyncGroupRequest(
             group_id=group,
             generation_id=generation,
@@ -154,11 +155,11 @@ class Harness:
             ],
         )
         try:
-            self.submit(self.shard.sync(request, version, answer))
+            self.submit(self.shard.sync(request, version, pending))
         except KafkaError as error:
-            if answer.response is None:
-                answer(SyncGroupResponse(error_code=int(error.code)))
-        return answer
+            if pending.response is None:
+                pending(SyncGroupResponse(error_code=int(error.code)))
+        return pending
 
     def heartbeat(
         self, member_id: str, generation: int, instance_id: str | None = None, group: str = GROUP
@@ -196,66 +197,66 @@ class Harness:
     ) -> dict[tuple[str, int], ErrorCode]:
         items = []
         for (topic, partition), offset in offsets.items():
-            commit = OffsetCommitRequestPartition(
+            requested = OffsetCommitRequestPartition(
                 partition_index=partition,
                 committed_offset=offset,
                 committed_metadata=metadata,
                 commit_timestamp=timestamp,
                 committed_leader_epoch=leader_epoch,
             )
-            items.append((topic, ZERO_UUID, commit, OffsetCommitResponsePartition(partition_index=partition)))
+            items.append((topic, ZERO_UUID, requested, OffsetCommitResponsePartition(partition_index=partition)))
         try:
-            made = self.shard.commit_offsets(group, member_id, instance_id, generation, version, retention_ms, items)
-            self.submit(Outcome(made))
+            commit = OffsetCommit(group, member_id, instance_id, generation, version, items, retention_ms)
+            self.submit(Outcome(self.shard.commit_offsets(commit)))
         except KafkaError as error:
             return dict.fromkeys(offsets, error.code)
-        return {(t, a.partition_index): ErrorCode(a.error_code) for t, _, _, a in items}
+        return {(topic, response.partition_index): ErrorCode(response.error_code) for topic, _, _, response in items}
 
     def offset(self, topic: str, partition: int, group: str = GROUP) -> int | None:
         committed = self.shard.offsets.get(group, topic, partition)
         return None if committed is None else committed.offset
 
-    # ---- whole groups
+    # ---- groups
 
     def stable(self, count: int = 1, **options: Any) -> list[str]:
-        """A stable group of new members; the first one leads, and each has its own number as
-        assignment."""
-        answers = [self.join_new(**options) for _ in range(count)]
-        self.wait_for(answers[0])
-        return self.finish_sync(answers)
+        """Join new members until the group is stable. The first member is the leader, and the
+        assignment of each member is its number. Return the member ids."""
+        pending_joins = [self.join_new(**options) for _ in range(count)]
+        self.wait_for(pending_joins[0])
+        return self.finish_sync(pending_joins)
 
-    def wait_for(self, answer: Answer) -> None:
-        while answer.waits:
+    def wait_for(self, pending: PendingResponse) -> None:
+        while pending.is_pending:
             self.advance(DELAY)
 
-    def finish_sync(self, answers: list[Answer]) -> list[str]:
-        ids = [answer.response.member_id for answer in answers]
-        assert all(answer.code is ErrorCode.NONE for answer in answers), [a.code for a in answers]
-        generation = answers[0].response.generation_id
-        leader = answers[0].response.leader
-        named = (answers[0].response.protocol_type, answers[0].response.protocol_name)
+    def finish_sync(self, pending_joins: list[PendingResponse]) -> list[str]:
+        ids = [pending.response.member_id for pending in pending_joins]
+        assert all(pending.code is ErrorCode.NONE for pending in pending_joins), [a.code for a in pending_joins]
+        generation = pending_joins[0].response.generation_id
+        leader = pending_joins[0].response.leader
+        protocol = (pending_joins[0].response.protocol_type, pending_joins[0].response.protocol_name)
         assignments = {member: str(number).encode() for number, member in enumerate(ids)}
         for member in ids:
-            self.sync(member, generation, assignments if member == leader else None, protocol=named)
+            self.sync(member, generation, assignments if member == leader else None, protocol=protocol)
         assert self.state == "Stable"
         return ids
 
 
-class Answer:
-    """The response of a request that may have to wait."""
+class PendingResponse:
+    """The callback of a request. `response` is None until the coordinator responds."""
 
     def __init__(self) -> None:
         self.response: Any = None
 
     def __call__(self, response: Any) -> None:
-        assert self.response is None, "answered twice"
+        assert self.response is None, "the coordinator has responded twice"
         self.response = response
 
     @property
-    def waits(self) -> bool:
+    def is_pending(self) -> bool:
         return self.response is None
 
     @property
     def code(self) -> ErrorCode:
-        assert self.response is not None, "not answered"
+        assert self.response is not None, "there is no response"
         return ErrorCode(self.response.error_code)

@@ -1,4 +1,4 @@
-"""Whatever clients do, whenever the coordinator restarts: no partition has two owners in one
+"""Random requests of clients and restarts of the coordinator. No partition has two owners in one
 generation, no acknowledged offset is lost, and every request gets a response."""
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from kavka.common.errors import ErrorCode
 from kavka.coordinator.group import records
 from kavka.coordinator.group.state import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup
 from kavka.coordinator.operations import Outcome
-from tests.unit.coordinator.harness import GROUP, REBALANCE, SESSION, Answer, Harness, subscription
+from tests.unit.coordinator.harness import GROUP, REBALANCE, SESSION, Harness, PendingResponse, subscription
 
 PARTITIONS = 7
 ASSIGNORS = ("range", "roundrobin", "sticky")
 CLIENTS = 4
 
-who = st.integers(0, CLIENTS - 1)
-order = st.permutations(range(CLIENTS))
+client_numbers = st.integers(0, CLIENTS - 1)
+client_orders = st.permutations(range(CLIENTS))
 
 
 class Client:
-    """A consumer as it sees itself. `identity` is what may own a partition: a static member keeps
-    its own."""
+    """The state of a consumer. Partitions belong to its `identity`: a static member keeps them when
+    its member id changes."""
 
     def __init__(self, number: int, instance_id: str | None) -> None:
         self.number = number
@@ -36,12 +36,12 @@ class Client:
         self.protocol: tuple[str | None, str | None] = (None, None)
         self.joined: Any = None
         self.synced_in = -1
-        self.joining: Answer | None = None
-        self.syncing: Answer | None = None
+        self.joining: PendingResponse | None = None
+        self.syncing: PendingResponse | None = None
 
     @property
-    def waits(self) -> bool:
-        return any(answer is not None and answer.waits for answer in (self.joining, self.syncing))
+    def is_pending(self) -> bool:
+        return any(pending is not None and pending.is_pending for pending in (self.joining, self.syncing))
 
     @property
     def identity(self) -> str:
@@ -59,33 +59,35 @@ class Groups(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.dead: list[Client] = []
         self.owners: dict[tuple[int, int], str] = {}  # generation and partition -> identity
-        # Commits in log order: partition, offset, position in the log, whether it was acknowledged.
+        # Commits in log order: partition, offset, position in the log, whether it is acknowledged.
         self.commits: list[tuple[int, int, int, bool]] = []
         self.attempt = 0
 
-    # ---- what clients do
+    # ---- clients
 
     @initialize(statics=st.lists(st.booleans(), min_size=CLIENTS, max_size=CLIENTS))
     def start(self, statics: list[bool]) -> None:
-        self.clients = [Client(number, f"instance-{number}" if s else None) for number, s in enumerate(statics)]
+        self.clients = [
+            Client(number, f"instance-{number}" if is_static else None) for number, is_static in enumerate(statics)
+        ]
 
-    @rule(number=who)
+    @rule(number=client_numbers)
     def act(self, number: int) -> None:
-        """The next request of a consumer."""
+        """Send the next request of a consumer."""
         client = self.clients[number]
-        if client.waits:
+        if client.is_pending:
             return
         if client.joined is not None and client.synced_in != client.generation:
             self.sync(number)
         elif client.generation < 0 or self.beat(client) is not ErrorCode.NONE:
             self.join(number, 9, "t", ASSIGNORS[:2])
 
-    @rule(numbers=order)
+    @rule(numbers=client_orders)
     def all_act(self, numbers: list[int]) -> None:
         for number in numbers:
             self.act(number)
 
-    @rule(numbers=order)
+    @rule(numbers=client_orders)
     def all_act_until_settled(self, numbers: list[int]) -> None:
         for _ in range(4):
             self.all_act(numbers)
@@ -93,35 +95,37 @@ class Groups(RuleBasedStateMachine):
             self.time_passes(3_000)
 
     @rule(
-        number=who,
+        number=client_numbers,
         version=st.sampled_from((3, 5, 8, 9)),
         topics=st.sampled_from(("t", "tu")),
-        others=st.sampled_from(((), ("roundrobin",), ("sticky",), ("roundrobin", "sticky"))),
+        assignors=st.sampled_from(((), ("roundrobin",), ("sticky",), ("roundrobin", "sticky"))),
     )
-    def join(self, number: int, version: int, topics: str, others: tuple[str, ...]) -> None:
+    def join(self, number: int, version: int, topics: str, assignors: tuple[str, ...]) -> None:
         client = self.clients[number]
-        if client.waits or (client.instance_id is not None and version < 5):
+        if client.is_pending or (client.instance_id is not None and version < 5):
             return
         client.joining = self.group.join(
             client.member_id,
             version=version,
             instance_id=client.instance_id,
-            protocols=tuple((name, subscription(*topics)) for name in ASSIGNORS if name == "range" or name in others),
+            protocols=tuple(
+                (name, subscription(*topics)) for name in ASSIGNORS if name == "range" or name in assignors
+            ),
             client=f"c{client.number}",
         )
-        self.take_answers()
+        self.apply_responses()
 
-    @rule(number=who)
+    @rule(number=client_numbers)
     def sync(self, number: int) -> None:
         client = self.clients[number]
-        if client.joined is None or client.waits:
+        if client.joined is None or client.is_pending:
             return
         joined = client.joined
         assignments: dict[str, bytes] = {}
         if joined.leader == client.member_id and not joined.skip_assignment:
             ids = [member.member_id for member in joined.members]
-            for place, member in enumerate(ids):
-                assignments[member] = json.dumps(list(range(place, PARTITIONS, len(ids)))).encode()
+            for index, member_id in enumerate(ids):
+                assignments[member_id] = json.dumps(list(range(index, PARTITIONS, len(ids)))).encode()
         client.syncing = self.group.sync(
             client.member_id,
             client.generation,
@@ -129,14 +133,14 @@ class Groups(RuleBasedStateMachine):
             instance_id=client.instance_id,
             protocol=client.protocol,
         )
-        self.take_answers()
+        self.apply_responses()
 
-    @rule(number=who)
+    @rule(number=client_numbers)
     def sync_that_cannot_be_written(self, number: int) -> None:
         self.group.failure = ErrorCode.NOT_COORDINATOR
         self.sync(number)
         self.group.failure = None
-        self.take_answers()
+        self.apply_responses()
 
     def beat(self, client: Client) -> ErrorCode:
         code = self.group.heartbeat(client.member_id, client.generation, client.instance_id)
@@ -144,21 +148,21 @@ class Groups(RuleBasedStateMachine):
             client.forget()
         return code
 
-    @rule(number=who)
+    @rule(number=client_numbers)
     def leave(self, number: int) -> None:
         client = self.clients[number]
         if client.member_id:
             self.group.leave((client.member_id, client.instance_id))
             client.forget()
-            self.take_answers()
+            self.apply_responses()
 
-    @rule(number=who, partition=st.integers(0, PARTITIONS - 1), fails=st.booleans())
+    @rule(number=client_numbers, partition=st.integers(0, PARTITIONS - 1), fails=st.booleans())
     def commit(self, number: int, partition: int, fails: bool) -> None:
         client = self.clients[number]
         self.attempt += 1
         if fails:
             self.group.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        place = len(self.group.log)
+        position = len(self.group.log)
         codes = self.group.commit(
             {("t", partition): self.attempt},
             member_id=client.member_id,
@@ -167,25 +171,25 @@ class Groups(RuleBasedStateMachine):
         )
         self.group.failure = None
         if codes[("t", partition)] is ErrorCode.NONE:
-            self.commits.append((partition, self.attempt, place, not self.group.hold))
+            self.commits.append((partition, self.attempt, position, not self.group.hold))
 
-    @rule(number=who, twin=st.booleans())
-    def crash_and_start_anew(self, number: int, twin: bool) -> None:
-        """It sends nothing more, but its requests may still get responses. With `twin` it was
-        only considered dead."""
+    @rule(number=client_numbers, is_alive=st.booleans())
+    def crash_and_restart(self, number: int, is_alive: bool) -> None:
+        """Replace a client. Its pending requests may still get responses. With `is_alive`, the
+        replaced client continues, and the replacement sends only one request."""
         client = self.clients[number]
         self.dead.append(client)
         self.clients[number] = Client(number, client.instance_id)
-        if twin:
+        if is_alive:
             self.act(number)
             self.clients[number], self.dead[-1] = client, self.clients[number]
 
-    # ---- what happens to the coordinator
+    # ---- the coordinator
 
     @rule(ms=st.sampled_from((1, 100, 3_000, SESSION - 1, SESSION, REBALANCE)))
     def time_passes(self, ms: int) -> None:
         self.group.advance(ms)
-        self.take_answers()
+        self.apply_responses()
 
     @rule()
     def replicas_fall_behind(self) -> None:
@@ -194,71 +198,70 @@ class Groups(RuleBasedStateMachine):
     @rule()
     def replicas_catch_up(self) -> None:
         self.group.release()
-        self.commits = [(p, offset, place, True) for p, offset, place, _ in self.commits]
-        self.take_answers()
+        self.commits = [(partition, offset, position, True) for partition, offset, position, _ in self.commits]
+        self.apply_responses()
 
-    @rule(lose=st.booleans())
-    def restart(self, lose: bool) -> None:
-        """Another coordinator takes over: with all that was written, or only with what was
-        committed."""
-        if lose and self.group.held:
+    @rule(loses_uncommitted=st.booleans())
+    def restart(self, loses_uncommitted: bool) -> None:
+        """Another coordinator takes over. It may lose the records that are not committed."""
+        if loses_uncommitted and self.group.held:
             first = self.group.held[0]
-            restored = next(
-                place
-                for place in range(len(self.group.log))
-                if self.group.log[place] == _encoded(first) and place >= self._committed()
+            first_lost = next(
+                position
+                for position in range(len(self.group.log))
+                if self.group.log[position] == _encoded(first) and position >= self._committed()
             )
-            del self.group.log[restored:]
-            self.commits = [commit for commit in self.commits if commit[2] < restored]
+            del self.group.log[first_lost:]
+            self.commits = [commit for commit in self.commits if commit[2] < first_lost]
         else:
-            self.commits = [(p, offset, place, True) for p, offset, place, _ in self.commits]
+            self.commits = [(partition, offset, position, True) for partition, offset, position, _ in self.commits]
         self.group.held = []
         self.group.hold = False
         for client in self.clients + self.dead:
-            # The connection is closed and its response lost; the client retries.
+            # The connection is closed and the response is lost. The client retries.
             client.joining = client.syncing = None
         self.group.restart()
 
     def _committed(self) -> int:
         return len(self.group.log) - sum(len(outcome.records) for outcome in self.group.held)
 
-    # ---- what clients hear
+    # ---- responses
 
-    def take_answers(self) -> None:
+    def apply_responses(self) -> None:
         for client in self.clients + self.dead:
-            if client.joining is not None and not client.joining.waits:
+            if client.joining is not None and not client.joining.is_pending:
                 self._joined(client, client.joining)
                 client.joining = None
-            if client.syncing is not None and not client.syncing.waits:
+            if client.syncing is not None and not client.syncing.is_pending:
                 self._synced(client, client.syncing)
                 client.syncing = None
 
-    def _joined(self, client: Client, answer: Answer) -> None:
-        response = answer.response
-        if answer.code is ErrorCode.MEMBER_ID_REQUIRED:
+    def _joined(self, client: Client, pending: PendingResponse) -> None:
+        response = pending.response
+        if pending.code is ErrorCode.MEMBER_ID_REQUIRED:
             client.member_id = response.member_id
-        elif answer.code is ErrorCode.NONE:
+        elif pending.code is ErrorCode.NONE:
             client.member_id = response.member_id
             client.generation = response.generation_id
             client.protocol = (response.protocol_type, response.protocol_name)
             client.joined = response
-        elif answer.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+        elif pending.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.forget()
 
-    def _synced(self, client: Client, answer: Answer) -> None:
-        if answer.code is not ErrorCode.NONE:
-            if answer.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+    def _synced(self, client: Client, pending: PendingResponse) -> None:
+        if pending.code is not ErrorCode.NONE:
+            if pending.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                 client.forget()
             return
         client.synced_in = client.generation
-        for partition in json.loads(answer.response.assignment or b"[]"):
+        for partition in json.loads(pending.response.assignment or b"[]"):
             owner = self.owners.setdefault((client.generation, partition), client.identity)
             assert owner == client.identity, f"partition {partition} of generation {client.generation} has two owners"
 
-    # ---- what always holds
+    # ---- invariants
 
     @invariant()
-    def offsets_are_those_that_were_committed_last(self) -> None:
+    def offsets_are_the_last_commits(self) -> None:
         expected: dict[int, int] = {}
         for partition, offset, _, _ in self.commits:
             expected[partition] = offset
@@ -288,13 +291,13 @@ class Groups(RuleBasedStateMachine):
             assert ("session", GROUP, member.member_id) in self.group.timers.timers
 
     def teardown(self) -> None:
-        """When all clients are silent, every request gets a response and the group becomes
-        empty."""
+        """Check that every request gets a response, and that the group becomes empty when all
+        clients are silent."""
         self.group.release()
         self.group.advance(5 * REBALANCE + 300_000)
         for client in self.clients + self.dead:
-            assert client.joining is None or not client.joining.waits
-            assert client.syncing is None or not client.syncing.waits
+            assert client.joining is None or not client.joining.is_pending
+            assert client.syncing is None or not client.syncing.is_pending
         group = self.group.shard.groups.get(GROUP)
         assert group is None or group.state is EMPTY
         assert self.group.timers.timers == {}

@@ -1,5 +1,4 @@
-"""Group requests as a client sends them, in every version, through the handlers to a
-coordinator."""
+"""Group requests in every version, through their codec and handlers to a coordinator."""
 
 from __future__ import annotations
 
@@ -61,6 +60,8 @@ OFFSETS_PARTITIONS = 50
 
 
 class TreeStore:
+    """The methods of the znode tree that OffsetCommit and OffsetFetch version 0 use."""
+
     def __init__(self) -> None:
         self.nodes: dict[str, bytes | None] = {}
 
@@ -79,8 +80,8 @@ class TreeStore:
 
 
 class Services:
-    """The part of a broker that the group handlers use. It leads every partition of the offsets
-    topic."""
+    """The attributes of a broker that the group handlers use. The broker leads every partition of
+    the offsets topic."""
 
     def __init__(self, *, with_topic: bool = True, **overrides: Any) -> None:
         self.settings = SimpleNamespace(
@@ -107,7 +108,7 @@ class Services:
         self.metadata_cache = MetadataCache()
         self.store = TreeStore()
         self.created: list[tuple[str, int, int, dict[str, str]]] = []
-        self.refuse: KafkaError | None = None
+        self.creation_error: KafkaError | None = None
         self.partitions = [FakePartition(index) for index in range(OFFSETS_PARTITIONS)]
         configs = BrokerConfigs({"group.consumer.assignment.interval.ms": "0"})
         self.groups = GroupCoordinator(
@@ -134,14 +135,14 @@ class Services:
 
     async def create_topic(self, name: str, partitions: int, replicas: int, configs: Any) -> None:
         self.created.append((name, partitions, replicas, dict(configs)))
-        if self.refuse is not None:
-            raise self.refuse
+        if self.creation_error is not None:
+            raise self.creation_error
         self.bring_offsets_online()
 
     def context(self, version: int, listener: str = "PLAINTEXT") -> RequestContext:
         return RequestContext(self, version, 1, "client", listener, "10.0.0.1", "User:ANONYMOUS")  # type: ignore[arg-type]
 
-    async def ask(self, request: Any, version: int, listener: str = "PLAINTEXT") -> Any:
+    async def send(self, request: Any, version: int, listener: str = "PLAINTEXT") -> Any:
         """Handle a request like a connection: encode and decode it and its response, and build
         error responses."""
         api = registry.load()[request.API_KEY]
@@ -152,8 +153,8 @@ class Services:
                 result = await result
         except KafkaError as error:
             result = api.on_error(decoded, version, error)
-        again, _ = type(result).decode(result.to_bytes(version), 0, version)
-        return again
+        response, _ = type(result).decode(result.to_bytes(version), 0, version)
+        return response
 
 
 def with_services(test: Callable[[Services], Coroutine[Any, Any, None]]) -> Callable[[], None]:
@@ -172,9 +173,14 @@ def with_services(test: Callable[[Services], Coroutine[Any, Any, None]]) -> Call
 
 
 def commit(
-    offset: int = 5, *, topic: str = "orders", partition: int = 0, by_id: UUID | None = None, **more: Any
+    offset: int = 5,
+    *,
+    topic: str = "orders",
+    partition: int = 0,
+    by_id: UUID | None = None,
+    metadata: str = "",
+    **fields: Any,
 ) -> Any:
-    metadata = more.pop("metadata", "")
     topics = [
         OffsetCommitRequestTopic(
             name=topic,
@@ -187,7 +193,7 @@ def commit(
     ]
     if by_id is not None:
         topics[0].topic_id = by_id
-    return OffsetCommitRequest(group_id="g", topics=topics, **more)
+    return OffsetCommitRequest(group_id="g", topics=topics, **fields)
 
 
 def fetch(version: int, *, topic: str = "orders", partitions: tuple[int, ...] = (0,), all_topics: bool = False) -> Any:
@@ -219,11 +225,11 @@ def test_an_offset_is_committed_and_fetched_in_every_version(version: int) -> No
     @with_services
     async def run(services: Services) -> None:
         request = commit(5, by_id=TOPIC_ID if version >= 10 else None)
-        assert commit_code(await services.ask(request, version)) is ErrorCode.NONE
-        response = await services.ask(fetch(version, partitions=(0, 1)), version)
-        # For a missing offset, the tree has an error and the coordinator offset -1.
-        none = (1, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version == 0 else 0)
-        assert fetched(response, version) == [(0, 5, 0), none]
+        assert commit_code(await services.send(request, version)) is ErrorCode.NONE
+        response = await services.send(fetch(version, partitions=(0, 1)), version)
+        # For a missing offset, version 0 returns an error and later versions offset -1.
+        missing = (1, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if version == 0 else 0)
+        assert fetched(response, version) == [(0, 5, 0), missing]
 
     run()
 
@@ -231,7 +237,7 @@ def test_an_offset_is_committed_and_fetched_in_every_version(version: int) -> No
 def test_version_0_stores_offsets_in_the_metadata_tree() -> None:
     @with_services
     async def run(services: Services) -> None:
-        await services.ask(commit(42), 0)
+        await services.send(commit(42), 0)
         assert services.store.nodes == {"/consumers/g/offsets/orders/0": b"42"}
         assert services.groups.list_groups((), ()) == []
 
@@ -243,7 +249,7 @@ def test_a_failed_write_to_the_tree_is_a_server_error() -> None:
     async def run(services: Services) -> None:
         request = commit(42)
         request.group_id = "/"
-        assert commit_code(await services.ask(request, 0)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert commit_code(await services.send(request, 0)) is ErrorCode.UNKNOWN_SERVER_ERROR
 
     run()
 
@@ -254,10 +260,10 @@ def test_a_commit_for_an_unknown_partition_is_refused_and_other_partitions_are_c
     async def run(services: Services) -> None:
         request = commit(5)
         request.topics += commit(6, topic="missing").topics + commit(7, partition=3).topics
-        response = await services.ask(request, version)
+        response = await services.send(request, version)
         codes = [p.error_code for topic in response.topics for p in topic.partitions]
         assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert fetched(await services.ask(fetch(version), version), version) == [(0, 5, 0)]
+        assert fetched(await services.send(fetch(version), version), version) == [(0, 5, 0)]
 
     run()
 
@@ -265,11 +271,11 @@ def test_a_commit_for_an_unknown_partition_is_refused_and_other_partitions_are_c
 def test_a_commit_by_an_unknown_topic_id_is_refused() -> None:
     @with_services
     async def run(services: Services) -> None:
-        response = await services.ask(commit(5, by_id=UUID(int=5)), 10)
+        response = await services.send(commit(5, by_id=UUID(int=5)), 10)
         assert commit_code(response) is ErrorCode.UNKNOWN_TOPIC_ID
         unknown = fetch(10)
         unknown.groups[0].topics[0].topic_id = UUID(int=5)
-        assert fetched(await services.ask(unknown, 10), 10) == [(0, -1, ErrorCode.UNKNOWN_TOPIC_ID)]
+        assert fetched(await services.send(unknown, 10), 10) == [(0, -1, ErrorCode.UNKNOWN_TOPIC_ID)]
 
     run()
 
@@ -278,9 +284,9 @@ def test_a_commit_by_an_unknown_topic_id_is_refused() -> None:
 def test_too_long_metadata_is_refused(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        response = await services.ask(commit(5, metadata="x" * 4_097), version)
+        response = await services.send(commit(5, metadata="x" * 4_097), version)
         assert commit_code(response) is ErrorCode.OFFSET_METADATA_TOO_LARGE
-        assert (await services.ask(fetch(version), version)).to_bytes(version)
+        assert (await services.send(fetch(version), version)).to_bytes(version)
         assert services.store.nodes == {}
         assert services.groups.list_groups((), ()) == []
 
@@ -291,9 +297,9 @@ def test_too_long_metadata_is_refused(version: int) -> None:
 def test_all_offsets_of_a_group_are_fetched(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        await services.ask(commit(5), 9)
-        await services.ask(commit(6, partition=2), 9)
-        response = await services.ask(fetch(version, all_topics=True), version)
+        await services.send(commit(5), 9)
+        await services.send(commit(6, partition=2), 9)
+        response = await services.send(fetch(version, all_topics=True), version)
         assert fetched(response, version) == [(0, 5, 0), (2, 6, 0)]
         if version >= 10:
             assert response.groups[0].topics[0].topic_id == TOPIC_ID
@@ -305,11 +311,11 @@ def test_all_offsets_of_a_group_are_fetched(version: int) -> None:
 def test_offsets_of_many_groups_are_fetched(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        await services.ask(commit(5), 9)
+        await services.send(commit(5), 9)
         request = fetch(version)
         request.groups += fetch(version).groups
         request.groups[1].group_id = "another"
-        response = await services.ask(request, version)
+        response = await services.send(request, version)
         assert [(g.group_id, g.topics[0].partitions[0].committed_offset) for g in response.groups] == [
             ("g", 5),
             ("another", -1),
@@ -325,8 +331,8 @@ def test_a_broker_that_does_not_coordinate_the_group_returns_not_coordinator(ver
         for partition in services.partitions:
             services.groups.on_leadership(partition, False)  # type: ignore[arg-type]
         code = ErrorCode.NOT_COORDINATOR
-        assert commit_code(await services.ask(commit(5, by_id=TOPIC_ID), version)) is code
-        response = await services.ask(fetch(version), version)
+        assert commit_code(await services.send(commit(5, by_id=TOPIC_ID), version)) is code
+        response = await services.send(fetch(version), version)
         if version == 1:
             assert fetched(response, version) == [(0, -1, code)]
         else:
@@ -342,8 +348,8 @@ def test_a_fetch_waits_for_a_commit_that_is_not_committed_yet() -> None:
         async def run(services: Services, version: int = version) -> None:
             partition = services.partitions[partition_for("g", OFFSETS_PARTITIONS)]
             partition.hold = True
-            committing = asyncio.ensure_future(services.ask(commit(5), 7))
-            fetching = asyncio.ensure_future(services.ask(fetch(version), version))
+            committing = asyncio.ensure_future(services.send(commit(5), 7))
+            fetching = asyncio.ensure_future(services.send(fetch(version), version))
             await asyncio.sleep(0.01)
             assert not committing.done()
             assert not fetching.done()
@@ -360,9 +366,9 @@ def test_a_commit_that_cannot_be_written_fails_for_each_partition() -> None:
     async def run(services: Services) -> None:
         partition = services.partitions[partition_for("g", OFFSETS_PARTITIONS)]
         partition.failure = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        assert commit_code(await services.ask(commit(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert commit_code(await services.send(commit(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         partition.failure = None
-        assert fetched(await services.ask(fetch(9), 9), 9) == [(0, -1, 0)]
+        assert fetched(await services.send(fetch(9), 9), 9) == [(0, -1, 0)]
 
     run()
 
@@ -373,7 +379,7 @@ def test_a_commit_that_exceeds_max_message_bytes_has_an_invalid_size() -> None:
         partition = services.partitions[partition_for("g", OFFSETS_PARTITIONS)]
         assert partition.log is not None
         partition.log.config.max_message_bytes = 200
-        response = await services.ask(commit(5, metadata="x" * 300), 9)
+        response = await services.send(commit(5, metadata="x" * 300), 9)
         assert commit_code(response) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     run()
@@ -382,7 +388,7 @@ def test_a_commit_that_exceeds_max_message_bytes_has_an_invalid_size() -> None:
 def test_offsets_are_deleted_for_partitions_that_exist() -> None:
     @with_services
     async def run(services: Services) -> None:
-        await services.ask(commit(5), 9)
+        await services.send(commit(5), 9)
         request = OffsetDeleteRequest(
             group_id="g",
             topics=[
@@ -392,13 +398,13 @@ def test_offsets_are_deleted_for_partitions_that_exist() -> None:
                 )
             ],
         )
-        response = await services.ask(request, 0)
+        response = await services.send(request, 0)
         assert [p.error_code for p in response.topics[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert fetched(await services.ask(fetch(9), 9), 9) == [(0, -1, 0)]
+        assert fetched(await services.send(fetch(9), 9), 9) == [(0, -1, 0)]
         request.group_id = "missing"
-        assert (await services.ask(request, 0)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert (await services.send(request, 0)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
         request.group_id = ""
-        assert (await services.ask(request, 0)).error_code == ErrorCode.INVALID_GROUP_ID
+        assert (await services.send(request, 0)).error_code == ErrorCode.INVALID_GROUP_ID
 
     run()
 
@@ -406,10 +412,10 @@ def test_offsets_are_deleted_for_partitions_that_exist() -> None:
 def test_offsets_of_a_deleted_topic_are_deleted() -> None:
     @with_services
     async def run(services: Services) -> None:
-        await services.ask(commit(5), 9)
+        await services.send(commit(5), 9)
         services.groups.on_topics_deleted(["orders"])
         await asyncio.sleep(0)
-        assert fetched(await services.ask(fetch(9), 9), 9) == [(0, -1, 0)]
+        assert fetched(await services.send(fetch(9), 9), 9) == [(0, -1, 0)]
 
     run()
 
@@ -417,7 +423,7 @@ def test_offsets_of_a_deleted_topic_are_deleted() -> None:
 # ---- members
 
 
-async def joined(services: Services, version: int) -> Any:
+async def join(services: Services, version: int) -> Any:
     request = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=10_000,
@@ -425,11 +431,11 @@ async def joined(services: Services, version: int) -> Any:
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("orders"))],
     )
-    response = await services.ask(request, version)
+    response = await services.send(request, version)
     if version >= 4:
         assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
         request.member_id = response.member_id
-        response = await services.ask(request, version)
+        response = await services.send(request, version)
     return response
 
 
@@ -437,7 +443,7 @@ async def joined(services: Services, version: int) -> Any:
 def test_a_member_joins_syncs_sends_heartbeats_and_leaves_in_every_version(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        response = await joined(services, version)
+        response = await join(services, version)
         assert (response.error_code, response.generation_id, response.protocol_name) == (0, 1, "range")
         assert [m.member_id for m in response.members] == [response.member_id]
         assert response.member_id.startswith("client-")
@@ -449,21 +455,30 @@ def test_a_member_joins_syncs_sends_heartbeats_and_leaves_in_every_version(versi
         )
         sync_version = min(version, 5)
         if sync_version >= 5:
-            refused = await services.ask(sync, sync_version)
+            refused = await services.send(sync, sync_version)
             assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             sync.protocol_type, sync.protocol_name = "consumer", "range"
-        synced = await services.ask(sync, sync_version)
+        synced = await services.send(sync, sync_version)
         assert (synced.error_code, synced.assignment) == (0, b"mine")
         beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=response.member_id)
-        assert (await services.ask(beat, min(version, 4))).error_code == 0
+        assert (await services.send(beat, min(version, 4))).error_code == 0
         leave_version = min(version, 5)
         leave = LeaveGroupRequest(group_id="g")
         if leave_version >= 3:
             leave.members = [MemberIdentity(member_id=response.member_id)]
         else:
             leave.member_id = response.member_id
-        assert (await services.ask(leave, leave_version)).error_code == 0
-        assert (await services.ask(beat, min(version, 4))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await services.send(leave, leave_version)).error_code == 0
+        assert (await services.send(beat, min(version, 4))).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    run()
+
+
+def test_a_leave_request_needs_a_group_id() -> None:
+    @with_services
+    async def run(services: Services) -> None:
+        request = LeaveGroupRequest(group_id="", members=[MemberIdentity(member_id="m")])
+        assert (await services.send(request, 5)).error_code == ErrorCode.INVALID_GROUP_ID
 
     run()
 
@@ -476,25 +491,25 @@ def test_members_remain_in_the_group_while_it_is_loading() -> None:
             services.groups.on_leadership(partition, True)  # type: ignore[arg-type]
             services.groups.runtime.host(partition.topic_partition.partition).state = HostState.LOADING
         beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-        assert (await services.ask(beat, 4)).error_code == 0
+        assert (await services.send(beat, 4)).error_code == 0
         sync = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
-        assert (await services.ask(sync, 3)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-        assert (await services.ask(ListGroupsRequest(), 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert commit_code(await services.ask(commit(), 9)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await services.send(sync, 3)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        assert (await services.send(ListGroupsRequest(), 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert commit_code(await services.send(commit(), 9)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     asyncio.run(main())
 
 
-# ---- whole groups
+# ---- groups
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_groups_are_described_in_every_version(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        response = await joined(services, 3)
+        response = await join(services, 3)
         request = DescribeGroupsRequest(groups=["g", "missing"], include_authorized_operations=version >= 3)
-        listed, missing = (await services.ask(request, version)).groups
+        listed, missing = (await services.send(request, version)).groups
         assert (listed.group_state, listed.protocol_type) == ("CompletingRebalance", "consumer")
         assert [(m.member_id, m.client_id, m.client_host) for m in listed.members] == [
             (response.member_id, "client", "/10.0.0.1")
@@ -511,19 +526,19 @@ def test_groups_are_described_in_every_version(version: int) -> None:
 def test_groups_are_listed_in_every_version(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        await joined(services, 3)
+        await join(services, 3)
         request = commit(5)
         request.group_id = "simple"
-        await services.ask(request, 9)
-        response = await services.ask(ListGroupsRequest(), version)
+        await services.send(request, 9)
+        response = await services.send(ListGroupsRequest(), version)
         assert {(g.group_id, g.protocol_type) for g in response.groups} == {("g", "consumer"), ("simple", "")}
         if version >= 4:
-            filtered = await services.ask(ListGroupsRequest(states_filter=["EMPTY", "dead"]), version)
+            filtered = await services.send(ListGroupsRequest(states_filter=["EMPTY", "dead"]), version)
             assert [(g.group_id, g.group_state) for g in filtered.groups] == [("simple", "Empty")]
         if version >= 5:
-            filtered = await services.ask(ListGroupsRequest(types_filter=["Classic"]), version)
+            filtered = await services.send(ListGroupsRequest(types_filter=["Classic"]), version)
             assert {g.group_type for g in filtered.groups} == {"classic"}
-            assert (await services.ask(ListGroupsRequest(types_filter=["consumer"]), version)).groups == []
+            assert (await services.send(ListGroupsRequest(types_filter=["consumer"]), version)).groups == []
 
     run()
 
@@ -532,11 +547,11 @@ def test_groups_are_listed_in_every_version(version: int) -> None:
 def test_empty_groups_are_deleted_in_every_version(version: int) -> None:
     @with_services
     async def run(services: Services) -> None:
-        await joined(services, 3)
+        await join(services, 3)
         request = commit(5)
         request.group_id = "simple"
-        await services.ask(request, 9)
-        response = await services.ask(DeleteGroupsRequest(groups_names=["g", "simple", "missing"]), version)
+        await services.send(request, 9)
+        response = await services.send(DeleteGroupsRequest(groups_names=["g", "simple", "missing"]), version)
         assert {r.group_id: ErrorCode(r.error_code) for r in response.results} == {
             "g": ErrorCode.NON_EMPTY_GROUP,
             "simple": ErrorCode.NONE,
@@ -557,14 +572,14 @@ def test_the_coordinator_of_a_group_is_the_leader_of_its_partition(version: int)
         request = FindCoordinatorRequest()
         if version >= 4:
             request.coordinator_keys = ["g", "another"]
-            response = await services.ask(request, version)
+            response = await services.send(request, version)
             assert [(c.key, c.node_id, c.host, c.port, c.error_code) for c in response.coordinators] == [
                 ("g", 4, "here", 9092, 0),
                 ("another", 4, "here", 9092, 0),
             ]
         else:
             request.key = "g"
-            response = await services.ask(request, version)
+            response = await services.send(request, version)
             assert (response.node_id, response.host, response.port, response.error_code) == (4, "here", 9092, 0)
 
     run()
@@ -573,7 +588,7 @@ def test_the_coordinator_of_a_group_is_the_leader_of_its_partition(version: int)
 def test_the_offsets_topic_is_created_once_on_first_use() -> None:
     async def main() -> None:
         services = Services(with_topic=False)
-        requests = [services.ask(FindCoordinatorRequest(key="g"), 1) for _ in range(3)]
+        requests = [services.send(FindCoordinatorRequest(key="g"), 1) for _ in range(3)]
         responses = await asyncio.gather(*requests)
         assert [r.error_code for r in responses] == [0, 0, 0]
         ((name, partitions, replicas, configs),) = services.created
@@ -583,7 +598,7 @@ def test_the_offsets_topic_is_created_once_on_first_use() -> None:
             "compression.type": "producer",
             "segment.bytes": "104857600",
         }
-        assert commit_code(await services.ask(commit(5), 9)) is ErrorCode.NONE
+        assert commit_code(await services.send(commit(5), 9)) is ErrorCode.NONE
 
     asyncio.run(main())
 
@@ -591,16 +606,16 @@ def test_the_offsets_topic_is_created_once_on_first_use() -> None:
 def test_without_an_offsets_topic_there_is_no_coordinator() -> None:
     async def main() -> None:
         services = Services(with_topic=False)
-        services.refuse = KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "too few brokers")
+        services.creation_error = KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "too few brokers")
         for version in (0, 3, 4):
             request = FindCoordinatorRequest()
             if version >= 4:
                 request.coordinator_keys = ["g"]
             else:
                 request.key = "g"
-            response = await services.ask(request, version)
-            member = response.coordinators[0] if version >= 4 else response
-            assert (member.error_code, member.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+            response = await services.send(request, version)
+            coordinator = response.coordinators[0] if version >= 4 else response
+            assert (coordinator.error_code, coordinator.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
     asyncio.run(main())
 
@@ -608,7 +623,7 @@ def test_without_an_offsets_topic_there_is_no_coordinator() -> None:
 def test_an_unknown_coordinator_type_is_an_invalid_request() -> None:
     @with_services
     async def run(services: Services) -> None:
-        response = await services.ask(FindCoordinatorRequest(key="g", key_type=9), 2)
+        response = await services.send(FindCoordinatorRequest(key="g", key_type=9), 2)
         assert response.error_code == ErrorCode.INVALID_REQUEST
 
     run()
@@ -617,7 +632,7 @@ def test_an_unknown_coordinator_type_is_an_invalid_request() -> None:
 def test_a_coordinator_without_the_clients_listener_is_not_available() -> None:
     @with_services
     async def run(services: Services) -> None:
-        response = await services.ask(FindCoordinatorRequest(key="g"), 2, listener="OTHER")
+        response = await services.send(FindCoordinatorRequest(key="g"), 2, listener="OTHER")
         assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     run()

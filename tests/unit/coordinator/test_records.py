@@ -1,4 +1,4 @@
-"""The bytes of `__consumer_offsets`: Kafka's layout, every version of it read."""
+"""The records of `__consumer_offsets` in all versions of Kafka's layout."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_tombstones_have_no_value() -> None:
         assert decode(key, None) == record
 
 
-def test_a_kind_of_record_that_is_not_known_is_passed_over() -> None:
+def test_a_record_of_an_unknown_type_is_skipped() -> None:
     assert decode(b"\x00\x63whatever", b"\x00\x00") is None
 
 

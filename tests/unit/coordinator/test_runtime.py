@@ -1,4 +1,4 @@
-"""The runtime with a simple state machine: a table of words, each record one entry."""
+"""The runtime with a simple state machine: a table of words. Each record is one entry."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Bench:
         return self.host.shard.words
 
     def say(self, key: str, value: str | None = "x") -> asyncio.Future[Any]:
-        result = self.runtime.run(3, WordShard.say, key, value)
+        result = self.host.submit(self.host.shard.say(key, value))
         assert isinstance(result, asyncio.Future)
         return result
 
@@ -124,19 +124,19 @@ def bench() -> Bench:
 
 
 def test_a_response_is_sent_when_the_change_is_written(bench: Bench) -> None:
-    answer = bench.say("a", "1")
-    assert not answer.done()
+    future = bench.say("a", "1")
+    assert not future.done()
     assert bench.words == {"a": "1"}
     bench.loop.turn()
-    assert answer.result() == "a said"
+    assert future.result() == "a said"
     assert bench.log_records() == [[(b"a", b"1")]]
 
 
 def test_operations_of_one_loop_turn_share_a_batch(bench: Bench) -> None:
-    answers = [bench.say(key) for key in "abc"]
+    futures = [bench.say(key) for key in "abc"]
     bench.loop.turn()
     assert [len(batch) for batch in bench.log_records()] == [3]
-    assert all(answer.done() for answer in answers)
+    assert all(future.done() for future in futures)
 
 
 def test_records_are_appended_with_the_coordinator_origin(bench: Bench) -> None:
@@ -146,7 +146,7 @@ def test_records_are_appended_with_the_coordinator_origin(bench: Bench) -> None:
 
 
 def test_an_operation_without_records_completes_at_once(bench: Bench) -> None:
-    assert bench.runtime.run(3, lambda shard: Outcome(response="nothing to write")) == "nothing to write"
+    assert bench.host.submit(Outcome(response="nothing to write")) == "nothing to write"
 
 
 @pytest.mark.parametrize(
@@ -158,18 +158,18 @@ def test_an_operation_without_records_completes_at_once(bench: Bench) -> None:
     ],
 )
 def test_a_failed_write_is_undone(bench: Bench, failure: ErrorCode, expected: ErrorCode) -> None:
-    bench.say("kept", "1")
-    bench.say("gone", "1")
+    bench.say("first", "1")
+    bench.say("second", "1")
     bench.loop.turn()
     bench.partition.failure = KafkaError(failure)
-    answers = [bench.say("kept", "2"), bench.say("gone", None), bench.say("new")]
+    futures = [bench.say("first", "2"), bench.say("second", None), bench.say("third")]
     bench.loop.turn()
-    assert [code_of(answer) for answer in answers] == [expected] * 3
-    assert bench.words == {"kept": "1", "gone": "1"}
+    assert [code_of(future) for future in futures] == [expected] * 3
+    assert bench.words == {"first": "1", "second": "1"}
     bench.partition.failure = None
-    bench.say("after")
+    bench.say("fourth")
     bench.loop.turn()
-    assert bench.words == {"kept": "1", "gone": "1", "after": "x"}
+    assert bench.words == {"first": "1", "second": "1", "fourth": "x"}
 
 
 def test_a_disk_failure_is_reported(bench: Bench) -> None:
@@ -183,10 +183,10 @@ def test_a_disk_failure_is_reported(bench: Bench) -> None:
 
 def test_the_append_callback_gets_the_error(bench: Bench) -> None:
     errors: list[KafkaError | None] = []
-    bench.runtime.run(3, lambda shard: Outcome((("a", "1"),), on_append=errors.append))
+    bench.host.submit(Outcome((("a", "1"),), on_append=errors.append))
     bench.loop.turn()
     bench.partition.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
-    failed = bench.runtime.run(3, lambda shard: Outcome((("a", "2"),), on_append=errors.append))
+    failed = bench.host.submit(Outcome((("a", "2"),), on_append=errors.append))
     bench.loop.turn()
     assert errors[0] is None
     assert errors[1] is not None
@@ -195,7 +195,7 @@ def test_the_append_callback_gets_the_error(bench: Bench) -> None:
 
 
 def test_records_without_replay_are_only_written(bench: Bench) -> None:
-    bench.runtime.run(3, lambda shard: Outcome((("a", "1"),), replay=False))
+    bench.host.submit(Outcome((("a", "1"),), replay=False))
     bench.loop.turn()
     assert bench.words == {}
     assert bench.log_records() == [[(b"a", b"1")]]
@@ -226,18 +226,18 @@ def test_a_read_waits_for_the_state_to_be_committed(bench: Bench) -> None:
     def query(shard: WordShard) -> str | None:
         return shard.words.get("a")
 
-    assert bench.runtime.read(3, query) is None
+    assert bench.host.read(query) is None
     bench.partition.hold = True
     bench.say("a", "1")
-    before_the_write = bench.runtime.read(3, query)
+    before_the_write = bench.host.read(query)
     bench.loop.turn()
-    after_the_write = bench.runtime.read(3, query)
+    after_the_write = bench.host.read(query)
     assert not before_the_write.done()
     assert not after_the_write.done()
     bench.partition.hold = False
     bench.partition.advance()
     assert (before_the_write.result(), after_the_write.result()) == ("1", "1")
-    assert bench.runtime.read(3, query) == "1"
+    assert bench.host.read(query) == "1"
 
 
 def test_a_commit_timeout_fails_the_caller_but_keeps_the_records(bench: Bench) -> None:
@@ -266,12 +266,12 @@ def test_a_read_completes_after_all_other_callers_timed_out(bench: Bench) -> Non
     bench.loop.turn()
     bench.loop.advance(5_000)
     assert code_of(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    late = bench.runtime.read(3, lambda shard: shard.words.get("a"))
+    late = bench.host.read(lambda shard: shard.words.get("a"))
     bench.loop.advance(4_000)
     assert not late.done()
     bench.loop.advance(2_000)
     assert code_of(late) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    again = bench.runtime.read(3, lambda shard: shard.words.get("a"))
+    again = bench.host.read(lambda shard: shard.words.get("a"))
     bench.partition.hold = False
     bench.partition.advance()
     assert again.result() == "1"
@@ -280,11 +280,11 @@ def test_a_read_completes_after_all_other_callers_timed_out(bench: Bench) -> Non
 # ---- sizes
 
 
-def test_records_that_exceed_a_batch_are_written_in_several() -> None:
+def test_records_that_exceed_a_batch_are_written_in_several_batches() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
-    answers = [bench.say(str(number), "v" * 100) for number in range(7)]
+    futures = [bench.say(str(number), "v" * 100) for number in range(7)]
     bench.loop.turn()
-    assert all(answer.done() for answer in answers)
+    assert all(future.done() for future in futures)
     assert len(bench.log_records()) > 2
     assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
 
@@ -299,20 +299,20 @@ def test_an_operation_that_exceeds_a_batch_is_refused() -> None:
     assert bench.words == {"a": "1"}
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_direct_changes_of_a_too_large_operation_are_undone(before: bool) -> None:
+@pytest.mark.parametrize("has_open_batch", [False, True])
+def test_direct_changes_of_a_too_large_operation_are_undone(has_open_batch: bool) -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
-    if before:
+    if has_open_batch:
         bench.say("a", "1" * 100)
     shard = bench.host.shard
     shard.journal.put(shard.words, "b", "1")
     too_large = bench.host.submit(Outcome((("b", "v" * 400),), "said", replay=False))
     bench.loop.turn()
     assert code_of(too_large) is ErrorCode.MESSAGE_TOO_LARGE
-    assert set(bench.words) == ({"a"} if before else set())
+    assert set(bench.words) == ({"a"} if has_open_batch else set())
 
 
-def test_a_decision_on_an_unwritten_state_fails_with_it() -> None:
+def test_an_operation_fails_if_the_write_of_its_base_state_fails() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     first = bench.say("a", "v" * 200)
     bench.partition.failure = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -330,26 +330,26 @@ def test_non_atomic_records_are_written_in_several_batches() -> None:
         bench.say(str(number), "1")
         bench.loop.turn()
     tombstones = [(str(number), None) for number in range(20)]
-    answer = bench.host.submit(Outcome(tombstones, "gone", errors.append, atomic=False))
+    future = bench.host.submit(Outcome(tombstones, "deleted", errors.append, atomic=False))
     bench.loop.turn()
-    assert (answer.result(), errors, bench.words) == ("gone", [None], {})
+    assert (future.result(), errors, bench.words) == ("deleted", [None], {})
     assert all(len(data) <= 400 for _, _, data in bench.partition.log.batches)  # type: ignore[union-attr]
 
 
-def test_an_error_of_one_of_several_batches_is_reported() -> None:
+def test_the_error_of_any_batch_is_reported() -> None:
     bench = Bench(FakeLog(max_message_bytes=400))
     errors: list[KafkaError | None] = []
     records = [("a", "1"), ("b", "v" * 400), ("c", "1")]
-    answer = bench.host.submit(Outcome(records, "said", errors.append, atomic=False))
+    future = bench.host.submit(Outcome(records, "said", errors.append, atomic=False))
     bench.loop.turn()
-    assert code_of(answer) is ErrorCode.MESSAGE_TOO_LARGE
+    assert code_of(future) is ErrorCode.MESSAGE_TOO_LARGE
     assert [error is not None for error in errors] == [True]
 
 
 # ---- loading and unloading
 
 
-def written(*entries: Entry, **options: Any) -> FakeLog:
+def log_with(*entries: Entry) -> FakeLog:
     bench = Bench()
     for entry in entries:
         bench.say(*entry)
@@ -358,8 +358,8 @@ def written(*entries: Entry, **options: Any) -> FakeLog:
     return bench.partition.log
 
 
-def test_a_new_leader_loads_the_whole_log_first() -> None:
-    log = written(("a", "1"), ("b", "1"), ("a", "2"), ("b", None))
+def test_a_new_leader_loads_the_log_first() -> None:
+    log = log_with(("a", "1"), ("b", "1"), ("a", "2"), ("b", None))
     bench = Bench(log)
     with pytest.raises(KafkaError) as error:
         bench.runtime.host(3)
@@ -372,14 +372,14 @@ def test_a_new_leader_loads_the_whole_log_first() -> None:
 
 
 def test_a_new_leader_does_not_act_on_uncommitted_records() -> None:
-    """The previous leader wrote the record and failed before the ISR had it: another leader may not
-    have it."""
-    log = written(("a", "1"), ("a", "2"))
+    """The previous leader failed before the ISR had the record, so the next leader may not have
+    it."""
+    log = log_with(("a", "1"), ("a", "2"))
     log.high_watermark = 1
     bench = Bench(log)
     bench.partition.hold = True
     bench.work()
-    words = bench.runtime.read(3, lambda shard: shard.words["a"])
+    words = bench.host.read(lambda shard: shard.words["a"])
     assert not words.done()
     assert bench.host.shard.after_loading == []
     said = bench.say("b")
@@ -395,8 +395,8 @@ def test_a_new_leader_does_not_act_on_uncommitted_records() -> None:
 
 
 def bench_with_uncommitted_record() -> Bench:
-    """A new leader that has loaded a record which the followers do not have yet."""
-    log = written(("a", "1"))
+    """Return a new leader that has loaded a record that the followers do not have yet."""
+    log = log_with(("a", "1"))
     log.high_watermark = 0
     bench = Bench(log)
     bench.partition.hold = True
@@ -406,27 +406,27 @@ def bench_with_uncommitted_record() -> Bench:
 
 def test_reads_of_loaded_records_time_out_like_writes() -> None:
     bench = bench_with_uncommitted_record()
-    words = bench.runtime.read(3, lambda shard: shard.words["a"])
+    words = bench.host.read(lambda shard: shard.words["a"])
     bench.loop.advance(5_000)
     assert code_of(words) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     [error] = bench.host.shard.after_loading
     assert error is not None
     # A retry gets a new deadline.
-    again = bench.runtime.read(3, lambda shard: shard.words["a"])
+    again = bench.host.read(lambda shard: shard.words["a"])
     bench.loop.advance(4_000)
     assert not again.done()
     bench.loop.advance(1_000)
     assert code_of(again) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     bench.partition.hold = False
     bench.partition.advance()
-    assert bench.runtime.read(3, lambda shard: shard.words["a"]) == "1"
+    assert bench.host.read(lambda shard: shard.words["a"]) == "1"
 
 
 def test_the_last_in_sync_replica_serves_its_records() -> None:
-    """No other replica can lead without a copy of them. Below min.insync.replicas nothing more is
-    committed."""
+    """No other replica can become leader without a copy of the records. No further record is
+    committed while the ISR is below min.insync.replicas."""
     bench = bench_with_uncommitted_record()
-    words = bench.runtime.read(3, lambda shard: shard.words["a"])
+    words = bench.host.read(lambda shard: shard.words["a"])
     said = bench.say("b")
     bench.loop.turn()
     assert not words.done()
@@ -438,7 +438,7 @@ def test_the_last_in_sync_replica_serves_its_records() -> None:
 
 
 def test_a_long_log_is_loaded_in_chunks() -> None:
-    log = written(*((str(number), "v" * 50) for number in range(40)))
+    log = log_with(*((str(number), "v" * 50) for number in range(40)))
     bench = Bench(log, load_bytes=500)
     rounds = 0
     while bench.jobs:
@@ -451,15 +451,15 @@ def test_a_long_log_is_loaded_in_chunks() -> None:
 
 
 def test_records_of_unknown_types_are_skipped() -> None:
-    bench = Bench(written(("unknown kind", "1"), ("a", "1")))
+    bench = Bench(log_with(("unknown kind", "1"), ("a", "1")))
     bench.work()
     assert bench.words == {"a": "1"}
 
 
-def test_a_log_that_cannot_be_read_has_no_coordinator(bench: Bench) -> None:
-    log = written(("a", "1"))
-    first, following, data = log.batches[0]
-    log.batches[0] = (first, following, data[:-1] + b"?")
+def test_a_corrupt_log_has_no_coordinator(bench: Bench) -> None:
+    log = log_with(("a", "1"))
+    first_offset, next_offset, data = log.batches[0]
+    log.batches[0] = (first_offset, next_offset, data[:-1] + b"?")
     broken = Bench(log)
     broken.work()
     with pytest.raises(KafkaError) as error:
@@ -468,7 +468,8 @@ def test_a_log_that_cannot_be_read_has_no_coordinator(bench: Bench) -> None:
 
 
 class FaultyLog(FakeLog):
-    """A log whose reads fail while there are `failures`, each at the read of that number."""
+    """A log whose reads fail. Each number in `failures` is the count of successful reads before the
+    next failure."""
 
     def __init__(self, log: FakeLog, failures: list[int]) -> None:
         super().__init__()
@@ -495,7 +496,7 @@ def state_code(bench: Bench) -> ErrorCode:
 
 def test_a_failed_load_is_retried_until_it_succeeds() -> None:
     entries = [(str(number), "v" * 50) for number in range(10)]
-    bench = Bench(FaultyLog(written(*entries), failures=[0, 3, 1]), load_bytes=200)
+    bench = Bench(FaultyLog(log_with(*entries), failures=[0, 3, 1]), load_bytes=200)
     bench.work()
     delays = []
     while state_code(bench) is not ErrorCode.NONE:
@@ -514,7 +515,7 @@ def test_a_failed_load_is_retried_until_it_succeeds() -> None:
 
 
 def test_load_retries_back_off_to_half_a_minute_and_end_with_the_leadership() -> None:
-    bench = Bench(FaultyLog(written(("a", "1")), failures=[0] * 10_000))
+    bench = Bench(FaultyLog(log_with(("a", "1")), failures=[0] * 10_000))
     bench.loop.advance(3_600_000)
     assert isinstance(bench.partition.log, FaultyLog)
     attempts = 10_000 - len(bench.partition.log.failures)
@@ -526,8 +527,8 @@ def test_load_retries_back_off_to_half_a_minute_and_end_with_the_leadership() ->
     assert 10_000 - len(bench.partition.log.failures) == attempts + 1, "a new leadership loads at once"
 
 
-def test_a_partition_on_an_offline_disk_is_loaded_when_the_disk_is_back() -> None:
-    bench = Bench(FaultyLog(written(("a", "1")), failures=[0]))
+def test_a_partition_on_an_offline_disk_is_loaded_when_the_disk_is_online_again() -> None:
+    bench = Bench(FaultyLog(log_with(("a", "1")), failures=[0]))
     log, bench.partition.log = bench.partition.log, None
     bench.loop.advance(10_000)
     assert state_code(bench) is ErrorCode.NOT_COORDINATOR
@@ -583,7 +584,7 @@ def test_a_leader_that_returns_loads_the_log_again(bench: Bench) -> None:
 
 
 def test_a_load_is_cancelled_when_the_leadership_ends() -> None:
-    bench = Bench(written(("a", "1")))
+    bench = Bench(log_with(("a", "1")))
     bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
     bench.work()
     with pytest.raises(KafkaError) as error:
@@ -592,9 +593,9 @@ def test_a_load_is_cancelled_when_the_leadership_ends() -> None:
 
 
 def test_closing_writes_the_open_batches(bench: Bench) -> None:
-    answer = bench.say("a")
+    future = bench.say("a")
     bench.runtime.close()
-    assert answer.result() == "a said"
+    assert future.result() == "a said"
     with pytest.raises(KafkaError):
         bench.runtime.host(3)
 
@@ -611,7 +612,7 @@ def test_the_outcome_of_a_timer_is_written(bench: Bench) -> None:
     assert bench.log_records() == [[(b"late", b"1")]]
 
 
-def test_a_timer_replaces_the_one_with_the_same_key_and_can_be_cancelled(bench: Bench) -> None:
+def test_a_timer_replaces_an_earlier_timer_with_its_key_and_can_be_cancelled(bench: Bench) -> None:
     fired: list[str] = []
 
     def fire(name: str) -> Outcome:
@@ -628,7 +629,7 @@ def test_a_timer_replaces_the_one_with_the_same_key_and_can_be_cancelled(bench: 
     assert fired == ["new"]
 
 
-def test_no_timer_of_a_shard_fires_after_it_is_unloaded(bench: Bench) -> None:
+def test_no_timer_fires_after_its_shard_is_unloaded(bench: Bench) -> None:
     fired: list[int] = []
     bench.host.timers.schedule("key", 100, lambda: fired.append(1) or NOTHING)  # type: ignore[func-returns-value]
     bench.runtime.on_leadership(bench.partition, False)  # type: ignore[arg-type]
@@ -636,7 +637,7 @@ def test_no_timer_of_a_shard_fires_after_it_is_unloaded(bench: Bench) -> None:
     assert fired == []
 
 
-def test_a_failing_timer_does_not_affect_others(bench: Bench) -> None:
+def test_a_failing_timer_does_not_affect_other_timers(bench: Bench) -> None:
     def broken() -> Outcome:
         raise ValueError("broken")
 
@@ -651,15 +652,14 @@ def test_a_failing_timer_does_not_affect_others(bench: Bench) -> None:
 
 def test_transactional_records_are_pending_until_the_marker_even_after_a_restart(bench: Bench) -> None:
     bench.say("before")
-    answer = bench.host.append_in_transaction((("a", "1"), ("b", "2")), "done", 7, 0)
-    assert answer.result() == "done"
+    future = bench.host.append_in_transaction((("a", "1"), ("b", "2")), "done", 7, 0)
+    assert future.result() == "done"
     assert bench.words == {"before": "x"}
     again = Bench(bench.partition.log)
     again.work()
     assert again.words == {"before": "x"}
     assert again.host.shard.pending == {7: {"a": "1", "b": "2"}}
-    ended = again.host.end_transaction(7, 0, 3, True, "ended")
-    assert ended.result() == "ended"
+    assert again.host.end_transaction(7, 0, 3, True).done()
     assert again.words == {"before": "x", "a": "1", "b": "2"}
     third = Bench(again.partition.log)
     third.work()
@@ -667,7 +667,7 @@ def test_transactional_records_are_pending_until_the_marker_even_after_a_restart
     assert third.host.shard.pending == {}
 
 
-def test_an_aborted_transaction_leaves_nothing(bench: Bench) -> None:
+def test_records_of_an_aborted_transaction_are_discarded(bench: Bench) -> None:
     bench.host.append_in_transaction((("a", "1"),), None, 7, 0)
     bench.host.end_transaction(7, 0, 3, False)
     assert bench.words == {}
@@ -678,6 +678,6 @@ def test_an_aborted_transaction_leaves_nothing(bench: Bench) -> None:
 
 def test_a_transaction_that_cannot_be_written_is_not_pending(bench: Bench) -> None:
     bench.partition.failure = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-    answer = bench.host.append_in_transaction((("a", "1"),), None, 7, 0)
-    assert code_of(answer) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    future = bench.host.append_in_transaction((("a", "1"),), None, 7, 0)
+    assert code_of(future) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert bench.host.shard.pending == {}

@@ -1,12 +1,11 @@
-"""Members with a `group.instance.id`: they come back in their place, and only one at a time may
-have it."""
+"""Static members: a member with the same `group.instance.id` replaces the previous member."""
 
 from __future__ import annotations
 
 import pytest
 
 from kavka.common.errors import ErrorCode
-from tests.unit.coordinator.harness import REBALANCE, SESSION, Answer, Harness, subscription
+from tests.unit.coordinator.harness import REBALANCE, SESSION, Harness, PendingResponse, subscription
 
 
 @pytest.fixture
@@ -15,35 +14,35 @@ def group() -> Harness:
 
 
 def stable(group: Harness, *instances: str, **options: object) -> list[str]:
-    answers = [group.join(instance_id=instance, **options) for instance in instances]  # type: ignore[arg-type]
-    group.wait_for(answers[0])
-    ids = [answer.response.member_id for answer in answers]
+    pending_joins = [group.join(instance_id=instance, **options) for instance in instances]  # type: ignore[arg-type]
+    group.wait_for(pending_joins[0])
+    ids = [pending.response.member_id for pending in pending_joins]
     assignments = {member: instance.encode() for member, instance in zip(ids, instances, strict=True)}
     for member, instance in zip(ids, instances, strict=True):
-        group.sync(member, answers[0].response.generation_id, assignments, instance_id=instance)
+        group.sync(member, pending_joins[0].response.generation_id, assignments, instance_id=instance)
     assert group.state == "Stable"
     return ids
 
 
-def test_a_static_member_joins_in_one_step_under_an_id_made_of_its_name(group: Harness) -> None:
-    answer = group.join(instance_id="one")
-    assert answer.waits
+def test_a_static_member_joins_with_one_request_and_gets_an_id_with_its_instance_id(group: Harness) -> None:
+    pending = group.join(instance_id="one")
+    assert pending.is_pending
     assert next(iter(group.group.members)).startswith("one-")
 
 
-def test_a_restarted_static_member_is_back_without_a_rebalance(group: Harness) -> None:
-    old, other = stable(group, "one", "two")
-    back = group.join(instance_id="two")
-    assert back.code is ErrorCode.NONE
-    assert back.response.member_id != other
-    assert back.response.generation_id == 1
-    assert back.response.skip_assignment is False
+def test_a_restarted_static_member_rejoins_without_a_rebalance(group: Harness) -> None:
+    first, second = stable(group, "one", "two")
+    rejoined = group.join(instance_id="two")
+    assert rejoined.code is ErrorCode.NONE
+    assert rejoined.response.member_id != second
+    assert rejoined.response.generation_id == 1
+    assert rejoined.response.skip_assignment is False
     assert group.state == "Stable"
-    assert group.sync(back.response.member_id, 1, instance_id="two").response.assignment == b"two"
-    assert group.heartbeat(old, 1, "one") is ErrorCode.NONE
+    assert group.sync(rejoined.response.member_id, 1, instance_id="two").response.assignment == b"two"
+    assert group.heartbeat(first, 1, "one") is ErrorCode.NONE
 
 
-def test_the_one_before_is_fenced_in_whatever_it_does(group: Harness) -> None:
+def test_all_requests_of_the_replaced_member_are_fenced(group: Harness) -> None:
     (old,) = stable(group, "one")
     group.join(instance_id="one")
     assert group.heartbeat(old, 1, "one") is ErrorCode.FENCED_INSTANCE_ID
@@ -55,86 +54,86 @@ def test_the_one_before_is_fenced_in_whatever_it_does(group: Harness) -> None:
     assert group.heartbeat(old, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_instance_that_the_group_does_not_know_is_an_unknown_member(group: Harness) -> None:
+def test_an_unknown_instance_id_is_an_unknown_member(group: Harness) -> None:
     (member,) = stable(group, "one")
     assert group.heartbeat(member, 1, "other") is ErrorCode.UNKNOWN_MEMBER_ID
     assert group.join(member, instance_id="other").code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_restarted_leader_of_version_9_leads_on_and_skips_the_assignment(group: Harness) -> None:
+def test_a_restarted_leader_of_version_9_stays_leader_and_skips_the_assignment(group: Harness) -> None:
     stable(group, "one", "two")
-    back = group.join(instance_id="one").response
-    assert back.skip_assignment is True
-    assert back.leader == back.member_id
-    assert len(back.members) == 2
+    rejoined = group.join(instance_id="one").response
+    assert rejoined.skip_assignment is True
+    assert rejoined.leader == rejoined.member_id
+    assert len(rejoined.members) == 2
 
 
-def test_a_restarted_leader_of_an_older_version_is_not_told_that_it_leads(group: Harness) -> None:
+def test_the_response_to_a_restarted_leader_of_an_older_version_names_the_old_leader(group: Harness) -> None:
     (old, _) = stable(group, "one", "two")
-    back = group.join(instance_id="one", version=8).response
-    assert (back.leader, back.members) == (old, [])
-    assert group.group.leader_id == back.member_id
+    rejoined = group.join(instance_id="one", version=8).response
+    assert (rejoined.leader, rejoined.members) == (old, [])
+    assert group.group.leader_id == rejoined.member_id
 
 
-def test_the_new_member_id_is_in_the_log_before_it_is_given_out(group: Harness) -> None:
+def test_a_new_member_id_is_committed_before_the_response(group: Harness) -> None:
     stable(group, "one")
     group.hold = True
-    back = group.join(instance_id="one")
-    assert back.waits
+    rejoined = group.join(instance_id="one")
+    assert rejoined.is_pending
     group.release()
     group.restart()
-    assert group.heartbeat(back.response.member_id, 1, "one") is ErrorCode.NONE
+    assert group.heartbeat(rejoined.response.member_id, 1, "one") is ErrorCode.NONE
 
 
-def test_when_the_new_member_id_cannot_be_written_the_old_member_continues(group: Harness) -> None:
+def test_the_old_member_continues_when_the_new_member_id_cannot_be_written(group: Harness) -> None:
     (old,) = stable(group, "one")
     group.failure = ErrorCode.NOT_COORDINATOR
-    back = group.join(instance_id="one", session=SESSION * 2)
-    assert back.code is ErrorCode.NOT_COORDINATOR
+    rejoined = group.join(instance_id="one", session=SESSION * 2)
+    assert rejoined.code is ErrorCode.NOT_COORDINATOR
     group.failure = None
     assert group.heartbeat(old, 1, "one") is ErrorCode.NONE
     assert group.group.members[old].session_timeout_ms == SESSION
     assert group.group.awaiting_join_count == 0
 
 
-def test_a_static_member_that_is_back_with_another_subscription_keeps_its_place_until_the_leader_rebalances(
+def test_a_static_member_that_rejoins_with_another_subscription_starts_no_rebalance(
     group: Harness,
 ) -> None:
     stable(group, "one", "two")
-    back = group.join(instance_id="two", protocols=(("range", subscription("other")),))
-    assert back.code is ErrorCode.NONE
+    rejoined = group.join(instance_id="two", protocols=(("range", subscription("other")),))
+    assert rejoined.code is ErrorCode.NONE
     assert group.state == "Stable"
 
 
-def test_a_static_member_that_is_back_with_other_protocols_starts_a_rebalance(group: Harness) -> None:
+def test_a_static_member_that_rejoins_with_other_protocols_starts_a_rebalance(group: Harness) -> None:
     both = (("range", b""), ("sticky", b""))
     stable(group, "one", protocols=both)
-    back = group.join(instance_id="one", protocols=(("sticky", b""),))
-    assert back.response.generation_id == 2
-    assert back.response.protocol_name == "sticky"
+    rejoined = group.join(instance_id="one", protocols=(("sticky", b""),))
+    assert rejoined.response.generation_id == 2
+    assert rejoined.response.protocol_name == "sticky"
 
 
-def test_a_static_member_that_is_back_in_the_middle_of_a_rebalance_starts_it_over(group: Harness) -> None:
-    answers = [group.join(instance_id="one"), group.join(instance_id="two")]
-    group.wait_for(answers[0])
+def test_a_static_member_that_rejoins_during_a_rebalance_starts_another_rebalance(group: Harness) -> None:
+    pending_joins = [group.join(instance_id="one"), group.join(instance_id="two")]
+    group.wait_for(pending_joins[0])
     assert group.state == "CompletingRebalance"
-    assert group.join(instance_id="two").waits
+    assert group.join(instance_id="two").is_pending
     assert group.state == "PreparingRebalance"
-    assert group.join(answers[0].response.member_id, instance_id="one").response.generation_id == 2
+    assert group.join(pending_joins[0].response.member_id, instance_id="one").response.generation_id == 2
 
 
 def test_a_replaced_member_with_a_pending_request_is_fenced(group: Harness) -> None:
     member_id, _ = stable(group, "one", "two")
     waiting = group.join(member_id, instance_id="one")
-    assert waiting.waits
-    assert group.join(instance_id="one").waits
+    assert waiting.is_pending
+    assert group.join(instance_id="one").is_pending
     assert waiting.code is ErrorCode.FENCED_INSTANCE_ID
 
 
 def test_a_static_member_that_misses_a_rebalance_stays_until_its_session_expires(group: Harness) -> None:
-    answers = [group.join(instance_id=name, session=REBALANCE * 3) for name in ("one", "two")]
-    group.wait_for(answers[0])
-    first, second = (answer.response.member_id for answer in answers)
+    pending_joins = [group.join(instance_id=name, session=REBALANCE * 3) for name in ("one", "two")]
+    group.wait_for(pending_joins[0])
+    first, second = (pending.response.member_id for pending in pending_joins)
     group.sync(first, 1, {}, instance_id="one")
     group.sync(second, 1, instance_id="two")
     rejoined = group.join(first, instance_id="one", session=REBALANCE * 3)
@@ -143,7 +142,7 @@ def test_a_static_member_that_misses_a_rebalance_stays_until_its_session_expires
     assert second in group.group.members
 
 
-def test_when_only_absent_static_members_are_left_the_rebalance_waits_for_their_sessions(group: Harness) -> None:
+def test_a_rebalance_with_only_absent_static_members_waits_for_their_sessions(group: Harness) -> None:
     first, second = stable(group, "one", "two", session=REBALANCE * 4)
     group.leave((second, "two"))
     assert group.state == "PreparingRebalance"
@@ -154,7 +153,7 @@ def test_when_only_absent_static_members_are_left_the_rebalance_waits_for_their_
     assert group.state == "Empty"
 
 
-def test_a_static_member_can_be_removed_by_its_name_alone(group: Harness) -> None:
+def test_a_static_member_can_be_removed_by_its_instance_id(group: Harness) -> None:
     stable(group, "one", "two")
     response = group.leave(("", "one"), ("", "three"))
     assert [m.error_code for m in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
@@ -162,7 +161,7 @@ def test_a_static_member_can_be_removed_by_its_name_alone(group: Harness) -> Non
 
 
 def test_a_pending_member_id_cannot_become_static(group: Harness) -> None:
-    pending: Answer = group.join()
+    pending: PendingResponse = group.join()
     assert group.join(pending.response.member_id, instance_id="one").code is ErrorCode.UNKNOWN_MEMBER_ID
 
 

@@ -1,8 +1,8 @@
 """[pure] JoinGroup, SyncGroup, Heartbeat and LeaveGroup on classic groups, and their timeouts.
 
-`state.py` has the group and its states; this module has the operations. An operation that raises
-has changed nothing. A join or a sync that has to wait for the rebalance completes later, through
-its `respond` callback.
+`state.py` defines the group and its states, this module the operations. An operation that raises an
+error has changed nothing. A JoinGroup or SyncGroup that waits for the rebalance completes later,
+through its `respond` callback.
 
 Each member has one session timer, which checks the member's deadline when it fires. A heartbeat
 only moves the deadline.
@@ -11,6 +11,7 @@ only moves the deadline.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from copy import copy
 from functools import partial
 
@@ -33,33 +34,28 @@ from kavka.coordinator.group.state import (
 from kavka.coordinator.operations import NOTHING, Outcome, Timers
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.join_group import JoinGroupRequest
-from kavka.protocol.messages.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
+from kavka.protocol.messages.leave_group import MemberIdentity, MemberResponse
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
 
 # A new member sends no heartbeats until its JoinGroup completes, and the coordinator does not
-# notice its disconnection: it is removed after this time.
+# notice a disconnect. So the member is removed after this time.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
+# Versions of JoinGroup.
 MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9
 
 
 class ClassicProtocol:
-    """The operations on the classic groups of a shard. Each is on one group at a time."""
+    """The operations on the classic groups of a shard."""
 
     def __init__(self, shard: Groups, clock: Clock, timers: Timers, config: GroupConfig) -> None:
         self._shard = shard
         self._clock = clock
         self._timers = timers
         self.config = config
-        self.rebalances = 0
         shard.add_replay(GroupRecord, self.replay)
 
     def group(self, group_id: str) -> ClassicGroup:
@@ -74,7 +70,7 @@ class ClassicProtocol:
             groups[record.group] = ClassicGroup.from_value(record.group, record.value)
             return
         group = groups.get(record.group)
-        # A group that an operation removes is DEAD, and is dropped when its tombstone is committed.
+        # A group that `remove` has made DEAD is dropped when its tombstone is committed.
         if isinstance(group, ClassicGroup) and group.state is not DEAD:
             self._shard.journal.drop(groups, record.group)
 
@@ -108,7 +104,7 @@ class ClassicProtocol:
             return self._complete_if_all_joined(group)
         if not group.supports(request.protocol_type, protocols):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        # Version 0 has one timeout for both.
+        # Version 0 has only the session timeout.
         rebalance_timeout_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
         joining = Member(
             member_id,
@@ -124,7 +120,7 @@ class ClassicProtocol:
         return self._join_new(group, joining, request, version, respond)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Enforces `group.max.size`. In a group that exceeds it, the members that rejoin first
+        """Enforce `group.max.size`. In a group that exceeds it, the members that rejoin first
         stay."""
         if group.state is EMPTY:
             return True
@@ -143,8 +139,8 @@ class ClassicProtocol:
             if instance_id in group.static_members:
                 return self._take_over(group, joining, version, respond)
         elif version >= MEMBER_ID_REQUIRED_FROM:
-            # It becomes a member with the second request, which has the id. So a client that gives
-            # up and retries leaves no stale member in the group.
+            # The client becomes a member with its second request, which has this id. So a client
+            # that times out and retries leaves no stale member in the group.
             group.pending_join.add(member_id)
             self._timers.schedule(
                 _pending_key(group, member_id),
@@ -166,20 +162,15 @@ class ClassicProtocol:
         member = group.check_member(member_id, joining.instance_id)
         if group.state is PREPARING:
             return self._update(group, member, joining, request.reason, respond)
-        same = member.protocols == joining.protocols
-        if group.state is COMPLETING:
-            if not same:
-                return self._update(group, member, joining, request.reason, respond)
-            # Its first response may have been lost: repeat it.
-            respond(group.join_response(member))
-            return NOTHING
-        if group.state is STABLE:
-            # A leader that rejoins requests a rebalance, for example because its topics changed.
-            if group.leader_id == member_id or not same:
-                return self._update(group, member, joining, request.reason, respond)
-            respond(group.join_response(member))
-            return NOTHING
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.state not in (COMPLETING, STABLE):
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        # A leader that rejoins requests a rebalance, for example because its topics changed.
+        is_leader_rejoining = group.state is STABLE and group.leader_id == member_id
+        if is_leader_rejoining or member.protocols != joining.protocols:
+            return self._update(group, member, joining, request.reason, respond)
+        # The first response may have been lost: repeat it.
+        respond(group.join_response(member))
+        return NOTHING
 
     def _add(self, group: ClassicGroup, member: Member, request: JoinGroupRequest, respond: JoinCallback) -> Outcome:
         self._timers.cancel(_pending_key(group, member.member_id))
@@ -207,13 +198,13 @@ class ClassicProtocol:
         member.session_timeout_ms = joining.session_timeout_ms
 
     def _take_over(self, group: ClassicGroup, joining: Member, version: int, respond: JoinCallback) -> Outcome:
-        """A restarted static member, which has no member id, replaces its previous incarnation."""
+        """Replace a static member that restarted and joins without a member id."""
         instance_id = joining.instance_id
         assert instance_id is not None
         old_id, new_id = group.static_members[instance_id], joining.member_id
         old_leader = group.leader_id
         member = group.replace_static(instance_id, old_id, new_id)
-        before = copy(member)
+        previous_member = copy(member)
         self._timers.cancel(_session_key(group, old_id))
         member.timer_at = None
         self._update_settings(group, member, joining)
@@ -222,20 +213,18 @@ class ClassicProtocol:
         group.await_join(member, respond)
         logger.info("Static member %s of group %s rejoined as %s", instance_id, group.group_id, new_id)
         if group.state is not STABLE or group.select_protocol() != group.protocol:
-            # During a rebalance the leader may already have the old member id: start over.
+            # During a rebalance the leader may already have the old member id: rebalance again.
             return self._rebalance_or_complete(group, f"static member {instance_id} was replaced")
 
         def on_append(error: KafkaError | None) -> None:
             if member.member_id != new_id or group.static_members.get(instance_id) != new_id:
                 return
             if error is not None:
-                waiting = member.awaiting_join
-                group.respond_to_join(member, join_error("", group_error(error)))
-                if waiting is None:
+                if not group.respond_to_join(member, join_error("", group_error(error))):
                     return
                 group.replace_static(instance_id, new_id, old_id)
-                self._update_settings(group, member, before)
-                member.client_id, member.client_host = before.client_id, before.client_host
+                self._update_settings(group, member, previous_member)
+                member.client_id, member.client_host = previous_member.client_id, previous_member.client_host
                 self._timers.cancel(_session_key(group, new_id))
                 member.timer_at = None
                 self._extend_session(group, member, member.session_timeout_ms)
@@ -244,7 +233,7 @@ class ClassicProtocol:
             if version >= SKIP_ASSIGNMENT_FROM:
                 response.skip_assignment = group.leader_id == new_id
             else:
-                # If it knew that it is the leader, it would compute an assignment that is not used.
+                # A member that is named as the leader would compute an assignment that is not used.
                 response.leader = old_leader or ""
                 response.members = []
             group.respond_to_join(member, response)
@@ -264,7 +253,6 @@ class ClassicProtocol:
         self._timers.cancel(_sync_key(group))
         was_empty = group.state is EMPTY
         group.transition(PREPARING, self._clock.now_ms())
-        self.rebalances += 1
         logger.info("Rebalancing group %s, generation %d: %.1000s", group.group_id, group.generation, reason)
         if was_empty:
             delay = self.config.initial_rebalance_delay_ms
@@ -280,13 +268,13 @@ class ClassicProtocol:
         self._timers.schedule(_join_key(group), group.rebalance_timeout_ms, partial(self._complete_join, group))
 
     def _delay_rebalance(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
-        group.initial_delay_left = remaining_ms
+        group.remaining_delay_ms = remaining_ms
         self._timers.schedule(_join_key(group), delay_ms, partial(self._on_initial_delay, group))
 
     def _on_initial_delay(self, group: ClassicGroup) -> Outcome:
-        """Delay the first rebalance again if members joined meanwhile, up to the rebalance timeout
-        in total."""
-        remaining = group.initial_delay_left or 0
+        """Delay the first rebalance again if members joined meanwhile. The total delay is at most
+        the rebalance timeout."""
+        remaining = group.remaining_delay_ms or 0
         if group.new_member_added and remaining > 0:
             group.new_member_added = False
             delay = min(self.config.initial_rebalance_delay_ms, remaining)
@@ -295,7 +283,7 @@ class ClassicProtocol:
         return self._complete_join(group)
 
     def _complete_if_all_joined(self, group: ClassicGroup) -> Outcome:
-        if group.state is PREPARING and group.initial_delay_left is None and group.has_all_joined:
+        if group.state is PREPARING and group.remaining_delay_ms is None and group.has_all_joined:
             return self._complete_join(group)
         return NOTHING
 
@@ -303,13 +291,13 @@ class ClassicProtocol:
         if group.state is not PREPARING:
             return NOTHING
         self._timers.cancel(_join_key(group))
-        group.initial_delay_left = None
+        group.remaining_delay_ms = None
         for member in [m for m in group.members.values() if m.awaiting_join is None and not m.is_static]:
             logger.info("Removing member %s of group %s: it did not rejoin in time", member.member_id, group.group_id)
             self._remove_member(group, member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Only static members are left and none has joined: there is no leader until one does or
-            # their sessions expire.
+            # Only static members remain, and none of them has rejoined. There is no leader until a
+            # member rejoins or all sessions expire.
             self._wait_for_joins(group)
             return NOTHING
         group.next_generation(self._clock.now_ms())
@@ -352,8 +340,8 @@ class ClassicProtocol:
         member = group.check_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        named = (request.protocol_type, request.protocol_name)
-        if version >= 5 and named != (group.protocol_type, group.protocol) and group.state in (COMPLETING, STABLE):
+        requested = (request.protocol_type, request.protocol_name)
+        if version >= 5 and requested != (group.protocol_type, group.protocol) and group.state in (COMPLETING, STABLE):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is PREPARING:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -364,15 +352,14 @@ class ClassicProtocol:
             self._extend_session(group, member, member.session_timeout_ms)
             respond(group.sync_response(member))
             return NOTHING
-        if member.awaiting_sync is not None:
-            # The member repeats the request on another connection; the first one is closed.
-            group.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS)))
+        # A member repeats a request after its connection was closed.
+        group.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS)))
         member.awaiting_sync = respond
         if group.leader_id != member.member_id:
             return NOTHING
-        # Only the leader's assignments count. A member without one gets an empty assignment.
-        by_member = {a.member_id: a.assignment for a in request.assignments}
-        assignments = {member_id: by_member.get(member_id, b"") for member_id in group.members}
+        # Members that the leader omits get an empty assignment.
+        requested_assignments = {a.member_id: a.assignment for a in request.assignments}
+        assignments = {member_id: requested_assignments.get(member_id, b"") for member_id in group.members}
         return Outcome(
             (GroupRecord(group.group_id, group.to_value(assignments)),),
             on_append=partial(self._on_assigned, group, group.generation, assignments),
@@ -421,19 +408,16 @@ class ClassicProtocol:
 
     # ---- LeaveGroup
 
-    def leave(self, group: ClassicGroup, request: LeaveGroupRequest, version: int) -> Outcome:
+    def leave(self, group: ClassicGroup, leaving: Sequence[MemberIdentity]) -> Outcome:
         if group.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
         responses = [self._remove_leaving(group, identity) for identity in leaving]
-        response = leave_response(responses, version)
-        if all(member_response.error_code for member_response in responses):
-            return Outcome(response=response)
+        if all(response.error_code for response in responses):
+            return Outcome(response=responses)
         reasons = ", ".join(sorted({identity.reason for identity in leaving if identity.reason})) or "not given"
-        reason = f"members left: {', '.join(r.member_id for r in responses)}, their reasons: {reasons}"
-        if group.state in (STABLE, COMPLETING):
-            return self._prepare_rebalance(group, reason)._replace(response=response)
-        return self._complete_if_all_joined(group)._replace(response=response)
+        member_ids = ", ".join(response.member_id for response in responses)
+        outcome = self._rebalance_after_removal(group, f"members left: {member_ids}, their reasons: {reasons}")
+        return outcome._replace(response=responses)
 
     def _remove_leaving(self, group: ClassicGroup, identity: MemberIdentity) -> MemberResponse:
         member_id, instance_id = identity.member_id, identity.group_instance_id
@@ -479,13 +463,16 @@ class ClassicProtocol:
             return NOTHING
         has_pending_request = member.awaiting_join is not None or member.awaiting_sync is not None
         if has_pending_request and not member.is_new:
-            # The member waits for us.
+            # The member sends no heartbeats while its request is pending.
             self._watch_session(group, member, member.session_timeout_ms)
             return NOTHING
         logger.info("Removing member %s of group %s: its session expired", member_id, group.group_id)
         self._remove_member(group, member_id)
+        return self._rebalance_after_removal(group, f"the session of {member_id} expired")
+
+    def _rebalance_after_removal(self, group: ClassicGroup, reason: str) -> Outcome:
         if group.state in (STABLE, COMPLETING):
-            return self._prepare_rebalance(group, f"the session of {member_id} expired")
+            return self._prepare_rebalance(group, reason)
         return self._complete_if_all_joined(group)
 
     def _on_pending_expired(self, group: ClassicGroup, member_id: str) -> Outcome:
@@ -493,7 +480,7 @@ class ClassicProtocol:
         return self._complete_if_all_joined(group)
 
     def _remove_member(self, group: ClassicGroup, member_id: str) -> None:
-        """Remove the member; its pending requests fail with UNKNOWN_MEMBER_ID."""
+        """Remove the member. Its pending requests fail with UNKNOWN_MEMBER_ID."""
         member = group.members.get(member_id)
         if member is None:
             return
@@ -502,10 +489,11 @@ class ClassicProtocol:
         group.remove(member_id)
         self._timers.cancel(_session_key(group, member_id))
 
-    # ---- whole groups
+    # ---- groups
 
     def remove(self, group: ClassicGroup) -> Outcome:
-        """The group is DEAD until the tombstone is committed: members that join must retry."""
+        """Make the group DEAD. It is dropped when its tombstone is committed. Members that join
+        meanwhile must retry."""
         timestamp = group.state_timestamp
         self.on_unloaded(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -533,12 +521,15 @@ class ClassicProtocol:
         return self._prepare_rebalance(group, reason)
 
     def on_unloaded(self, group: ClassicGroup, code: ErrorCode) -> None:
+        self.stop(group, code)
+        group.transition(DEAD, self._clock.now_ms())
+
+    def stop(self, group: ClassicGroup, code: ErrorCode) -> None:
         """Fail the pending requests of the group with `code`, and stop its timers."""
         for member in list(group.members.values()):
             group.respond_to_join(member, join_error(member.member_id, code))
             group.respond_to_sync(member, SyncGroupResponse(error_code=int(code)))
         self.drop_timers(group)
-        group.transition(DEAD, self._clock.now_ms())
 
     def drop_timers(self, group: ClassicGroup) -> None:
         for member_id, member in group.members.items():
@@ -551,22 +542,17 @@ class ClassicProtocol:
         self._timers.cancel(_sync_key(group))
 
 
-def leave_response(members: list[MemberResponse], version: int) -> LeaveGroupResponse:
-    if version >= 3:
-        return LeaveGroupResponse(members=members)
-    return LeaveGroupResponse(error_code=members[0].error_code if members else 0)
-
-
 def group_error(error: KafkaError) -> ErrorCode:
-    """The error code for members when a group could not be written."""
+    """Return the error code for members when the record of a group could not be written."""
     too_large = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
     return ErrorCode.UNKNOWN_SERVER_ERROR if error.code in too_large else error.code
 
 
 def _warn_on_error(group: ClassicGroup, error: KafkaError | None) -> None:
     if error is not None:
-        # The next coordinator loads the previous generation; the sessions of its members expire.
-        logger.warning("Cannot write that group %s is empty: %s", group.group_id, error.message)
+        # The next coordinator loads the previous generation, and the sessions of its members
+        # expire.
+        logger.warning("Cannot write the empty state of group %s: %s", group.group_id, error.message)
 
 
 def _session_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:

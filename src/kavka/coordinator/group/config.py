@@ -1,4 +1,4 @@
-"""The settings of groups and their offsets."""
+"""The settings of groups and of their offsets."""
 
 from __future__ import annotations
 

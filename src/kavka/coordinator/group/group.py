@@ -1,7 +1,7 @@
 """[pure] The interface of a group and of the protocol that serves it.
 
-A group type (classic, consumer) has a `Group` class for its state and a `GroupProtocol` for its
-operations. The shard calls both without knowing the type.
+A group type (classic, consumer) has a `Group` class for its state and a `GroupProtocol` class for
+its operations. The shard calls both without depending on the type.
 """
 
 from __future__ import annotations
@@ -13,26 +13,41 @@ from kavka.common.errors import ErrorCode
 from kavka.coordinator.operations import Journal, Outcome
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kavka.protocol.messages.leave_group import LeaveGroupRequest
+from kavka.protocol.messages.leave_group import MemberIdentity
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-# A partition of a commit: topic, topic id, its part of the request and its part of the response.
+# One partition of a commit: topic, topic id, the partition's struct in the request, and its struct
+# in the response.
 CommitItem = tuple[str, Any, Any, Any]
 
 JoinCallback = Callable[[JoinGroupResponse], None]
 SyncCallback = Callable[[SyncGroupResponse], None]
 
 
+class OffsetCommit(NamedTuple):
+    """A request to commit offsets. `generation` is the generation or the member epoch. The rules of
+    `version` of OffsetCommit apply."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    version: int
+    items: Sequence[CommitItem]
+    retention_ms: int = -1
+    is_transactional: bool = False
+
+
 class OffsetExpiry(NamedTuple):
-    """Which offsets of a group may expire. Retention starts at `since`, or at the commit if None.
-    Offsets of topics for which `is_in_use` is true do not expire."""
+    """Which offsets of a group may expire. Their retention starts at `since`, or at their commit if
+    `since` is None. Offsets of topics for which `is_in_use` is true do not expire."""
 
     since: int | None = None
     is_in_use: Callable[[str], bool] | None = None
 
 
 class Group(Protocol):
-    """The state of one group. The checks raise KafkaError."""
+    """The state of one group. The `check_` methods raise KafkaError."""
 
     type: str
     group_id: str
@@ -54,16 +69,8 @@ class Group(Protocol):
         """Whether the group may be removed when it has no offsets."""
         ...
 
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        version: int,
-        transactional: bool,
-        items: Sequence[CommitItem],
-    ) -> Any:
-        """The committing member, or None for a commit from outside the group."""
+    def check_commit(self, commit: OffsetCommit) -> Any:
+        """Return the committing member, or None for a commit from outside the group."""
         ...
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None: ...
@@ -75,12 +82,13 @@ class Group(Protocol):
     def subscribes_to(self, topic: str) -> bool: ...
 
     def offset_expiry(self) -> OffsetExpiry | None:
-        """None: no offset of the group may expire now."""
+        """Return None if no offset of the group may expire now."""
         ...
 
 
 class GroupProtocol(Protocol):
-    """The operations on groups of one type, with requests of the classic protocol."""
+    """The operations on groups of one type: the requests of the classic protocol, and the life
+    cycle of groups."""
 
     def join(
         self,
@@ -96,10 +104,13 @@ class GroupProtocol(Protocol):
 
     def heartbeat(self, group: Any, request: HeartbeatRequest) -> None: ...
 
-    def leave(self, group: Any, request: LeaveGroupRequest, version: int) -> Outcome: ...
+    def leave(self, group: Any, leaving: Sequence[MemberIdentity]) -> Outcome:
+        """Remove members. The response of the outcome is a list of MemberResponse."""
+        ...
 
     def on_commit(self, group: Any, member: Any) -> None:
-        """A member has committed offsets, which counts as a heartbeat in some protocols."""
+        """Called when a member has committed offsets. In some protocols a commit extends the
+        session."""
         ...
 
     def remove(self, group: Any) -> Outcome:

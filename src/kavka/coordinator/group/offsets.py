@@ -1,13 +1,13 @@
 """[pure] The committed offsets of the groups of one shard.
 
-The rules
-- An offset is the next one that the group reads in a partition. The last commit wins, even if its
-  offset is lower.
-- A commit in a transaction is pending until the transaction ends. It is not visible before; a
-  request for stable offsets must retry. A later commit outside the transaction supersedes it.
-- Offsets expire `offsets.retention.minutes` after the group became empty. Offsets of a group that
-  never had members, and of topics that the group no longer subscribes to, expire that long after
-  their commit. A commit of versions 2 to 4 may have its own retention. An offset that an open
+Rules:
+- A committed offset is the offset of the next record that the group reads in a partition. The last
+  commit wins, even if its offset is lower.
+- A commit in a transaction is pending and not visible until the transaction ends. A client that
+  requires stable offsets must retry. A later commit outside the transaction supersedes it.
+- Offsets expire `offsets.retention.minutes` after the group became empty. For a group that never
+  had members, and for topics that the group no longer subscribes to, this time starts at the
+  commit. OffsetCommit versions 2 to 4 may set another retention time. An offset that an open
   transaction may change does not expire.
 
 All changes go through the journal (`put`, `drop`), so that they can be undone until they are
@@ -16,12 +16,13 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kavka.coordinator.group.group import OffsetExpiry
 from kavka.coordinator.group.records import CommittedOffset, OffsetRecord
-from kavka.coordinator.operations import Journal
+from kavka.coordinator.operations import Journal, inner_table, put_or_drop
 
 TopicPartitionKey = tuple[str, int]
 OffsetKey = tuple[str, str, int]
@@ -29,20 +30,25 @@ OffsetKey = tuple[str, str, int]
 
 class PendingOffset(NamedTuple):
     """A commit in an open transaction. `order` is its position among the pending commits of the
-    shard. `value` is None if a later commit has superseded it; the partition is still unstable."""
+    shard. `value` is None if a later commit has superseded this commit. The partition is unstable
+    until the transaction ends."""
 
     order: int
     value: CommittedOffset | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OffsetStore:
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._groups: dict[str, dict[TopicPartitionKey, CommittedOffset]] = {}
-        # By producer id, then by group, topic and partition.
-        self._pending: dict[int, dict[OffsetKey, PendingOffset]] = {}
-        self._unstable: dict[OffsetKey, frozenset[int]] = {}
-        self._order = 0
+    """Owns the committed and the pending offsets. The shard replays records and markers into it."""
+
+    _journal: Journal
+    _groups: dict[str, dict[TopicPartitionKey, CommittedOffset]] = field(init=False, default_factory=dict)
+    # By producer id.
+    _pending: dict[int, dict[OffsetKey, PendingOffset]] = field(init=False, default_factory=dict)
+    # The producers whose open transactions may change the offset.
+    _unstable: dict[OffsetKey, frozenset[int]] = field(init=False, default_factory=dict)
+    # Number of pending commits so far.
+    _order: int = field(init=False, default=0)
 
     # ---- reading
 
@@ -52,9 +58,6 @@ class OffsetStore:
 
     def of_group(self, group: str) -> dict[TopicPartitionKey, CommittedOffset]:
         return self._groups.get(group, {})
-
-    def has_offsets(self, group: str) -> bool:
-        return bool(self._groups.get(group))
 
     def is_unstable(self, group: str, topic: str, partition: int) -> bool:
         """Whether an open transaction may change the offset."""
@@ -78,15 +81,9 @@ class OffsetStore:
             return
         if self._unstable:
             self._supersede((group, topic, partition), self._order)
-        offsets = self._groups.get(group)
-        if offsets is None:
-            if value is None:
-                return
-            offsets = {}
-            self._journal.put(self._groups, group, offsets)
         if value is not None:
-            self._journal.put(offsets, (topic, partition), value)
-        else:
+            self._journal.put(inner_table(self._journal, self._groups, group), (topic, partition), value)
+        elif (offsets := self._groups.get(group)) is not None:
             self._journal.drop(offsets, (topic, partition))
             if not offsets:
                 self._journal.drop(self._groups, group)
@@ -95,15 +92,12 @@ class OffsetStore:
         group, topic, partition, value = record
         key = (group, topic, partition)
         self._order += 1
-        of_producer = self._pending.get(producer_id)
-        if of_producer is None:
-            of_producer = {}
-            self._journal.put(self._pending, producer_id, of_producer)
-        self._journal.put(of_producer, key, PendingOffset(self._order, value))
+        pending = inner_table(self._journal, self._pending, producer_id)
+        self._journal.put(pending, key, PendingOffset(self._order, value))
         self._journal.put(self._unstable, key, self._unstable.get(key, frozenset()) | {producer_id})
 
     def _supersede(self, key: OffsetKey, order: int) -> None:
-        """Pending commits of `key` up to `order` no longer take effect."""
+        """Discard the values of the pending commits of `key` up to `order`."""
         for producer_id in self._unstable.get(key, ()):
             pending = self._pending[producer_id][key]
             if pending.order <= order:
@@ -115,34 +109,21 @@ class OffsetStore:
             return
         self._journal.drop(self._pending, producer_id)
         for key, pending in ended.items():
-            others = self._unstable.get(key, frozenset()) - {producer_id}
-            if others:
-                self._journal.put(self._unstable, key, others)
-            else:
-                self._journal.drop(self._unstable, key)
+            other_producers = self._unstable.get(key, frozenset()) - {producer_id}
+            put_or_drop(self._journal, self._unstable, key, other_producers or None)
             if commit and pending.value is not None:
-                if others:
+                if other_producers:
                     self._supersede(key, pending.order)
                 group, topic, partition = key
-                offsets = self._groups.get(group)
-                if offsets is None:
-                    offsets = {}
-                    self._journal.put(self._groups, group, offsets)
+                offsets = inner_table(self._journal, self._groups, group)
                 self._journal.put(offsets, (topic, partition), pending.value)
 
     # ---- removal
 
-    def tombstones(self, group: str, keys: Iterable[TopicPartitionKey]) -> list[OffsetRecord]:
-        return [OffsetRecord(group, topic, partition, None) for topic, partition in keys]
-
-    def expired(
-        self,
-        group: str,
-        now_ms: int,
-        retention_ms: int,
-        expiry: OffsetExpiry,
+    def expired_tombstones(
+        self, group: str, now_ms: int, retention_ms: int, expiry: OffsetExpiry
     ) -> list[OffsetRecord]:
-        """Tombstones of the group's expired offsets."""
+        """Return tombstones of the group's expired offsets."""
         since, is_in_use = expiry
         tombstones = []
         for (topic, partition), value in self.of_group(group).items():
@@ -156,8 +137,8 @@ class OffsetStore:
                 tombstones.append(OffsetRecord(group, topic, partition, None))
         return tombstones
 
-    def of_topics(self, topics: frozenset[str]) -> list[OffsetRecord]:
-        """Tombstones of all groups' committed and pending offsets in deleted topics."""
-        keys = {(group, *place): None for group, offsets in self._groups.items() for place in offsets}
+    def tombstones_of_topics(self, topics: frozenset[str]) -> list[OffsetRecord]:
+        """Return tombstones of the committed and pending offsets of all groups in these topics."""
+        keys = {(group, *key): None for group, offsets in self._groups.items() for key in offsets}
         keys.update(dict.fromkeys(self._unstable))
         return [OffsetRecord(group, topic, partition, None) for group, topic, partition in keys if topic in topics]

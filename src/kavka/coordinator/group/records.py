@@ -5,7 +5,7 @@ a value is a tombstone.
 
     key 0, 1   OffsetCommitKey: group, topic, partition          value: OffsetCommitValue
     key 2      GroupMetadataKey: group                           value: GroupMetadataValue (classic)
-    key 3..    groups of the newer protocols
+    key 3..    consumer groups (`consumer/records.py`)
 
 We write the versions that Kafka 4.3 writes and 3.9 reads: key 1 with value 4 (value 1 if the commit
 has a retention time), and key 2 with value 3. We read all versions.
@@ -13,7 +13,7 @@ has a retention time), and key 2 with value 3. We read all versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
@@ -25,21 +25,20 @@ from kavka.protocol.messages.offsets_topic import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kavka.protocol.primitives import ZERO_UUID, ProtocolError
+from kavka.protocol.primitives import ZERO_UUID, ProtocolError, TopMessage
 from kavka.records.batch import Buffer
 
 OFFSET_COMMIT_KEY = 1
-GROUP_METADATA_KEY = 2
 OFFSET_COMMIT_VALUE = 4
 OFFSET_COMMIT_VALUE_WITH_EXPIRY = 1
 GROUP_METADATA_VALUE = 3
 
 _VERSION = Struct(">h")
-_pack_key_head = Struct(">hh").pack
+_pack_key_start = Struct(">hh").pack
 _pack_length = Struct(">h").pack
 _pack_partition = Struct(">i").pack
-_pack_value_head = Struct(">hqiB").pack
-_pack_whole_value = Struct(">hqiBqBBB16s").pack
+_pack_value_start = Struct(">hqiB").pack
+_pack_value_without_metadata = Struct(">hqiBqBBB16s").pack
 _pack_timestamp = Struct(">qB").pack
 _pack_timestamp_and_id = Struct(">qBBB16s").pack
 _ONE_BYTE_UVARINT = 128
@@ -78,12 +77,12 @@ Encoded = tuple[bytes, bytes | None]
 
 @lru_cache(_CACHED_KEYS)
 def _offset_key(group: str, topic: str, partition: int) -> bytes:
-    name = group.encode()
+    group_id = group.encode()
     topic_name = topic.encode()
     return b"".join(
         (
-            _pack_key_head(OFFSET_COMMIT_KEY, len(name)),
-            name,
+            _pack_key_start(OFFSET_COMMIT_KEY, len(group_id)),
+            group_id,
             _pack_length(len(topic_name)),
             topic_name,
             _pack_partition(partition),
@@ -105,12 +104,12 @@ def encode_offset(record: OffsetRecord) -> Encoded:
     if not number:
         tail = _pack_timestamp(commit_timestamp, 0)
     elif size == 1:
-        return key, _pack_whole_value(
+        return key, _pack_value_without_metadata(
             OFFSET_COMMIT_VALUE, offset, leader_epoch, 1, commit_timestamp, 1, 0, 16, number.to_bytes(16, "big")
         )
     else:
         tail = _pack_timestamp_and_id(commit_timestamp, 1, 0, 16, number.to_bytes(16, "big"))
-    return key, b"".join((_pack_value_head(OFFSET_COMMIT_VALUE, offset, leader_epoch, size), text, tail))
+    return key, b"".join((_pack_value_start(OFFSET_COMMIT_VALUE, offset, leader_epoch, size), text, tail))
 
 
 def _encode_offset_value(committed: CommittedOffset) -> bytes:
@@ -126,11 +125,6 @@ def _encode_offset_value(committed: CommittedOffset) -> bytes:
     return encode_message(value, OFFSET_COMMIT_VALUE_WITH_EXPIRY if has_expiry else OFFSET_COMMIT_VALUE)
 
 
-def encode_group(record: GroupRecord) -> Encoded:
-    key = encode_message(GroupMetadataKey(group=record.group), GROUP_METADATA_KEY)
-    return key, None if record.value is None else encode_message(record.value, GROUP_METADATA_VALUE)
-
-
 def encode_message(message: Any, version: int) -> bytes:
     out: list[bytes] = [_VERSION.pack(version)]
     message.encode(out, version)
@@ -141,8 +135,7 @@ def decode_offset(key_version: int, key: Buffer, value: Buffer | None) -> Offset
     parsed_key, _ = OffsetCommitKey.decode(key, 2, key_version)
     if value is None:
         return OffsetRecord(parsed_key.group, parsed_key.topic, parsed_key.partition, None)
-    (version,) = _VERSION.unpack_from(value, 0)
-    decoded, _ = OffsetCommitValue.decode(value, 2, version)
+    decoded = _decode_value(OffsetCommitValue, value)
     committed = CommittedOffset(
         decoded.offset,
         decoded.leader_epoch,
@@ -154,22 +147,48 @@ def decode_offset(key_version: int, key: Buffer, value: Buffer | None) -> Offset
     return OffsetRecord(parsed_key.group, parsed_key.topic, parsed_key.partition, committed)
 
 
-def decode_group(key_version: int, key: Buffer, value: Buffer | None) -> GroupRecord:
-    parsed_key, _ = GroupMetadataKey.decode(key, 2, key_version)
-    if value is None:
-        return GroupRecord(parsed_key.group, None)
+def _decode_value(value_type: type[TopMessage], value: Buffer) -> Any:
     (version,) = _VERSION.unpack_from(value, 0)
-    decoded, _ = GroupMetadataValue.decode(value, 2, version)
-    return GroupRecord(parsed_key.group, decoded)
+    return value_type.decode(value, 2, version)[0]
 
 
-# The newer group types add their records here.
-ENCODERS: dict[type, Callable[[Any], Encoded]] = {OffsetRecord: encode_offset, GroupRecord: encode_group}
-DECODERS: dict[int, Callable[[int, Buffer, Buffer | None], Any]] = {
-    0: decode_offset,
-    OFFSET_COMMIT_KEY: decode_offset,
-    GROUP_METADATA_KEY: decode_group,
-}
+# Encoders by record class, decoders by key version. `register` adds the other record types.
+ENCODERS: dict[type, Callable[[Any], Encoded]] = {OffsetRecord: encode_offset}
+DECODERS: dict[int, Callable[[int, Buffer, Buffer | None], Any]] = {0: decode_offset, OFFSET_COMMIT_KEY: decode_offset}
+
+
+def register(
+    record_type: Callable[..., Any],
+    key_type: type[TopMessage],
+    value_type: type[TopMessage],
+    to_message: Callable[[Any], Any],
+    from_message: Callable[[Any], Any],
+    value_version: int = 0,
+) -> None:
+    """Add a record type. `record_type` is a NamedTuple: the fields of the key, then the value.
+    `to_message` and `from_message` convert the value."""
+    key_version = key_type.MAX_VERSION
+    key_fields: Sequence[str] = key_type.__slots__
+
+    def encode_record(record: Any) -> Encoded:
+        *key_values, value = record
+        key = encode_message(key_type(**dict(zip(key_fields, key_values, strict=True))), key_version)
+        return key, None if value is None else encode_message(to_message(value), value_version)
+
+    def decode_record(version: int, key: Buffer, value: Buffer | None) -> Any:
+        parsed_key, _ = key_type.decode(key, 2, version)
+        key_values = [getattr(parsed_key, name) for name in key_fields]
+        return record_type(*key_values, None if value is None else from_message(_decode_value(value_type, value)))
+
+    ENCODERS[record_type] = encode_record  # type: ignore[index]
+    DECODERS[key_version] = decode_record
+
+
+def _unchanged(message: Any) -> Any:
+    return message
+
+
+register(GroupRecord, GroupMetadataKey, GroupMetadataValue, _unchanged, _unchanged, GROUP_METADATA_VALUE)
 
 
 def encode(record: Any) -> Encoded:
@@ -177,7 +196,8 @@ def encode(record: Any) -> Encoded:
 
 
 def decode(key: Buffer, value: Buffer | None) -> Any | None:
-    """The record, or None if its type is unknown. Raises ProtocolError if the bytes are invalid."""
+    """Return the record, or None if its type is unknown. Raises ProtocolError if the bytes are
+    invalid."""
     if len(key) < 2 or (value is not None and len(value) < 2):
         raise ProtocolError("the record has no version")
     (version,) = _VERSION.unpack_from(key, 0)

@@ -15,7 +15,7 @@ from kavka.common.topics import CONSUMER_OFFSETS
 from kavka.coordinator.group.config import GroupConfig
 from kavka.coordinator.group.consumer.config import GroupValues
 from kavka.coordinator.group.consumer.topics import CachedTopics
-from kavka.coordinator.group.group import CommitItem
+from kavka.coordinator.group.group import CommitItem, OffsetCommit
 from kavka.coordinator.group.shard import GroupShard, check_group_id
 from kavka.coordinator.internal_topic import CreateTopic, InternalTopic
 from kavka.coordinator.operations import Outcome, Timers
@@ -35,15 +35,15 @@ from kavka.replication.partition import Partition, RunInWorker
 
 logger = logging.getLogger(__name__)
 
-# Commits in transactions follow the rules of this version of OffsetCommit.
+# The version of OffsetCommit whose rules apply to commits in transactions.
 _TXN_COMMIT_VERSION = 8
 
 
 class GroupCoordinator:
     """Owns the shards of `__consumer_offsets` that this broker leads.
 
-    All methods run on the loop thread. Those for a request return the response or a future of it;
-    errors are raised.
+    All methods run on the loop thread. The methods for requests return the response or a future of
+    it, and raise errors.
     """
 
     def __init__(
@@ -123,8 +123,7 @@ class GroupCoordinator:
                 host.submit_background(host.shard.delete_offsets_of_topics(deleted))
 
     def on_group_settings(self, group_id: str) -> None:
-        """The settings of the group have changed."""
-        # A group that is loaded later looks them up then.
+        """Apply changed settings of the group. A group that is not loaded reads them later."""
         with contextlib.suppress(KafkaError):
             self.host(group_id).shard.consumer.on_settings(group_id)
 
@@ -159,8 +158,8 @@ class GroupCoordinator:
             host = self.host(request.group_id)
         except KafkaError as error:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # Old clients do not expect that error here. The rebalance is lost anyway: they
-                # must rejoin.
+                # Old clients do not expect this error. They must rejoin, because the rebalance is
+                # lost.
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS) from None
             raise
         future: asyncio.Future[SyncGroupResponse] = self._loop.create_future()
@@ -196,40 +195,41 @@ class GroupCoordinator:
         self, request: OffsetCommitRequest, version: int, items: Sequence[CommitItem], response: Any
     ) -> Any:
         host = self.host(request.group_id)
-        records = host.shard.commit_offsets(
+        commit = OffsetCommit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
             version,
-            request.retention_time_ms,
             items,
+            request.retention_time_ms,
         )
+        records = host.shard.commit_offsets(commit)
         if self._commits is not None:
             self._commits.value += len(records)
         return host.append(records, response)
 
     def commit_in_transaction(self, request: TxnOffsetCommitRequest, items: Sequence[CommitItem], response: Any) -> Any:
-        """The offsets take effect when the transaction's commit marker is written."""
+        """Write pending offsets. They take effect with the transaction's commit marker."""
         host = self.host(request.group_id)
-        records = host.shard.commit_offsets(
+        commit = OffsetCommit(
             request.group_id,
             request.member_id,
             request.group_instance_id,
             request.generation_id,
             _TXN_COMMIT_VERSION,
-            -1,
             items,
-            transactional=True,
+            is_transactional=True,
         )
+        records = host.shard.commit_offsets(commit)
         return host.append_in_transaction(records, response, request.producer_id, request.producer_epoch)
 
     def producer_entry(self, group_id: str, producer_id: int) -> Any:
-        """The state of a producer in the group's partition, None if it has none."""
+        """Return the state of a producer in the group's partition, or None if there is none."""
         log = self.host(group_id).partition.log
         return None if log is None else log.producer_states.entries.get(producer_id)
 
-    # ---- whole groups
+    # ---- groups
 
     def describe(self, group_id: str) -> DescribedGroup:
         return self.host(group_id).shard.describe(group_id)

@@ -1,11 +1,11 @@
 """[pure] All groups of one partition of `__consumer_offsets`, with their offsets.
 
-A shard changes by operations, called one at a time, and by replay of records. Offsets follow the
-records, also right after an operation. Classic groups and their members follow the operations;
-their records are replayed only when the shard is loaded.
+Offsets and consumer groups change only by the replay of records. Operations change classic groups
+and their members directly; the records of classic groups are replayed only when the shard is
+loaded.
 
-`groups` has the groups of all types by id (see `group.py`). A group type adds its records to
-`records.ENCODERS` and `records.DECODERS`, and its replay with `add_replay`.
+`groups` has the groups of all types by id (see `group.py`). A group type adds its records with
+`records.register` and their replay with `add_replay`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.group import records
-from kavka.coordinator.group.classic import ClassicProtocol, leave_response
+from kavka.coordinator.group.classic import ClassicProtocol
 from kavka.coordinator.group.config import GroupConfig
 from kavka.coordinator.group.consumer.describe import describe_group
 from kavka.coordinator.group.consumer.migration import ConsumerGroups
 from kavka.coordinator.group.consumer.state import ConsumerGroup
-from kavka.coordinator.group.consumer.topics import NoTopics, Topics
+from kavka.coordinator.group.consumer.topics import Topics
 from kavka.coordinator.group.describe import describe_classic_group
-from kavka.coordinator.group.group import CommitItem, Group, GroupProtocol, JoinCallback, SyncCallback
+from kavka.coordinator.group.group import Group, GroupProtocol, JoinCallback, OffsetCommit, SyncCallback
 from kavka.coordinator.group.offsets import OffsetStore
 from kavka.coordinator.group.records import CommittedOffset, OffsetRecord
 from kavka.coordinator.group.state import ClassicGroup
-from kavka.coordinator.operations import Journal, OnAppend, Outcome, Timers
+from kavka.coordinator.operations import Journal, Outcome, Timers, call_all
 from kavka.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kavka.protocol.messages.describe_groups import DescribedGroup
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.join_group import JoinGroupRequest
-from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
+from kavka.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from kavka.protocol.messages.list_groups import ListedGroup
 from kavka.protocol.messages.sync_group import SyncGroupRequest
 from kavka.protocol.primitives import ZERO_UUID
@@ -46,7 +46,7 @@ class GroupShard:
     encode = staticmethod(records.encode)
     decode = staticmethod(records.decode)
 
-    def __init__(self, clock: Clock, timers: Timers, config: GroupConfig, topics: Topics | None = None) -> None:
+    def __init__(self, clock: Clock, timers: Timers, config: GroupConfig, topics: Topics) -> None:
         self._clock = clock
         self._config = config
         self.journal = Journal()
@@ -54,7 +54,7 @@ class GroupShard:
         self.offsets = OffsetStore(self.journal)
         self._replays: dict[type, Callable[[Any], None]] = {}
         self.classic = ClassicProtocol(self, clock, timers, config)
-        self.consumer = ConsumerGroups(self, self.classic, clock, timers, config.consumer, topics or NoTopics())
+        self.consumer = ConsumerGroups(self, self.classic, clock, timers, config.consumer, topics)
         self._protocols: dict[str, GroupProtocol] = {ClassicGroup.type: self.classic, ConsumerGroup.type: self.consumer}
 
     # ---- replay
@@ -76,7 +76,7 @@ class GroupShard:
     def on_loaded(self) -> list[Outcome]:
         outcomes = []
         for group in list(self.groups.values()):
-            if group.is_simple and not self._has_any_offset(group.group_id):
+            if group.is_simple and not self.partitions_with_offsets(group.group_id):
                 del self.groups[group.group_id]
             else:
                 outcomes.append(self._protocols[group.type].on_loaded(group))
@@ -113,17 +113,24 @@ class GroupShard:
         self._protocols[group.type].heartbeat(group, request)
 
     def leave(self, request: LeaveGroupRequest, version: int) -> Outcome:
-        check_group_id(request.group_id)
+        leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
         group = self.groups.get(request.group_id)
         if group is not None:
-            return self._protocols[group.type].leave(group, request, version)
-        leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
-        unknown = int(ErrorCode.UNKNOWN_MEMBER_ID)
-        responses = [
-            MemberResponse(member_id=m.member_id, group_instance_id=m.group_instance_id, error_code=unknown)
-            for m in leaving
-        ]
-        return Outcome(response=leave_response(responses, version))
+            outcome = self._protocols[group.type].leave(group, leaving)
+        else:
+            code = int(ErrorCode.UNKNOWN_MEMBER_ID)
+            outcome = Outcome(
+                response=[
+                    MemberResponse(
+                        member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
+                    )
+                    for identity in leaving
+                ]
+            )
+        members: Sequence[MemberResponse] = outcome.response
+        if version >= 3:
+            return outcome._replace(response=LeaveGroupResponse(members=list(members)))
+        return outcome._replace(response=LeaveGroupResponse(error_code=members[0].error_code))
 
     def _group_of_member(self, group_id: str) -> Group:
         group: Group | None = self.groups.get(group_id)
@@ -144,31 +151,22 @@ class GroupShard:
 
     # ---- offsets
 
-    def commit_offsets(
-        self,
-        group_id: str,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        version: int,
-        retention_ms: int,
-        items: Sequence[CommitItem],
-        transactional: bool = False,
-    ) -> list[OffsetRecord]:
-        """The records of a commit. A refused partition gets its error code in its part of the
+    def commit_offsets(self, commit: OffsetCommit) -> list[OffsetRecord]:
+        """Return the records of a commit. A rejected partition gets its error code in the
         response."""
+        group_id, version = commit.group_id, commit.version
         group = self.groups.get(group_id)
         if group is not None:
-            member = group.check_commit(member_id, instance_id, generation, version, transactional, items)
-            if member is not None and not transactional:
+            member = group.check_commit(commit)
+            if member is not None and not commit.is_transactional:
                 self._protocols[group.type].on_commit(group, member)
-        elif generation >= 0:
+        elif commit.generation >= 0:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION)
         now = self._clock.now_ms()
-        expires = -1 if retention_ms == -1 else now + retention_ms
+        expires_at = -1 if commit.retention_ms == -1 else now + commit.retention_ms
         max_metadata = self._config.offset_metadata_max_bytes
         offset_records = []
-        for topic, topic_id, partition, response in items:
+        for topic, topic_id, partition, response in commit.items:
             metadata = partition.committed_metadata or ""
             if len(metadata) > max_metadata:
                 response.error_code = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -184,7 +182,7 @@ class GroupShard:
                         partition.committed_leader_epoch,
                         metadata,
                         committed_at,
-                        expires,
+                        expires_at,
                         topic_id,
                     ),
                 )
@@ -192,7 +190,7 @@ class GroupShard:
         return offset_records
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """Raises if this member may not read the offsets of the group."""
+        """Raise an error if this member may not read the offsets of the group."""
         group = self.groups.get(group_id)
         if group is not None:
             group.check_fetch(member_id, member_epoch)
@@ -200,26 +198,25 @@ class GroupShard:
     def fetch_offset(
         self, group_id: str, topic: str, partition: int, require_stable: bool, topic_id: Any = ZERO_UUID
     ) -> CommittedOffset | None:
-        """UNSTABLE_OFFSET_COMMIT if `require_stable` and an open transaction may change the
-        offset."""
+        """Return the committed offset. Raises UNSTABLE_OFFSET_COMMIT if `require_stable` is set and
+        an open transaction may change the offset."""
         if require_stable and self.offsets.is_unstable(group_id, topic, partition):
             raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT)
         offset = self.offsets.get(group_id, topic, partition)
         if offset is None or ZERO_UUID in (offset.topic_id, topic_id) or offset.topic_id == topic_id:
             return offset
-        # It was committed for a deleted topic with the same name.
+        # The offset belongs to a deleted topic with the same name.
         return None
 
     def partitions_with_offsets(self, group_id: str) -> list[tuple[str, int]]:
-        """Partitions with an offset, or with a pending offset of an open transaction."""
-        partitions = dict.fromkeys(self.offsets.of_group(group_id))
-        partitions.update(dict.fromkeys(self.offsets.pending_of(group_id)))
-        return list(partitions)
+        """Return the partitions with an offset, or with a pending offset of an open transaction."""
+        return list(dict.fromkeys([*self.offsets.of_group(group_id), *self.offsets.pending_of(group_id)]))
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]]
     ) -> tuple[list[OffsetRecord], set[str]]:
-        """Tombstones, and the subscribed topics, whose offsets are not deleted."""
+        """Return the tombstones, and the subscribed topics. Offsets of subscribed topics are not
+        deleted."""
         group = self._existing_group(group_id)
         group.check_offset_delete()
         subscribed = {topic for topic, _ in partitions if not group.is_empty and group.subscribes_to(topic)}
@@ -232,7 +229,7 @@ class GroupShard:
         return tombstones, subscribed
 
     def delete_offsets_of_topics(self, topics: frozenset[str]) -> Outcome:
-        return Outcome(self.offsets.of_topics(topics), atomic=False)
+        return Outcome(self.offsets.tombstones_of_topics(topics), atomic=False)
 
     def expire(self) -> Outcome:
         """Remove expired offsets, and empty groups without offsets."""
@@ -241,31 +238,29 @@ class GroupShard:
         removable: list[Group] = []
         for group in list(self.groups.values()):
             expiry = group.offset_expiry()
-            expired = []
+            expired: list[OffsetRecord] = []
             if expiry is not None:
-                expired = self.offsets.expired(group.group_id, now, self._config.offsets_retention_ms, expiry)
+                retention_ms = self._config.offsets_retention_ms
+                expired = self.offsets.expired_tombstones(group.group_id, now, retention_ms, expiry)
             tombstones += expired
-            remaining = len(self.offsets.of_group(group.group_id)) - len(expired)
-            if group.is_removable and not remaining and not self.offsets.has_pending(group.group_id):
+            has_remaining = len(self.offsets.of_group(group.group_id)) > len(expired)
+            if group.is_removable and not has_remaining and not self.offsets.has_pending(group.group_id):
                 removable.append(group)
         return self._remove_groups(removable, tombstones)
 
-    # ---- whole groups
+    # ---- groups
 
     def delete_group(self, group_id: str) -> Outcome:
         group = self._existing_group(group_id)
         group.check_delete()
-        return self._remove_groups([group], self.offsets.tombstones(group_id, self.partitions_with_offsets(group_id)))
+        tombstones = [OffsetRecord(group_id, *key, None) for key in self.partitions_with_offsets(group_id)]
+        return self._remove_groups([group], tombstones)
 
     def _remove_groups(self, groups: Sequence[Group], offset_tombstones: Sequence[Any]) -> Outcome:
-        tombstones = list(offset_tombstones)
-        callbacks: list[OnAppend] = []
-        for group in groups:
-            removal = self._protocols[group.type].remove(group)
-            tombstones += removal.records
-            if removal.on_append is not None:
-                callbacks.append(removal.on_append)
-        return Outcome(tombstones, on_append=partial(_call_all, callbacks), atomic=False)
+        removals = [self._protocols[group.type].remove(group) for group in groups]
+        tombstones = [*offset_tombstones, *(tombstone for removal in removals for tombstone in removal.records)]
+        callbacks = [removal.on_append for removal in removals]
+        return Outcome(tombstones, on_append=partial(call_all, callbacks), atomic=False)
 
     def _existing_group(self, group_id: str) -> Group:
         group: Group | None = self.groups.get(group_id)
@@ -273,14 +268,12 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
 
-    def _has_any_offset(self, group_id: str) -> bool:
-        return self.offsets.has_offsets(group_id) or self.offsets.has_pending(group_id)
-
     def describe(self, group_id: str) -> DescribedGroup:
         return describe_classic_group(self.classic.group(group_id))
 
     def list(self, states: frozenset[str], types: frozenset[str]) -> list[ListedGroup]:
-        """Both filters are lower-case; an empty filter matches everything."""
+        """List the groups that match both filters, which are in lower case. An empty filter matches
+        all groups."""
         return [
             ListedGroup(
                 group_id=group.group_id,
@@ -296,8 +289,3 @@ class GroupShard:
 def check_group_id(group_id: str) -> None:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-
-
-def _call_all(callbacks: Sequence[OnAppend], error: KafkaError | None) -> None:
-    for callback in callbacks:
-        callback(error)

@@ -1,16 +1,16 @@
 """[pure] A classic consumer group: its members, generations and states.
 
-The rules
+Rules:
 - A generation has a set of members, one protocol (assignor) that all of them support, a leader
-  among them, and an assignment by the leader for each. Generation numbers only increase.
+  among them, and an assignment for each member by the leader. Generation numbers only increase.
 - A change of the members, or of a member's protocols, starts a rebalance: every member must rejoin
   (`PREPARING_REBALANCE`). A dynamic member that has not rejoined within the longest rebalance
   timeout of the members is removed. A static member stays until its session expires.
-- When all have joined, or the timeout has passed, the next generation starts
+- When all members have joined, or the timeout has passed, the next generation starts
   (`COMPLETING_REBALANCE`). The leader gets the metadata of all members. All members send SyncGroup,
   the leader with the assignments.
-- The assignments are in the log before a member gets one (`STABLE`). So a generation that a member
-  knows is never lost.
+- The assignments are committed to the log before a member gets its assignment (`STABLE`). So an
+  assignment that a member has received is never lost.
 - A static member (`group.instance.id`) that rejoins without a member id replaces the previous
   member with this instance id. The old member id is fenced.
 - Only the states between rebalances are durable (EMPTY and STABLE). A coordinator that takes over
@@ -21,19 +21,18 @@ The rules
     preparing        x        .          x         .      x     all joined, or timeout
     completing       .        x          .         x      x     the assignment is in the log
     stable           .        x          .         .      x     a member joined, left or changed
-    dead             .        .          .         .      x     deleted, expired or moved
+    dead             .        .          .         .      x     deleted, expired or unloaded
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from uuid import uuid4
 
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.group.group import CommitItem, JoinCallback, OffsetExpiry, SyncCallback
-from kavka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from kavka.coordinator.group.consumer.embedded import read_subscription
+from kavka.coordinator.group.group import JoinCallback, OffsetCommit, OffsetExpiry, SyncCallback
 from kavka.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kavka.protocol.messages.offsets_topic import GroupMetadataValue, MemberMetadata
 from kavka.protocol.messages.sync_group import SyncGroupResponse
@@ -45,12 +44,12 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 def new_member_id(prefix: str) -> str:
-    """A member id that starts with the client id or the instance id. The prefix is truncated if the
-    id would be too long for a response."""
+    """Return a member id that starts with the client id or the instance id. The prefix is truncated
+    if the id would be too long for a response."""
     suffix = f"-{uuid4()}"
-    room = MAX_STRING_LENGTH - len(suffix)
-    if len(prefix) * 4 > room:
-        prefix = prefix.encode()[:room].decode(errors="ignore")
+    max_bytes = MAX_STRING_LENGTH - len(suffix)
+    if len(prefix) * 4 > max_bytes:
+        prefix = prefix.encode()[:max_bytes].decode(errors="ignore")
     return prefix + suffix
 
 
@@ -79,8 +78,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 @dataclass(slots=True, eq=False, repr=False)
 class Member:
-    """One member. `awaiting_join` and `awaiting_sync` complete its pending request, if there is
-    one."""
+    """One member. `awaiting_join` and `awaiting_sync` complete a pending JoinGroup or SyncGroup of
+    the member."""
 
     member_id: str
     instance_id: str | None
@@ -109,7 +108,7 @@ class Member:
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"Member {self.member_id} does not support {protocol}.")
 
     def vote(self, candidates: set[str]) -> str:
-        """The member's most preferred protocol among the candidates."""
+        """Return the member's most preferred protocol among the candidates."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name
@@ -118,7 +117,8 @@ class Member:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClassicGroup:
-    """Owns the members and the state of one group. Only `ClassicProtocol` changes it."""
+    """Owns the members and the state of one group. Only `ClassicProtocol` and migrations change
+    it."""
 
     type = "classic"
 
@@ -129,35 +129,30 @@ class ClassicGroup:
     protocol_type: str | None = field(init=False, default=None)
     protocol: str | None = field(init=False, default=None)
     leader_id: str | None = field(init=False, default=None)
-    # Members, requests and protocols are changed through the methods below, which keep the
-    # counts.
+    # Members by id. Only the methods below add members, change their protocols and change their
+    # pending requests, because these methods update the counts.
     members: dict[str, Member] = field(init=False, default_factory=dict)
     awaiting_join_count: int = field(init=False, default=0)
-    # by protocol: how many members support it
+    # Number of members that support a protocol, by protocol.
     _supporters: dict[str, int] = field(init=False, default_factory=dict)
-    # group.instance.id -> member id
+    # Member id by group.instance.id.
     static_members: dict[str, str] = field(init=False, default_factory=dict)
-    # have a member id and have not joined with it yet
+    # Member ids of clients that have not joined with this id yet.
     pending_join: set[str] = field(init=False, default_factory=set)
-    # have not sent SyncGroup in this generation
+    # Member ids of members that have not sent SyncGroup in this generation.
     pending_sync: set[str] = field(init=False, default_factory=set)
     new_member_added: bool = field(init=False, default=False)
-    # How much longer the first rebalance of an empty group may be delayed; None when it is not
+    # How much longer the first rebalance of an empty group may be delayed. None if it is not
     # delayed.
-    initial_delay_left: int | None = field(init=False, default=None)
-    # None: unknown, because the members are not consumers or their metadata cannot be parsed.
+    remaining_delay_ms: int | None = field(init=False, default=None)
+    # None if the members are not consumers or their metadata cannot be parsed.
     subscribed_topics: frozenset[str] | None = field(init=False, default=None)
 
-    # ---- as a record
+    # ---- records
 
     @classmethod
     def from_value(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        group = cls(group_id, value.current_state_timestamp)
-        group.state_timestamp = None if value.current_state_timestamp < 0 else value.current_state_timestamp
-        group.generation = value.generation
-        group.protocol_type = value.protocol_type or None
-        group.protocol = value.protocol
-        group.leader_id = value.leader
+        group = cls(group_id, None if value.current_state_timestamp < 0 else value.current_state_timestamp)
         protocol = value.protocol or ""
         for stored in value.members:
             member = Member(
@@ -171,16 +166,17 @@ class ClassicGroup:
                 ((protocol, bytes(stored.subscription)),),
                 bytes(stored.assignment),
             )
-            group.members[member.member_id] = member
-            group._count_protocols(member, 1)
-            if member.instance_id is not None:
-                group.static_members[member.instance_id] = member.member_id
+            group.add(member, value.protocol_type)
+        group.generation = value.generation
+        group.protocol_type = value.protocol_type or None
+        group.protocol = value.protocol
+        group.leader_id = value.leader
         group.state = STABLE if group.members else EMPTY
         group.subscribed_topics = group.find_subscribed_topics()
         return group
 
     def to_value(self, assignments: dict[str, bytes] | None = None) -> GroupMetadataValue:
-        """The record value with `assignments`, by default the current ones."""
+        """Return the record value with `assignments`, by default the current assignments."""
         protocol = self.protocol
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
@@ -261,13 +257,11 @@ class ClassicGroup:
         return member
 
     def replace_static(self, instance_id: str, old_id: str, new_id: str) -> Member:
-        """Give the static member a new member id. Pending requests under the old id are fenced."""
+        """Change the member id of a static member. Pending requests with the old id are fenced."""
         member = self.members[old_id]
-        if member.awaiting_join is not None:
-            self.respond_to_join(member, join_error(old_id, ErrorCode.FENCED_INSTANCE_ID))
-        if member.awaiting_sync is not None:
-            self.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.FENCED_INSTANCE_ID)))
-        # Listings and leader elections use the order of joining: the member keeps its place.
+        self.respond_to_join(member, join_error(old_id, ErrorCode.FENCED_INSTANCE_ID))
+        self.respond_to_sync(member, SyncGroupResponse(error_code=int(ErrorCode.FENCED_INSTANCE_ID)))
+        # Listings and leader elections use the order of the members: keep it.
         members = {(new_id if key == old_id else key): value for key, value in self.members.items()}
         self.members.clear()
         self.members.update(members)
@@ -281,7 +275,7 @@ class ClassicGroup:
         return member
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member with these ids; raises FENCED_INSTANCE_ID or UNKNOWN_MEMBER_ID."""
+        """Return the member with these ids. Raises FENCED_INSTANCE_ID or UNKNOWN_MEMBER_ID."""
         if instance_id is not None:
             current_id = self.static_members.get(instance_id)
             if current_id is None:
@@ -302,8 +296,8 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else elect the first member that has. False if none
-        has."""
+        """Keep the leader if it has joined, else elect the first member that has joined. Return
+        False if no member has joined."""
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -319,13 +313,17 @@ class ClassicGroup:
         self.awaiting_join_count += 1
         member.awaiting_join = respond
 
-    def respond_to_join(self, member: Member, response: JoinGroupResponse) -> None:
+    def respond_to_join(self, member: Member, response: JoinGroupResponse) -> bool:
+        """Complete the pending JoinGroup. Return False if there is none."""
         respond, member.awaiting_join = member.awaiting_join, None
-        if respond is not None:
-            self.awaiting_join_count -= 1
-            respond(response)
+        if respond is None:
+            return False
+        self.awaiting_join_count -= 1
+        respond(response)
+        return True
 
     def respond_to_sync(self, member: Member, response: SyncGroupResponse) -> bool:
+        """Complete the pending SyncGroup. Return False if there is none."""
         respond, member.awaiting_sync = member.awaiting_sync, None
         if respond is None:
             return False
@@ -348,12 +346,12 @@ class ClassicGroup:
                 del self._supporters[name]
 
     def candidates(self) -> set[str]:
-        """The protocols that every member supports."""
-        everyone = len(self.members)
-        return {name for name, count in self._supporters.items() if count == everyone}
+        """Return the protocols that every member supports."""
+        return {name for name, count in self._supporters.items() if count == len(self.members)}
 
     def select_protocol(self) -> str:
-        """The candidate with the most votes; on a tie, the first one voted for."""
+        """Return the candidate with the most votes. On a tie, the candidate with the first vote
+        wins."""
         candidates = self.candidates()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -362,17 +360,17 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with these protocols may join: all members must share one."""
+        """Return whether a member with these protocols may join: all members must support one
+        common protocol."""
         if self.state is EMPTY or not self.members:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
             return False
-        everyone = len(self.members)
-        return any(self._supporters.get(name) == everyone for name, _ in protocols)
+        return any(self._supporters.get(name) == len(self.members) for name, _ in protocols)
 
     def next_generation(self, now_ms: int) -> None:
         self.generation += 1
-        self.initial_delay_left = None
+        self.remaining_delay_ms = None
         self.pending_sync.clear()
         if self.members:
             self.protocol = self.select_protocol()
@@ -390,13 +388,11 @@ class ClassicGroup:
             return frozenset()
         if self.protocol is None:
             return None
-        topics: set[str] = set()
-        for member in self.members.values():
-            subscribed = subscribed_topics(member.metadata(self.protocol))
-            if subscribed is None:
-                return None
-            topics.update(subscribed)
-        return frozenset(topics)
+        try:
+            subscriptions = [read_subscription(member.metadata(self.protocol)) for member in self.members.values()]
+        except ProtocolError:
+            return None
+        return frozenset(topic for subscription in subscriptions for topic in subscription.topics)
 
     def subscribes_to(self, topic: str) -> bool:
         return self.subscribed_topics is not None and topic in self.subscribed_topics
@@ -404,67 +400,56 @@ class ClassicGroup:
     # ---- responses
 
     def join_response(self, member: Member) -> JoinGroupResponse:
-        """The JoinGroup response for the current generation; the leader's has all members'
-        metadata."""
+        """Return the JoinGroup response for the current generation. The response to the leader has
+        the metadata of all members."""
         protocol = self.protocol or ""
-        is_leader = member.member_id == self.leader_id
-        return JoinGroupResponse(
+        response = JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=protocol,
             leader=self.leader_id or "",
             member_id=member.member_id,
-            members=self.metadata_of_members() if is_leader else [],
         )
-
-    def metadata_of_members(self) -> list[JoinGroupResponseMember]:
-        protocol = self.protocol or ""
-        return [
-            JoinGroupResponseMember(
-                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata(protocol)
-            )
-            for member in self.members.values()
-        ]
+        if member.member_id == self.leader_id:
+            response.members = [
+                JoinGroupResponseMember(
+                    member_id=other.member_id, group_instance_id=other.instance_id, metadata=other.metadata(protocol)
+                )
+                for other in self.members.values()
+            ]
+        return response
 
     def sync_response(self, member: Member) -> SyncGroupResponse:
         return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol, assignment=member.assignment
         )
 
-    # ---- checks of operations on offsets and on the whole group
+    # ---- checks of operations on offsets and on the group
 
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        version: int,
-        transactional: bool,
-        items: Sequence[CommitItem],
-    ) -> Member | None:
+    def check_commit(self, commit: OffsetCommit) -> Member | None:
         if self.state is DEAD:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if generation < 0 and self.state is EMPTY:
+        if commit.generation < 0 and self.state is EMPTY:
             return None
         member: Member | None = None
-        if generation >= 0 or member_id or instance_id is not None:
-            member = self.check_member(member_id, instance_id)
-            if generation != self.generation:
+        if commit.generation >= 0 or commit.member_id or commit.instance_id is not None:
+            member = self.check_member(commit.member_id, commit.instance_id)
+            if commit.generation != self.generation:
                 raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        elif not transactional and self.state is not EMPTY:
+        elif not commit.is_transactional and self.state is not EMPTY:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if not transactional and self.state is COMPLETING:
+        if not commit.is_transactional and self.state is COMPLETING:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         return member
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Every client may fetch the offsets of a classic group."""
+        """Allow every client to fetch the offsets of a classic group."""
 
     def check_offset_delete(self) -> None:
         if self.state is DEAD:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        # For consumers, offsets of topics that no member subscribes to may be deleted. For other
-        # members the topics in use are unknown.
+        # In a group of consumers, offsets of topics without subscribers may be deleted. For other
+        # protocol types, the subscribed topics are unknown.
         if self.state is not EMPTY and self.protocol_type != CONSUMER:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
@@ -486,19 +471,3 @@ class ClassicGroup:
 
 def join_error(member_id: str, code: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=int(code), member_id=member_id, protocol_name="")
-
-
-def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics of a consumer's subscription; None if the bytes cannot be parsed."""
-    if len(metadata) < 2:
-        return None
-    version = int.from_bytes(metadata[:2], "big", signed=True)
-    if version < 0:
-        return None
-    # A newer version starts with the fields of the latest version that we support.
-    version = min(version, ConsumerProtocolSubscription.MAX_VERSION)
-    try:
-        subscription, _ = ConsumerProtocolSubscription.decode(metadata, 2, version)
-    except ProtocolError:
-        return None
-    return list(subscription.topics)

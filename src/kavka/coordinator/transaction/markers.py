@@ -1,9 +1,9 @@
 """The markers that end a transaction in its partitions.
 
-`LocalMarkers` writes them to partitions that this broker leads, for this broker's coordinator and
-for those of other brokers (WriteTxnMarkers). `MarkerSender` retries until all partitions of a
-transaction have their markers, wherever their leaders are. A marker that is written twice changes
-nothing, so after a crash all are written again.
+`LocalMarkers` writes markers to partitions that this broker leads, for the coordinators of this
+broker and of other brokers (WriteTxnMarkers). `MarkerSender` sends markers to the leaders on all
+brokers and retries until all partitions of a transaction have their markers. A marker that is
+written twice changes nothing, so after a crash all markers are written again.
 
 A marker in a partition of `__consumer_offsets` goes through the group coordinator, which applies
 the pending offsets of the transaction.
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from kavka.common.backoff import Backoff
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.common.topics import TRANSACTION_STATE
 from kavka.common.types import TopicPartition
 from kavka.coordinator.runtime import Runtime
 from kavka.coordinator.transaction.state import EPOCH_BUMP_VERSION
@@ -32,7 +33,7 @@ from kavka.replication.replica_manager import ReplicaManager
 logger = logging.getLogger(__name__)
 
 RETRY_BACKOFF = Backoff(20, 1_000, jitter=0)
-# How long a broker that has just started waits for the metadata of all topics, before it considers
+# How long a broker that has just started waits for the metadata of all topics before it considers
 # an unknown topic deleted.
 TOPIC_DISCOVERY_S = 5.0
 
@@ -41,8 +42,8 @@ Done = Callable[[Results], None]
 
 
 class Marker(NamedTuple):
-    """`version` is the transaction version: from 2 on, the epoch is higher than that of the
-    records."""
+    """A marker of one transaction. `version` is the transaction version. From version 2 on, the
+    epoch of the marker is higher than the epoch of the records."""
 
     producer_id: int
     epoch: int
@@ -55,23 +56,25 @@ class MarkerChannel(Protocol):
     """The connection to other brokers. It may combine requests to the same broker."""
 
     def write_markers(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
-        """`done` gets an error code for every partition, NETWORK_EXCEPTION if the broker is
+        """Call `done` with an error code for every partition: NETWORK_EXCEPTION if the broker is
         unreachable."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LocalMarkers:
-    def __init__(self, replicas: ReplicaManager, offsets: Runtime[Any] | None, clock: Clock) -> None:
-        self._replicas = replicas
-        self._offsets = offsets
-        self._offsets_topic = None if offsets is None else offsets.topic
-        self._clock = clock
+    """Writes markers to partitions that this broker leads. `_offsets` is the runtime of
+    `__consumer_offsets`."""
 
-    def holds(self, tp: TopicPartition) -> bool:
+    _replicas: ReplicaManager
+    _offsets: Runtime[Any] | None
+    _clock: Clock
+
+    def has_replica(self, tp: TopicPartition) -> bool:
         return tp in self._replicas.partitions
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], done: Done) -> None:
-        """`done` is called when every partition has committed the marker or failed; synchronously
-        if no commit has to be awaited."""
+        """Write the marker, and call `done` when every partition has committed it or failed. If all
+        partitions commit at once, `done` is called before this method returns."""
         producer_id, epoch, commit, coordinator_epoch, version = marker
         batch = end_marker(commit, producer_id, epoch, coordinator_epoch, self._clock.now_ms())
         write = _MarkerWrite(done)
@@ -81,7 +84,7 @@ class LocalMarkers:
                 assert partition.log is not None
                 if version >= EPOCH_BUMP_VERSION:
                     partition.log.producer_states.check_raised_epoch(producer_id, epoch)
-                if tp.topic == self._offsets_topic and self._offsets is not None:
+                if self._offsets is not None and tp.topic == self._offsets.topic:
                     host = self._offsets.host(tp.partition)
                     write.add_future(tp, host.end_transaction(producer_id, epoch, coordinator_epoch, commit))
                 else:
@@ -92,7 +95,7 @@ class LocalMarkers:
 
 
 def _append(partition: Partition, batch: bytearray) -> int:
-    """Write the marker; returns the offset that the high watermark has to reach."""
+    """Write the marker. Return the offset that the high watermark has to reach."""
     try:
         info = partition.append(batch)
     except KafkaError as error:
@@ -102,17 +105,18 @@ def _append(partition: Partition, batch: bytearray) -> int:
     return info.last_offset + 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _MarkerWrite:
-    """One marker for partitions of this broker, until all of them have committed it."""
+    """The write of one marker to partitions of this broker, until all of them have committed it. It
+    is in the purgatory of the pending partitions."""
 
-    __slots__ = ("_done", "_futures", "_partitions", "_started", "results")
-
-    def __init__(self, done: Done) -> None:
-        self.results: Results = {}
-        self._done = done
-        self._partitions: dict[Partition, tuple[TopicPartition, int]] = {}
-        self._futures: set[TopicPartition] = set()
-        self._started = False
+    _done: Done
+    results: Results = field(init=False, default_factory=dict)
+    # Pending partitions, with the offset that the high watermark has to reach.
+    _partitions: dict[Partition, tuple[TopicPartition, int]] = field(init=False, default_factory=dict)
+    # Pending partitions of `__consumer_offsets`.
+    _futures: set[TopicPartition] = field(init=False, default_factory=set)
+    _is_started: bool = field(init=False, default=False)
 
     def add_partition(self, tp: TopicPartition, partition: Partition, end_offset: int) -> None:
         if partition.has(end_offset, True):
@@ -129,7 +133,8 @@ class _MarkerWrite:
             future.add_done_callback(partial(self._future_done, tp))
 
     def start(self) -> None:
-        self._started = True
+        """Called after all partitions are added."""
+        self._is_started = True
         self._finish()
 
     def check(self, partition: Partition) -> None:
@@ -153,8 +158,8 @@ class _MarkerWrite:
         self._finish()
 
     def _finish(self) -> None:
-        if self._started and not self._partitions and not self._futures:
-            self._started = False
+        if self._is_started and not self._partitions and not self._futures:
+            self._is_started = False
             self._done(self.results)
 
 
@@ -169,17 +174,16 @@ def _code_of(future: asyncio.Future[Any]) -> ErrorCode:
 
 @dataclass(eq=False, repr=False)
 class MarkerSender:
-    """Owns the pending markers of this broker's coordinator.
+    """Sends the markers of this broker's coordinator to the partition leaders.
 
-    `coordinator_topic` is the topic of the decisions. While the metadata cache does not have it, an
-    unknown partition is not considered deleted.
+    While the metadata cache does not contain `__transaction_state`, it is incomplete, and no
+    unknown partition is considered deleted.
     """
 
     _broker_id: int
     local: LocalMarkers
     _cache: MetadataCache
-    _coordinator_topic: str
-    _loop: asyncio.AbstractEventLoop
+    loop: asyncio.AbstractEventLoop
     channel: MarkerChannel | None = None
     _cache_ready_at: float | None = field(init=False, default=None)
 
@@ -187,15 +191,15 @@ class MarkerSender:
         self,
         marker: Marker,
         partitions: Iterable[TopicPartition],
-        is_wanted: Callable[[], bool],
-        done: Callable[[bool], None],
+        is_needed: Callable[[], bool],
+        done: Callable[[], None],
     ) -> None:
-        """`done(True)`: every partition has its marker or is deleted. `done(False)`: a newer
-        coordinator has taken over. Neither is called when `is_wanted` has become false."""
-        _Sending(self, marker, set(partitions), is_wanted, done).send_round()
+        """Call `done` when every partition has its marker or is deleted. `done` is not called if
+        `is_needed` becomes false or a newer coordinator ends the transaction."""
+        _Sending(self, marker, set(partitions), is_needed, done).send_round()
 
     def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """The partitions by leader; -1 if there is none or it is unknown."""
+        """Return the partitions by leader. The leader is -1 if it is unknown or there is none."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for tp in partitions:
             state = self._cache.partition_state(*tp)
@@ -203,14 +207,14 @@ class MarkerSender:
         return by_leader
 
     def is_deleted(self, tp: TopicPartition) -> bool:
-        if self._coordinator_topic not in self._cache.topics:
+        if TRANSACTION_STATE not in self._cache.topics:
             return False
         if self._cache_ready_at is None:
-            self._cache_ready_at = self._loop.time()
+            self._cache_ready_at = self.loop.time()
         return (
             self._cache.partition_state(*tp) is None
-            and not self.local.holds(tp)
-            and self._loop.time() - self._cache_ready_at >= TOPIC_DISCOVERY_S
+            and not self.local.has_replica(tp)
+            and self.loop.time() - self._cache_ready_at >= TOPIC_DISCOVERY_S
         )
 
     def write(self, broker_id: int, marker: Marker, partitions: list[TopicPartition], done: Done) -> None:
@@ -221,27 +225,27 @@ class MarkerSender:
         else:
             done(dict.fromkeys(partitions, ErrorCode.LEADER_NOT_AVAILABLE))
 
-    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self._loop.call_later(delay_s, callback)
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class _Sending:
-    """The markers of one transaction that are not written yet."""
+    """Sends the marker of one transaction to its partitions, in rounds. `_remaining` are the
+    partitions without the marker."""
 
     _sender: MarkerSender
     _marker: Marker
-    left: set[TopicPartition]
-    _is_wanted: Callable[[], bool]
-    _done: Callable[[bool], None]
+    _remaining: set[TopicPartition]
+    _is_needed: Callable[[], bool]
+    _done: Callable[[], None]
     _in_flight: int = field(init=False, default=0)
     _rounds: int = field(init=False, default=0)
+    _is_fenced: bool = field(init=False, default=False)
 
     def send_round(self) -> None:
-        if not self._is_wanted():
+        if not self._is_needed():
             return
-        by_leader = self._sender.by_leader(self.left)
-        # One more, so that synchronous results do not end the round before all requests are sent.
+        by_leader = self._sender.by_leader(self._remaining)
+        # The extra count keeps synchronous results from ending the round before all requests are
+        # sent.
         self._in_flight = len(by_leader) + 1
         for broker_id, partitions in by_leader.items():
             self._sender.write(broker_id, self._marker, partitions, self._on_results)
@@ -252,29 +256,23 @@ class _Sending:
         for tp, code in results.items():
             if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
                 logger.warning("A newer coordinator has ended the transaction of producer %d", self._marker.producer_id)
-                self._is_wanted = _never
-                self._done(False)
+                self._is_fenced = True
                 return
             if self._is_final(tp, code):
-                self.left.discard(tp)
-        if self._in_flight or not self._is_wanted():
+                self._remaining.discard(tp)
+        if self._in_flight or self._is_fenced or not self._is_needed():
             return
-        if not self.left:
-            self._done(True)
+        if not self._remaining:
+            self._done()
             return
         self._rounds += 1
-        self._sender.later(RETRY_BACKOFF.delay(self._rounds), self.send_round)
+        self._sender.loop.call_later(RETRY_BACKOFF.delay(self._rounds), self.send_round)
 
     def _is_final(self, tp: TopicPartition, code: ErrorCode) -> bool:
         if code in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT):
             return True
         if code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            # Records of a later epoch exist only if this transaction has already ended in the
-            # partition.
+            # The partition accepts a later epoch only after this transaction has ended there.
             logger.warning("%s has a newer epoch of producer %d than the marker", tp, self._marker.producer_id)
             return True
         return self._sender.is_deleted(tp)
-
-
-def _never() -> bool:
-    return False

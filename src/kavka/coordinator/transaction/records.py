@@ -1,12 +1,13 @@
 """[pure] The records of `__transaction_state`, in Kafka's layout.
 
-Key: int16 0, the transactional id. Value: int16 version, TransactionLogValue; a tombstone has none.
+The key is int16 0 and the transactional id. The value is an int16 version and TransactionLogValue.
+A tombstone has no value.
 
     value 0   written by Kafka up to 3.9
     value 1   flexible: previous and next producer id, and the producer's version, as tagged fields
 
-Version 1 is written while the feature `transaction.version` is 2: all brokers of the cluster can
-read it then. Both versions are read.
+We write version 1 if the feature `transaction.version` is 2, because then all brokers of the
+cluster can read it. We read both versions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OLD_VALUE = 0
 FLEXIBLE_VALUE = 1
 
 _VERSION = Struct(">h")
-_KEY_HEAD = Struct(">hh")
+_KEY_START = Struct(">hh")
 
 
 class TransactionRecord(NamedTuple):
@@ -35,8 +36,8 @@ class TransactionRecord(NamedTuple):
 
 def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
     transactional_id, value, version = record
-    name = transactional_id.encode()
-    key = _KEY_HEAD.pack(KEY_VERSION, len(name)) + name
+    encoded_id = transactional_id.encode()
+    key = _KEY_START.pack(KEY_VERSION, len(encoded_id)) + encoded_id
     return key, None if value is None else _encode_value(value, version)
 
 
@@ -64,14 +65,15 @@ def _by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
 
 
 def decode(key: memoryview, value: memoryview | None) -> TransactionRecord | None:
-    """The record, or None if its type is unknown. Raises ProtocolError if the bytes are invalid."""
+    """Return the record, or None if its type is unknown. Raises ProtocolError if the bytes are
+    invalid."""
     if len(key) < 2 or (value is not None and len(value) < 2):
         raise ProtocolError("the record has no version")
     if _VERSION.unpack_from(key, 0)[0] != KEY_VERSION:
         return None
-    named, _ = TransactionLogKey.decode(key, 2, KEY_VERSION)
+    parsed_key, _ = TransactionLogKey.decode(key, 2, KEY_VERSION)
     if value is None:
-        return TransactionRecord(named.transactional_id, None)
+        return TransactionRecord(parsed_key.transactional_id, None)
     (version,) = _VERSION.unpack_from(value, 0)
     if not OLD_VALUE <= version <= FLEXIBLE_VALUE:
         raise ProtocolError(f"version {version} of a transaction's state is unknown")
@@ -95,4 +97,4 @@ def decode(key: memoryview, value: memoryview | None) -> TransactionRecord | Non
         next_producer_id=decoded.next_producer_id,
         client_version=decoded.client_transaction_version,
     )
-    return TransactionRecord(named.transactional_id, transaction, version)
+    return TransactionRecord(parsed_key.transactional_id, transaction, version)

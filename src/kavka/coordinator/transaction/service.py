@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from kavka.common.clock import Clock
@@ -48,14 +49,15 @@ class TransactionChannel(MarkerChannel, Protocol):
         partitions: Sequence[TopicPartition],
         add: bool,
     ) -> Awaitable[frozenset[TopicPartition]]:
-        """`TransactionCoordinator.admit` by AddPartitionsToTxn, with verify_only unless `add`."""
+        """Call `TransactionCoordinator.admit` on another broker with AddPartitionsToTxn, which has
+        `verify_only` set unless `add` is true."""
 
 
 class TransactionCoordinator:
     """Owns the shards of `__transaction_state` that this broker leads.
 
-    All methods run on the loop thread. Those for a request return the response, a future or a
-    coroutine of it. Errors are raised by the call or by the awaitable.
+    All methods run on the loop thread. The methods for requests return the response, or a future or
+    coroutine of it. The call or the awaitable raises errors.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class TransactionCoordinator:
         metrics: Registry | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`offsets` is the group coordinator's runtime; `version` the finalized level of
+        """`offsets` is the group coordinator's runtime. `version` returns the finalized level of
         `transaction.version`."""
         self._loop = loop or asyncio.get_running_loop()
         self._clock = clock
@@ -112,7 +114,6 @@ class TransactionCoordinator:
             broker_id,
             LocalMarkers(replica_manager, offsets, clock),
             metadata_cache,
-            TRANSACTION_STATE,
             self._loop,
             channel,
         )
@@ -150,8 +151,7 @@ class TransactionCoordinator:
     def _expire(self) -> None:
         self._timers[1] = self._loop.call_later(self.config.expiration_check_ms / 1000, self._expire)
         for host in self.runtime.active():
-            for outcome in host.shard.expire():
-                host.submit_background(outcome)
+            host.submit_background(host.shard.expire())
 
     def on_leadership(self, partition: Partition, is_leader: bool) -> None:
         self.runtime.on_leadership(partition, is_leader)
@@ -171,7 +171,7 @@ class TransactionCoordinator:
         except OverflowError as error:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
         except StoreUnavailable as error:
-            # The error code on which producers retry.
+            # Producers retry on this error code.
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
 
     async def init_producer(
@@ -206,8 +206,8 @@ class TransactionCoordinator:
         client_version: int = 0,
         response: Any = None,
     ) -> Any:
-        """`response`, or a future of it until the partitions are committed to the coordinator's
-        log."""
+        """Return `response`, or a future of it that completes when the partitions are committed to
+        the coordinator's log."""
         host = self._checked_host(transactional_id)
         outcome = host.shard.add_partitions(transactional_id, producer_id, epoch, partitions, client_version)
         if outcome is NOTHING:
@@ -217,7 +217,7 @@ class TransactionCoordinator:
     def missing_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition]
     ) -> frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]]:
-        """The partitions that are not in the producer's transaction."""
+        """Return the partitions that are not in the producer's transaction."""
         host = self._checked_host(transactional_id)
         host.write_open_batch()
         missing: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = host.read(
@@ -228,26 +228,26 @@ class TransactionCoordinator:
     def admit(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Sequence[TopicPartition], *, add: bool
     ) -> frozenset[TopicPartition] | Awaitable[frozenset[TopicPartition]]:
-        """Called by the leader of partitions that got records of a transaction; returns the
-        partitions that are not in it.
+        """Return the partitions that are not in the producer's transaction. The leader of the
+        partitions calls this before it appends records.
 
-        With `add` they are added first. On a single node the result is available at once.
+        With `add`, the partitions are added first. On a single node the result is available at
+        once.
         """
         leader = self.topic.leader_of(transactional_id)
         if leader is not None and leader != self._broker_id and self.channel is not None:
             return self.channel.admit(leader, transactional_id, producer_id, epoch, partitions, add)
         if not add:
             return self.missing_partitions(transactional_id, producer_id, epoch, partitions)
-        result = self.add_partitions(
+        result: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = self.add_partitions(
             transactional_id, producer_id, epoch, partitions, EPOCH_BUMP_VERSION, _NO_PARTITIONS
         )
         if isinstance(result, asyncio.Future):
-            # The records wait for this: do not wait for the end of the loop turn.
+            # The producer's records wait for this write: do not wait for the end of the loop turn.
             self.host(transactional_id).write_open_batch()
             if result.done():
-                result = result.result()
-        admitted: frozenset[TopicPartition] | asyncio.Future[frozenset[TopicPartition]] = result
-        return admitted
+                return result.result()
+        return result
 
     # ---- the end of a transaction
 
@@ -259,29 +259,20 @@ class TransactionCoordinator:
         commit: bool,
         client_version: int,
         respond: Callable[[Producer], Any],
+        new_producer_id: int | None = None,
     ) -> Any:
-        """The result of `respond` for the next producer id and epoch, or a future or coroutine of
-        it."""
+        """Return the result of `respond` for the next producer id and epoch, or a future or
+        coroutine of it."""
         host = self._checked_host(transactional_id)
         try:
-            outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version)
+            outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version, new_producer_id)
         except NeedsProducerId:
-            return self._end_with_new_id(transactional_id, producer_id, epoch, commit, client_version, respond)
+            retry = partial(self.end, transactional_id, producer_id, epoch, commit, client_version, respond)
+            return self._end_with_new_id(retry)
         return host.append(outcome.records, respond(outcome.response), outcome.on_append)
 
-    async def _end_with_new_id(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        commit: bool,
-        client_version: int,
-        respond: Callable[[Producer], Any],
-    ) -> Any:
-        new_id = await self.new_producer_id()
-        host = self.host(transactional_id)
-        outcome = host.shard.end(transactional_id, producer_id, epoch, commit, client_version, new_id)
-        response = host.append(outcome.records, respond(outcome.response), outcome.on_append)
+    async def _end_with_new_id(self, end: Callable[[int], Any]) -> Any:
+        response = end(await self.new_producer_id())
         return await response if isinstance(response, asyncio.Future) else response
 
     def _end(self, transactional_id: str, prepared: Transaction) -> None:
@@ -296,16 +287,15 @@ class TransactionCoordinator:
         )
         shard = host.shard
 
-        def is_wanted() -> bool:
+        def is_needed() -> bool:
             return shard.transactions.get(transactional_id) is prepared
 
-        def on_written(complete: bool) -> None:
-            if complete:
-                self._complete(host, transactional_id, prepared)
-
-        self.markers.send(marker, prepared.partitions, is_wanted, on_written)
+        on_written = partial(self._complete, host, transactional_id, prepared)
+        self.markers.send(marker, prepared.partitions, is_needed, on_written)
 
     def _complete(self, host: ShardHost[TransactionShard], transactional_id: str, prepared: Transaction) -> None:
+        """Write the completion of a transaction whose markers are all written."""
+
         def on_append(error: KafkaError | None) -> None:
             if error is None:
                 counter = self._committed if prepared.state is PREPARE_COMMIT else self._aborted

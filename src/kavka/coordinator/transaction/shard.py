@@ -1,8 +1,8 @@
 """[pure] All transactional ids of one partition of `__transaction_state`.
 
-Only the replay of records changes a shard: an operation decides on the current state which record
-follows; the runtime replays it at once and responds when it is committed. A committed decision to
-end a transaction calls `OnPrepared`, which writes the markers and then calls `complete`.
+Only the replay of records changes a shard. An operation returns the next record of a transactional
+id. The runtime replays the record at once and responds when it is committed. When a decision to end
+a transaction is committed, `OnPrepared` is called. It writes the markers and then calls `complete`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from kavka.coordinator.operations import NOTHING, Journal, OnAppend, Outcome, Timers
+from kavka.coordinator.operations import NOTHING, Journal, OnAppend, Outcome, Timers, put_or_drop
 from kavka.coordinator.transaction import records, state
 from kavka.coordinator.transaction.config import TransactionConfig
 from kavka.coordinator.transaction.records import FLEXIBLE_VALUE, OLD_VALUE, TransactionRecord
@@ -36,12 +36,12 @@ from kavka.coordinator.transaction.state import (
 # Delay before a decision that was not committed in time is written again.
 RETRY_MS = 1000
 
-# The decision to end a transaction is committed: (transactional id, the decided transaction).
+# Called with the transactional id and the transaction when the decision to end it is committed.
 OnPrepared = Callable[[str, Transaction], None]
 
 
 class Producer(NamedTuple):
-    """The producer id and epoch for the producer to use. With an `error` it must retry."""
+    """The producer id and epoch for the producer to use. If there is an `error`, it must retry."""
 
     producer_id: int
     epoch: int
@@ -49,12 +49,13 @@ class Producer(NamedTuple):
 
 
 class NeedsProducerId(Exception):
-    """The operation needs another producer id, and must be called again with one."""
+    """The operation needs a new producer id. The caller must repeat it with one."""
 
 
 @dataclass(eq=False, repr=False)
 class TransactionShard:
-    """`version` returns the current transaction version of the cluster."""
+    """Owns the transactions of one partition. The runtime's host is the only caller. `_version`
+    returns the current transaction version of the cluster."""
 
     encode = staticmethod(records.encode)
     decode = staticmethod(records.decode)
@@ -70,17 +71,14 @@ class TransactionShard:
     # ---- interface for the runtime
 
     def replay(self, record: TransactionRecord, producer_id: int = -1) -> None:
-        if record.value is None:
-            self.journal.drop(self.transactions, record.transactional_id)
-        else:
-            self.journal.put(self.transactions, record.transactional_id, record.value)
+        put_or_drop(self.journal, self.transactions, record.transactional_id, record.value)
 
     def replay_end_of_transaction(self, producer_id: int, commit: bool) -> None:
-        """There are no transactions on this topic itself."""
+        """Do nothing: `__transaction_state` has no transactional records."""
 
     def on_loaded(self) -> list[Outcome]:
         return [
-            Outcome(on_append=self._on_decision(transactional_id, transaction))
+            Outcome(on_append=partial(self._on_decision, transactional_id, transaction))
             for transactional_id, transaction in self.transactions.items()
             if transaction.state in ENDING
         ]
@@ -99,11 +97,9 @@ class TransactionShard:
     ) -> Outcome:
         """`expected` is the producer id and epoch of a producer that continues after an error.
 
-        Raises CONCURRENT_TRANSACTIONS, on which clients retry, while a transaction ends. An open
+        Raises CONCURRENT_TRANSACTIONS while a transaction is ending, and clients retry. An open
         transaction is aborted.
         """
-        if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
         if not 0 < timeout_ms <= self._config.max_timeout_ms:
             raise KafkaError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
@@ -125,7 +121,7 @@ class TransactionShard:
         if current.state is ONGOING:
             fenced = state.fence(current, self._version(), now)
             response = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, ErrorCode.CONCURRENT_TRANSACTIONS)
-            return self._write(transactional_id, fenced, response, self._on_decision(transactional_id, fenced))
+            return self._decide(transactional_id, fenced, response)
         if current.is_exhausted and (expected is None or expected[1] == current.epoch):
             if new_producer_id is None:
                 raise NeedsProducerId
@@ -156,15 +152,13 @@ class TransactionShard:
     def missing_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
     ) -> frozenset[TopicPartition]:
-        """The partitions that are not in the producer's open transaction."""
+        """Return the partitions that are not in the producer's open transaction."""
         current = self._of_producer(transactional_id, producer_id, epoch)
         if current.state in ENDING:
             raise _concurrent(transactional_id)
         return frozenset(partitions) - current.partitions
 
     def _of_producer(self, transactional_id: str, producer_id: int, epoch: int) -> Transaction:
-        if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
         current = self.transactions.get(transactional_id)
         if current is None or current.producer_id != producer_id:
             raise _not_mapped(transactional_id, producer_id)
@@ -183,8 +177,6 @@ class TransactionShard:
         client_version: int = 0,
         new_producer_id: int | None = None,
     ) -> Outcome:
-        if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
         current = self.transactions.get(transactional_id)
         bumps = client_version >= EPOCH_BUMP_VERSION
         is_repeated = bumps and current is not None and _is_repeated_end(current, producer_id, epoch)
@@ -209,42 +201,37 @@ class TransactionShard:
             next_producer_id = new_producer_id
         prepared = state.prepare(current, commit, client_version, self._clock.now_ms(), next_producer_id)
         response = Producer(*state.next_producer(prepared))
-        return self._write(transactional_id, prepared, response, self._on_decision(transactional_id, prepared))
+        return self._decide(transactional_id, prepared, response)
 
     def complete(self, transactional_id: str, prepared: Transaction, on_append: OnAppend | None = None) -> Outcome:
-        """Every partition of the transaction has its marker."""
+        """Complete a transaction whose partitions all have their markers."""
         if self.transactions.get(transactional_id) is not prepared:
             return NOTHING
         completed = state.complete(prepared, self._clock.now_ms())
         return self._write(transactional_id, completed, None, on_append)
 
     def abort_timed_out(self) -> list[Outcome]:
-        """One outcome for each open transaction whose timeout has passed."""
+        """Return one outcome for each open transaction whose timeout has passed."""
         now = self._clock.now_ms()
-        outcomes = []
-        for transactional_id, transaction in list(self.transactions.items()):
-            if transaction.is_timed_out(now):
-                fenced = state.fence(transaction, self._version(), now)
-                outcomes.append(
-                    self._write(transactional_id, fenced, None, self._on_decision(transactional_id, fenced))
-                )
-        return outcomes
+        return [
+            self._decide(transactional_id, state.fence(transaction, self._version(), now), None)
+            for transactional_id, transaction in self.transactions.items()
+            if transaction.is_timed_out(now)
+        ]
 
-    def expire(self) -> list[Outcome]:
+    def expire(self) -> Outcome:
         """Remove ids that were unused for `transactional.id.expiration.ms`."""
-        before = self._clock.now_ms() - self._config.expiration_ms
+        last_update_ms = self._clock.now_ms() - self._config.expiration_ms
         tombstones = [
             TransactionRecord(transactional_id, None)
             for transactional_id, transaction in self.transactions.items()
-            if transaction.state in AT_REST and transaction.update_ms <= before
+            if transaction.state in AT_REST and transaction.update_ms <= last_update_ms
         ]
-        return [Outcome(tombstones, atomic=False)] if tombstones else []
+        return Outcome(tombstones, atomic=False)
 
     # ---- queries
 
     def describe(self, transactional_id: str) -> Transaction:
-        if not transactional_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             raise KafkaError(
@@ -259,8 +246,8 @@ class TransactionShard:
         running_for_ms: int = -1,
         matches: Callable[[str], object] | None = None,
     ) -> Iterator[tuple[str, Transaction]]:
-        """`states` None matches all; `running_for_ms` only transactions that were open for
-        longer."""
+        """List the matching transactions. `states` None matches all states. `running_for_ms`
+        matches transactions that have been open for longer."""
         now = self._clock.now_ms()
         producer_id_filter = frozenset(producer_ids)
         for transactional_id, transaction in self.transactions.items():
@@ -285,29 +272,31 @@ class TransactionShard:
         version = FLEXIBLE_VALUE if self._version() >= EPOCH_BUMP_VERSION else OLD_VALUE
         return Outcome((TransactionRecord(transactional_id, transaction, version),), response, on_append)
 
-    def _on_decision(self, transactional_id: str, prepared: Transaction) -> OnAppend:
-        return partial(self._prepared, transactional_id, prepared)
+    def _decide(self, transactional_id: str, prepared: Transaction, response: Producer | None) -> Outcome:
+        """Write the decision to end a transaction."""
+        on_append = partial(self._on_decision, transactional_id, prepared)
+        return self._write(transactional_id, prepared, response, on_append)
 
-    def _prepared(self, transactional_id: str, prepared: Transaction, error: KafkaError | None) -> None:
+    def _on_decision(self, transactional_id: str, prepared: Transaction, error: KafkaError | None) -> None:
         if self.transactions.get(transactional_id) is not prepared:
             return
         if error is None:
             self._on_prepared(transactional_id, prepared)
             return
-        # The record is written but was not committed in time. It may still be committed, so no
-        # other decision is possible. Writing the same decision again commits both.
+        # The record was written but not committed in time. It may still be committed, so no other
+        # decision is possible. The same decision is written again.
         retry = partial(self._retry_prepare, transactional_id, prepared)
         self._timers.schedule(("prepared", transactional_id), RETRY_MS, retry)
 
     def _retry_prepare(self, transactional_id: str, prepared: Transaction) -> Outcome:
         if self.transactions.get(transactional_id) is not prepared:
             return NOTHING
-        return self._write(transactional_id, prepared, None, self._on_decision(transactional_id, prepared))
+        return self._decide(transactional_id, prepared, None)
 
 
 def _may_continue(transaction: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether a producer may continue: it has the current id (its epoch is checked later), or had
-    the previous id up to its last epoch."""
+    """Return whether a producer may continue: it has the current producer id (its epoch is checked
+    later), or the previous producer id with its last epoch."""
     return (
         transaction.epoch == NO_PRODUCER_EPOCH
         or transaction.producer_id == producer_id
@@ -316,12 +305,12 @@ def _may_continue(transaction: Transaction, producer_id: int, epoch: int) -> boo
 
 
 def _is_repeated_end(transaction: Transaction, producer_id: int, epoch: int) -> bool:
-    """Whether the request repeats an end that bumped the epoch, with the previous epoch or producer
-    id.
+    """Return whether the request repeats an end that bumped the epoch: it has the previous epoch or
+    producer id.
 
-    Only producers of transaction version 2 bump the epoch; otherwise the previous epoch belongs to
-    a fenced producer. At the maximum epoch this is a repeated end only if a new producer id
-    follows, because no end hands out that epoch.
+    Only producers of transaction version 2 bump the epoch. In earlier versions the previous epoch
+    belongs to a fenced producer. No end returns the maximum epoch to a producer, so at that epoch
+    the request is a repeated end only if a new producer id follows.
     """
     if transaction.client_version < EPOCH_BUMP_VERSION:
         return False
@@ -335,8 +324,8 @@ def _may_end_again(transaction: Transaction) -> bool:
 
 
 def _may_end(transaction: Transaction, epoch: int, bumps: bool) -> bool:
-    """Whether the producer has the current epoch. An end that bumps the epoch has already left
-    it."""
+    """Return whether the producer has the current epoch. While a transaction is ending, a producer
+    that bumps the epoch does not have it yet."""
     return epoch == transaction.epoch and not (bumps and transaction.state in ENDING)
 
 
@@ -356,7 +345,7 @@ def _not_mapped(transactional_id: str, producer_id: int) -> KafkaError:
 def _fenced(transactional_id: str, transaction: Transaction, epoch: int) -> KafkaError:
     return KafkaError(
         ErrorCode.PRODUCER_FENCED,
-        f"The producer of transactional id {transactional_id} has epoch {transaction.epoch} , not {epoch}.",
+        f"The producer of transactional id {transactional_id} has epoch {transaction.epoch}, not {epoch}.",
     )
 
 

@@ -1,19 +1,18 @@
 """[pure] The transaction state of one transactional id.
 
-The rules
-- A transactional id has one producer id and epoch at a time. A producer that initializes it again
-  gets a higher epoch and fences the previous ones. A transaction that they left open is aborted
-  first.
+Rules:
+- A transactional id has one producer id and epoch at a time. A producer that initializes the id
+  again gets a higher epoch and fences earlier producers. Their open transaction is aborted first.
 - A transaction starts with its first partition (ONGOING). A partition is in the coordinator's log
   before the first record is in the partition's log.
-- It ends in two steps. PREPARE_COMMIT or PREPARE_ABORT in the log is the final decision. Then every
-  partition gets a marker, and COMPLETE_COMMIT or COMPLETE_ABORT is written when all have it. A
-  coordinator that loads the first without the second writes the markers again.
+- A transaction ends in two steps. PREPARE_COMMIT or PREPARE_ABORT in the log is the final decision.
+  Then every partition gets a marker. When all partitions have it, COMPLETE_COMMIT or COMPLETE_ABORT
+  is written. A coordinator that loads a decision without its completion writes the markers again.
 - A transaction that is open for longer than its timeout is aborted, and its producer is fenced.
-- Transaction version 2: every end bumps the epoch, so that delayed records cannot get into the next
-  transaction. Aborting a transaction without partitions is allowed: the coordinator may not know
-  of them.
-- Epoch 32767 is never handed out: it is reserved to fence the last producer. At 32766 the next
+- In transaction version 2, every end bumps the epoch, so that delayed records cannot become part of
+  the next transaction. A producer may abort a transaction without partitions, because its first
+  request to add a partition may have failed.
+- No producer gets epoch 32767: it is reserved to fence the last producer. At epoch 32766 the next
   initialization or end changes the producer id.
 
     from \\ to          empty  ongoing  prepare  prepare  complete complete  fence  dead
@@ -40,12 +39,12 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 MAX_EPOCH = 32767
+# The transaction version from which on every end bumps the epoch.
 EPOCH_BUMP_VERSION = 2
-"""The version of transactions in which every end raises the epoch."""
 
 
 class State(Enum):
-    """The value is the name that users see; NUMBERS has the number in the log."""
+    """The value is the name in responses. NUMBERS has the number in the log."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -86,13 +85,13 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class Transaction(NamedTuple):
-    """The state of a transactional id. Immutable: a transition creates a new one.
+    """The state of a transactional id. It is immutable: a transition creates a new object.
 
-    `previous_producer_id` is the one before the last transition; with it a repeated request is
-    recognized after the id has changed. `next_producer_id` is the one that an ending transaction
-    changes to. `last_epoch` is the epoch before the last one that its own producer requested; it is
-    not in the log. `client_version` is the producer's transaction version at the last change of the
-    state.
+    `previous_producer_id` is the producer id before the last transition. It identifies a repeated
+    request after the producer id has changed. `next_producer_id` is the producer id after the end
+    of the transaction, if the end changes it. `last_epoch` is the epoch before the producer itself
+    requested the current one, and is not in the log. `client_version` is the producer's transaction
+    version at the last change of the state.
     """
 
     producer_id: int
@@ -116,7 +115,7 @@ class Transaction(NamedTuple):
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether no further epoch can be handed out for the same producer id."""
+    """Return whether the producer id has no further epoch for producers."""
     return epoch >= MAX_EPOCH - 1
 
 
@@ -132,41 +131,40 @@ def move(transaction: Transaction, to: State, now_ms: int, **changes: object) ->
 
 
 def raise_epoch(transaction: Transaction, expected_epoch: int | None, timeout_ms: int, now_ms: int) -> Transaction:
-    """InitProducerId. `expected_epoch` is the epoch of a producer that continues after an error."""
+    """Handle InitProducerId with the same producer id. `expected_epoch` is the epoch of a producer
+    that continues after an error."""
     current, last = transaction.epoch, transaction.last_epoch
     if expected_epoch is None:
         epoch, last = current + 1, NO_PRODUCER_EPOCH
     elif current in (NO_PRODUCER_EPOCH, expected_epoch):
         epoch, last = current + 1, current
     elif expected_epoch == last:
-        # A repeated request: it got this epoch the first time, and no other producer has
-        # initialized the id since.
+        # The request is repeated. It got this epoch the first time, and no other producer has
+        # initialized the id since then.
         epoch = current
     else:
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f"The producer's epoch is {current}, not {expected_epoch}.")
-    return move(
-        transaction,
-        EMPTY,
-        now_ms,
-        epoch=epoch,
-        last_epoch=last,
-        timeout_ms=timeout_ms,
-        partitions=frozenset(),
-        start_ms=NO_TIMESTAMP,
-    )
+    return _initialize(transaction, transaction.producer_id, epoch, last, timeout_ms, now_ms)
 
 
 def change_producer_id(
     transaction: Transaction, producer_id: int, timeout_ms: int, now_ms: int, keep_last_epoch: bool
 ) -> Transaction:
-    """InitProducerId when no epoch is left."""
+    """Handle InitProducerId when the producer id has no further epoch."""
+    last = transaction.epoch if keep_last_epoch else NO_PRODUCER_EPOCH
+    return _initialize(transaction, producer_id, 0, last, timeout_ms, now_ms)
+
+
+def _initialize(
+    transaction: Transaction, producer_id: int, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int
+) -> Transaction:
     return move(
         transaction,
         EMPTY,
         now_ms,
         producer_id=producer_id,
-        epoch=0,
-        last_epoch=transaction.epoch if keep_last_epoch else NO_PRODUCER_EPOCH,
+        epoch=epoch,
+        last_epoch=last_epoch,
         timeout_ms=timeout_ms,
         partitions=frozenset(),
         start_ms=NO_TIMESTAMP,
@@ -176,13 +174,12 @@ def change_producer_id(
 def add_partitions(
     transaction: Transaction, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
 ) -> Transaction:
-    opens = transaction.state is not ONGOING
     return move(
         transaction,
         ONGOING,
         now_ms,
         partitions=transaction.partitions | partitions,
-        start_ms=now_ms if opens else transaction.start_ms,
+        start_ms=transaction.start_ms if transaction.state is ONGOING else now_ms,
         client_version=client_version,
     )
 
@@ -190,7 +187,7 @@ def add_partitions(
 def prepare(
     transaction: Transaction, commit: bool, client_version: int, now_ms: int, next_producer_id: int = NO_PRODUCER_ID
 ) -> Transaction:
-    """The producer ends its transaction."""
+    """Record the producer's decision to end its transaction."""
     epoch, last = transaction.epoch, transaction.last_epoch
     if client_version >= EPOCH_BUMP_VERSION:
         epoch, last = min(epoch + 1, MAX_EPOCH), epoch
@@ -207,7 +204,7 @@ def prepare(
 
 
 def fence(transaction: Transaction, client_version: int, now_ms: int) -> Transaction:
-    """The coordinator aborts the transaction of a producer and fences it with a higher epoch."""
+    """Abort the transaction of a producer, and fence the producer with a higher epoch."""
     fenced = move(
         transaction,
         PREPARE_EPOCH_FENCE,
@@ -220,7 +217,7 @@ def fence(transaction: Transaction, client_version: int, now_ms: int) -> Transac
 
 
 def complete(transaction: Transaction, now_ms: int) -> Transaction:
-    """All partitions have their markers."""
+    """Complete a transaction whose partitions all have their markers."""
     to = COMPLETE_COMMIT if transaction.state is PREPARE_COMMIT else COMPLETE_ABORT
     producer_id, epoch = next_producer(transaction)
     return move(
@@ -235,7 +232,7 @@ def complete(transaction: Transaction, now_ms: int) -> Transaction:
 
 
 def next_producer(transaction: Transaction) -> tuple[int, int]:
-    """The producer id and epoch that the producer of an ending transaction uses next."""
+    """Return the producer id and epoch for the producer of an ending transaction to use next."""
     if transaction.next_producer_id != NO_PRODUCER_ID:
         return transaction.next_producer_id, 0
     return transaction.producer_id, transaction.epoch

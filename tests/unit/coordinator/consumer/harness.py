@@ -1,4 +1,4 @@
-"""A shard with topics, and members of the new protocol that talk to it."""
+"""A group shard with topics, and members of the consumer protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REBALANCE = 60_000
 INTERVAL = 5_000
 NAMESPACE = UUID(int=7)
 
-Place = tuple[str, int]
+TopicIndex = tuple[str, int]
 
 
 def topic_id(name: str) -> UUID:
@@ -57,7 +57,7 @@ class FakeTopics:
 class ConsumerHarness(Harness):
     def __init__(self, topics: dict[str, int] | None = None, interval_ms: int = 0, **config: Any) -> None:
         self.topics = FakeTopics(**(topics or {}))
-        # By group, what is set for it alone.
+        # Settings of single groups.
         self.timings: dict[str, Timing] = {}
         general = Timing(assignment_interval_ms=interval_ms)
         settings = {"timing": lambda group: self.timings.get(group, general), **config}
@@ -72,7 +72,7 @@ class ConsumerHarness(Harness):
         member_id: str,
         epoch: int,
         *,
-        owned: Sequence[Place] | None = None,
+        owned: Sequence[TopicIndex] | None = None,
         topics: Sequence[str] | None = None,
         pattern: str | None = None,
         version: int = 1,
@@ -80,7 +80,7 @@ class ConsumerHarness(Harness):
         group: str = GROUP,
         **fields: Any,
     ) -> ConsumerGroupHeartbeatResponse:
-        """The response, with its error code if there is one."""
+        """Send a ConsumerGroupHeartbeat. Return the response, also if it is an error."""
         request = ConsumerGroupHeartbeatRequest(
             group_id=group,
             member_id=member_id,
@@ -100,23 +100,22 @@ class ConsumerHarness(Harness):
         return Client(self, options.pop("name", f"member-{self.names}"), topics, **options)
 
     def settle(self, *members: Client, rounds: int = 20) -> None:
-        """All send heartbeats until nothing is new for any of them."""
+        """Send heartbeats of all members until the group is stable."""
         for _ in range(rounds):
             if not any([member.beat() for member in members]) and self.state == "Stable":
                 return
         raise AssertionError(f"the group is still {self.state} after {rounds} rounds")
 
 
-def as_topic_partitions(places: Sequence[Place]) -> list[TopicPartitions]:
+def as_topic_partitions(partitions: Sequence[TopicIndex]) -> list[TopicPartitions]:
     by_topic: dict[str, list[int]] = {}
-    for name, partition in places:
-        by_topic.setdefault(name, []).append(partition)
+    for name, index in partitions:
+        by_topic.setdefault(name, []).append(index)
     return [TopicPartitions(topic_id=topic_id(name), partitions=indexes) for name, indexes in by_topic.items()]
 
 
 class Client:
-    """A member as a client is one: it takes at once what it is given, and gives up at once what it
-    is not."""
+    """A member of the consumer protocol. It revokes and takes over partitions at once."""
 
     def __init__(
         self,
@@ -137,8 +136,8 @@ class Client:
         self.rebalance_ms = rebalance_ms
         self.fields = fields
         self.epoch = 0
-        self.owned: set[Place] = set()
-        self.told_owned: set[Place] | None = None
+        self.owned: set[TopicIndex] = set()
+        self.reported_owned: set[TopicIndex] | None = None
         self.interval = 0
         self.join()
 
@@ -155,27 +154,28 @@ class Client:
             rebalance_timeout_ms=self.rebalance_ms,
             **self.fields,
         )
-        self.told_owned = set()
-        self._take(response)
+        self.reported_owned = set()
+        self._apply(response)
         return ErrorCode(response.error_code)
 
-    def beat(self, **more: Any) -> bool:
-        """Whether anything was new. Fenced, it joins again."""
-        if self.owned != self.told_owned:
-            more.setdefault("owned", sorted(self.owned))
+    def beat(self, **fields: Any) -> bool:
+        """Send a heartbeat. Return whether the epoch or the assignment changed. A fenced member
+        joins again."""
+        if self.owned != self.reported_owned:
+            fields.setdefault("owned", sorted(self.owned))
         reported = set(self.owned)
-        response = self.harness.beat(self.name, self.epoch, instance_id=self.instance_id, **more)
+        response = self.harness.beat(self.name, self.epoch, instance_id=self.instance_id, **fields)
         if response.error_code in (int(ErrorCode.FENCED_MEMBER_EPOCH), int(ErrorCode.UNKNOWN_MEMBER_ID)):
             self.join()
             return True
         assert response.error_code == 0, (response.error_code, response.error_message)
-        before = (self.epoch, set(self.owned))
-        if "owned" in more:
-            self.told_owned = reported
-        self._take(response)
-        return before != (self.epoch, self.owned)
+        previous_state = (self.epoch, set(self.owned))
+        if "owned" in fields:
+            self.reported_owned = reported
+        self._apply(response)
+        return previous_state != (self.epoch, self.owned)
 
-    def _take(self, response: ConsumerGroupHeartbeatResponse) -> None:
+    def _apply(self, response: ConsumerGroupHeartbeatResponse) -> None:
         if response.error_code:
             return
         self.epoch = response.member_epoch
@@ -196,7 +196,7 @@ class Client:
         return self.harness.group.members[self.name].current
 
 
-def assigned(harness: ConsumerHarness, response: ConsumerGroupHeartbeatResponse) -> set[Place]:
+def assigned(harness: ConsumerHarness, response: ConsumerGroupHeartbeatResponse) -> set[TopicIndex]:
     assert response.assignment is not None
     return {
         (harness.topics.name_of(topic.topic_id) or "?", partition)

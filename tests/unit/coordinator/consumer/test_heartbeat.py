@@ -104,7 +104,7 @@ def test_an_unknown_assignor_is_refused() -> None:
     assert "uniform, range" in response.error_message
 
 
-def test_where_the_protocol_is_not_served_the_version_is_not_supported() -> None:
+def test_the_request_is_unsupported_if_the_protocol_is_disabled() -> None:
     harness = ConsumerHarness({"t": 1}, enabled=False)
     assert ErrorCode(joined(harness).error_code) is ErrorCode.UNSUPPORTED_VERSION
 
@@ -156,7 +156,7 @@ def test_a_member_whose_response_was_lost_may_send_the_previous_epoch() -> None:
         assert ErrorCode(response.error_code) is ErrorCode.FENCED_MEMBER_EPOCH, owned
 
 
-def test_a_fenced_member_joins_again_under_its_id_and_gets_its_partitions_back() -> None:
+def test_a_fenced_member_rejoins_with_its_id_and_gets_its_partitions_again() -> None:
     harness = ConsumerHarness({"t": 4})
     first, second = harness.member("t"), harness.member("t")
     harness.settle(first, second)
@@ -188,7 +188,7 @@ def test_the_response_to_a_full_request_contains_the_assignment() -> None:
     assert assigned(harness, response) == member.owned
 
 
-def test_an_assignment_that_becomes_empty_is_sent_as_an_empty_one() -> None:
+def test_an_empty_assignment_is_sent() -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
     response = harness.beat(member.name, member.epoch, topics=(), owned=[("t", 0)])
@@ -222,7 +222,7 @@ def test_a_partition_is_assigned_only_after_the_old_owner_has_revoked_it() -> No
     assert harness.state == "Stable"
 
 
-def test_a_member_that_waits_for_others_gets_a_shorter_interval() -> None:
+def test_a_member_that_waits_for_partitions_gets_a_shorter_heartbeat_interval() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t")
     second = harness.member("t")
@@ -232,7 +232,7 @@ def test_a_member_that_waits_for_others_gets_a_shorter_interval() -> None:
     assert second.interval == INTERVAL
 
 
-def test_partitions_that_are_added_raise_the_epoch_and_are_shared() -> None:
+def test_added_partitions_increment_the_epoch_and_are_assigned() -> None:
     harness = ConsumerHarness({"t": 2})
     members = [harness.member("t") for _ in range(2)]
     harness.settle(*members)
@@ -243,7 +243,7 @@ def test_partitions_that_are_added_raise_the_epoch_and_are_shared() -> None:
     assert [len(member.owned) for member in members] == [3, 3]
 
 
-def test_another_topic_does_not_concern_the_group() -> None:
+def test_a_new_topic_without_subscribers_does_not_change_the_group() -> None:
     harness = ConsumerHarness({"t": 2})
     member = harness.member("t")
     written = len(harness.log)
@@ -262,7 +262,7 @@ def test_a_deleted_topic_is_revoked() -> None:
     assert list(harness.group.owners) == [topic_id("a")]
 
 
-def test_a_member_that_subscribes_to_less_gets_its_new_assignment_at_once() -> None:
+def test_unsubscribed_topics_are_revoked_at_once() -> None:
     harness = ConsumerHarness({"a": 2, "b": 2}, interval_ms=1_000)
     member = harness.member("a", "b")
     harness.clock.ms += 10
@@ -273,7 +273,7 @@ def test_a_member_that_subscribes_to_less_gets_its_new_assignment_at_once() -> N
     assert member.current.state == MemberState.UNREVOKED_PARTITIONS
 
 
-def test_two_assignments_are_at_least_an_interval_apart() -> None:
+def test_targets_are_computed_at_most_once_per_interval() -> None:
     harness = ConsumerHarness({"t": 4}, interval_ms=1_000)
     first = harness.member("t")
     harness.clock.ms += 500
@@ -285,7 +285,7 @@ def test_two_assignments_are_at_least_an_interval_apart() -> None:
     assert [len(first.owned), len(second.owned)] == [2, 2]
 
 
-def test_settings_of_a_group_apply_at_once_and_only_to_it() -> None:
+def test_settings_of_a_group_apply_at_once_and_only_to_this_group() -> None:
     harness = ConsumerHarness({"t": 2})
     member, other = harness.member("t"), joined(harness, "other", group="other")
     harness.advance(10_000)
@@ -319,7 +319,7 @@ def test_the_session_timeout_of_a_group_applies_after_a_restart() -> None:
     assert harness.state == "Empty"
 
 
-def test_a_group_may_have_its_own_interval_between_assignments() -> None:
+def test_the_assignment_interval_can_be_set_per_group() -> None:
     harness = ConsumerHarness({"t": 4}, interval_ms=1_000)
     harness.timings[GROUP] = Timing(assignment_interval_ms=0)
     first = harness.member("t")
@@ -347,7 +347,7 @@ def test_members_may_choose_the_assignor_and_the_majority_wins() -> None:
 # ---- leaving and timeouts
 
 
-def test_partitions_of_a_member_that_leaves_go_to_the_others() -> None:
+def test_partitions_of_a_member_that_leaves_are_assigned_to_other_members() -> None:
     harness = ConsumerHarness({"t": 4})
     first, second = harness.member("t"), harness.member("t")
     harness.settle(first, second)
@@ -409,7 +409,7 @@ def test_a_member_that_revoked_in_time_stays() -> None:
     assert len(harness.group.members) == 2
 
 
-def test_after_a_restart_sessions_and_rebalances_are_watched_again() -> None:
+def test_session_and_rebalance_timeouts_apply_after_a_restart() -> None:
     harness = ConsumerHarness({"t": 2})
     first = harness.member("t", rebalance_ms=20_000)
     second = harness.member("t")
@@ -425,7 +425,7 @@ def test_after_a_restart_sessions_and_rebalances_are_watched_again() -> None:
     assert harness.state == "Empty"
 
 
-def test_a_write_that_fails_leaves_a_member_that_can_still_time_out() -> None:
+def test_a_member_whose_removal_cannot_be_written_is_removed_later() -> None:
     harness = ConsumerHarness({"t": 1})
     harness.member("t")
     harness.failure = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -437,7 +437,7 @@ def test_a_write_that_fails_leaves_a_member_that_can_still_time_out() -> None:
     assert harness.state == "Empty"
 
 
-def test_a_change_of_topics_is_seen_again_when_its_write_has_failed() -> None:
+def test_a_change_of_topics_is_detected_again_after_a_failed_write() -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
     harness.topics.set("t", 2)
@@ -468,7 +468,7 @@ def test_a_static_member_that_leaves_temporarily_keeps_its_partitions() -> None:
     assert ErrorCode(response.error_code) is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_stays_away_is_removed_after_its_session_timeout() -> None:
+def test_an_absent_static_member_is_removed_after_its_session_timeout() -> None:
     harness = ConsumerHarness({"t": 2})
     static, other = harness.member("t", instance_id="i"), harness.member("t")
     harness.settle(static, other)
@@ -497,7 +497,7 @@ def test_a_static_member_may_leave_permanently() -> None:
     assert harness.group.static_members == {}
 
 
-def test_a_static_member_that_comes_back_with_other_topics_gets_those() -> None:
+def test_a_static_member_that_rejoins_with_other_topics_gets_their_partitions() -> None:
     harness = ConsumerHarness({"a": 1, "b": 1})
     static = harness.member("a", instance_id="i")
     static.leave()
@@ -568,14 +568,14 @@ def test_a_group_survives_a_restart() -> None:
     before.append(vars_of(harness.group))
     assert before[0] == before[1]
     harness.settle(*members)
-    assert Counter(place for member in members for place in member.owned) == Counter(("t", n) for n in range(5))
+    assert Counter(partition for member in members for partition in member.owned) == Counter(("t", n) for n in range(5))
 
 
 def vars_of(group: Any) -> dict[str, Any]:
     return {name: getattr(group, name) for name in group.__slots__}
 
 
-def test_an_undone_change_leaves_the_group_as_it_was() -> None:
+def test_undoing_a_change_restores_the_group() -> None:
     harness = ConsumerHarness({"t": 3})
     first = harness.member("t")
     harness.settle(first)
@@ -651,7 +651,7 @@ def test_a_description_has_current_and_target_assignments() -> None:
     assert _code(harness, "describe_consumer", "other") is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_describe_groups_does_not_know_a_consumer_group() -> None:
+def test_describe_groups_does_not_find_a_consumer_group() -> None:
     harness = ConsumerHarness({"t": 1})
     harness.member("t")
     assert _code(harness, "describe", GROUP) is ErrorCode.GROUP_ID_NOT_FOUND

@@ -16,11 +16,11 @@ from kavka.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     ConsumerProtocolSubscriptionTopicPartition,
 )
-from tests.unit.coordinator.consumer.harness import ConsumerHarness, Place
+from tests.unit.coordinator.consumer.harness import ConsumerHarness, TopicIndex
 from tests.unit.coordinator.harness import GROUP, SESSION
 
 
-def subscription(topics: tuple[str, ...] = ("t",), owned: set[Place] | None = None) -> bytes:
+def subscription(topics: tuple[str, ...] = ("t",), owned: set[TopicIndex] | None = None) -> bytes:
     """The subscription of a cooperative consumer. Without `owned`: an eager consumer, which
     revokes everything before it joins."""
     message = ConsumerProtocolSubscription(topics=list(topics))
@@ -35,9 +35,9 @@ def subscription(topics: tuple[str, ...] = ("t",), owned: set[Place] | None = No
     return b"\x00\x01" + message.to_bytes(1)
 
 
-def assignment(*places: Place, user_data: bytes | None = None) -> bytes:
+def assignment(*partitions: TopicIndex, user_data: bytes | None = None) -> bytes:
     by_topic: dict[str, list[int]] = {}
-    for name, index in places:
+    for name, index in partitions:
         by_topic.setdefault(name, []).append(index)
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
@@ -61,7 +61,7 @@ class ClassicClient:
         self.instance_id = instance_id
         self.name = ""
         self.generation = -1
-        self.owned: set[Place] = set()
+        self.owned: set[TopicIndex] = set()
 
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
         if not self.cooperative:
@@ -71,23 +71,23 @@ class ClassicClient:
     def join(self) -> Any:
         if not self.cooperative:
             self.owned.clear()
-        answer = self.harness.join(self.name, protocols=self.protocols(), instance_id=self.instance_id)
-        if answer.response is not None and answer.code is ErrorCode.MEMBER_ID_REQUIRED:
-            self.name = answer.response.member_id
-            answer = self.harness.join(self.name, protocols=self.protocols())
-        return answer
+        pending = self.harness.join(self.name, protocols=self.protocols(), instance_id=self.instance_id)
+        if pending.response is not None and pending.code is ErrorCode.MEMBER_ID_REQUIRED:
+            self.name = pending.response.member_id
+            pending = self.harness.join(self.name, protocols=self.protocols())
+        return pending
 
-    def joined(self, answer: Any) -> None:
-        assert answer.code is ErrorCode.NONE, answer.code
-        self.name, self.generation = answer.response.member_id, answer.response.generation_id
+    def joined(self, pending: Any) -> None:
+        assert pending.code is ErrorCode.NONE, pending.code
+        self.name, self.generation = pending.response.member_id, pending.response.generation_id
 
     def sync(self, assignments: dict[str, bytes] | None = None) -> ErrorCode:
-        answer = self.harness.sync(
+        pending = self.harness.sync(
             self.name, self.generation, assignments, instance_id=self.instance_id, protocol=("consumer", None)
         )
-        if answer.response is not None and answer.code is ErrorCode.NONE:
-            self.take(answer.response)
-        return answer.code
+        if pending.response is not None and pending.code is ErrorCode.NONE:
+            self.take(pending.response)
+        return pending.code
 
     def take(self, response: Any) -> None:
         owned = read_assignment(bytes(response.assignment), "", 0, self.harness.topics)
@@ -119,12 +119,12 @@ class ClassicClient:
 def classic_group(harness: ConsumerHarness, count: int, **options: Any) -> list[ClassicClient]:
     """A stable classic group; partition n of topic t to member n modulo count."""
     clients = [ClassicClient(harness, **options) for _ in range(count)]
-    answers = [client.join() for client in clients]
+    pending_joins = [client.join() for client in clients]
     harness.advance(harness.config.initial_rebalance_delay_ms)
-    if any(answer.response is None for answer in answers):
+    if any(pending.response is None for pending in pending_joins):
         harness.advance(harness.config.initial_rebalance_delay_ms)
-    for client, answer in zip(clients, answers, strict=True):
-        client.joined(answer)
+    for client, pending in zip(clients, pending_joins, strict=True):
+        client.joined(pending)
     topic = harness.topics.get("t")
     assert topic is not None
     assignments = {
@@ -136,14 +136,14 @@ def classic_group(harness: ConsumerHarness, count: int, **options: Any) -> list[
         harness.sync(
             client.name,
             client.generation,
-            assignments if client.name == answer.response.leader else None,
+            assignments if client.name == pending.response.leader else None,
             protocol=("consumer", protocol),
         )
-        for client, answer in zip(clients, answers, strict=True)
+        for client, pending in zip(clients, pending_joins, strict=True)
     ]
-    for client, answer in zip(clients, synced, strict=True):
-        assert answer.code is ErrorCode.NONE
-        client.take(answer.response)
+    for client, pending in zip(clients, synced, strict=True):
+        assert pending.code is ErrorCode.NONE
+        client.take(pending.response)
     assert harness.state == "Stable"
     return clients
 
@@ -153,7 +153,7 @@ def settle(harness: ConsumerHarness, classic: list[ClassicClient], new: list[Any
         changed = [client.go_on() for client in classic] + [client.beat() for client in new]
         if not any(changed) and harness.state == "Stable":
             break
-    owned = Counter(place for client in (*classic, *new) for place in client.owned)
+    owned = Counter(partition for client in (*classic, *new) for partition in client.owned)
     topic = harness.topics.get("t")
     assert topic is not None
     assert owned == Counter(("t", n) for n in range(topic.partitions))
@@ -163,7 +163,7 @@ def settle(harness: ConsumerHarness, classic: list[ClassicClient], new: list[Any
 # ---- empty groups
 
 
-def test_an_empty_classic_group_becomes_one_of_the_new_protocol_and_keeps_its_offsets() -> None:
+def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
     harness = ConsumerHarness({"t": 1}, upgrade=False)
     (client,) = classic_group(harness, 1)
     harness.commit({("t", 0): 7}, member_id=client.name, generation=client.generation)
@@ -177,7 +177,7 @@ def test_an_empty_classic_group_becomes_one_of_the_new_protocol_and_keeps_its_of
     assert (harness.group.type, harness.offset("t", 0)) == ("consumer", 7)
 
 
-def test_a_group_of_which_there_are_only_offsets_becomes_one_of_the_new_protocol() -> None:
+def test_a_group_with_only_offsets_becomes_a_consumer_group() -> None:
     harness = ConsumerHarness({"t": 1})
     harness.commit({("t", 0): 7})
     harness.member("t")
@@ -185,7 +185,7 @@ def test_a_group_of_which_there_are_only_offsets_becomes_one_of_the_new_protocol
     assert harness.offset("t", 0) == 7
 
 
-def test_an_empty_group_of_the_new_protocol_becomes_a_classic_one() -> None:
+def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
     harness = ConsumerHarness({"t": 2}, downgrade=False)
     member = harness.member("t")
     harness.commit({("t", 0): 3}, member_id=member.name, generation=member.epoch)
@@ -217,7 +217,7 @@ def test_members_of_both_protocols_share_the_partitions_after_an_upgrade(coopera
     assert sorted(member.member_type for member in described.members) == [0, 0, 1]
 
 
-def test_a_group_is_moved_over_member_by_member() -> None:
+def test_a_group_is_upgraded_member_by_member() -> None:
     harness = ConsumerHarness({"t": 6})
     classic = classic_group(harness, 3)
     new: list[Any] = []
@@ -233,7 +233,7 @@ def test_a_group_is_moved_over_member_by_member() -> None:
     settle(harness, [], new)
 
 
-def test_a_member_in_the_rebalance_of_the_classic_group_joins_the_new_one() -> None:
+def test_a_member_with_a_pending_join_rejoins_the_upgraded_group() -> None:
     harness = ConsumerHarness({"t": 4})
     (first,) = classic_group(harness, 1)
     second = ClassicClient(harness)
@@ -246,7 +246,7 @@ def test_a_member_in_the_rebalance_of_the_classic_group_joins_the_new_one() -> N
     settle(harness, [first, second], [new])
 
 
-def test_where_upgrades_are_not_allowed_there_is_no_such_group() -> None:
+def test_a_consumer_member_is_refused_if_upgrades_are_disabled() -> None:
     harness = ConsumerHarness({"t": 2}, upgrade=False)
     (client,) = classic_group(harness, 1)
     response = harness.beat("m", 0, owned=(), topics=("t",), rebalance_timeout_ms=1_000)
@@ -259,18 +259,18 @@ def test_where_upgrades_are_not_allowed_there_is_no_such_group() -> None:
     ("assignor", "data"),
     [("mine", assignment(("t", 0), user_data=b"mine")), ("range", b"\xff\xff"), ("range", b"\x00\x00\x7f")],
 )
-def test_a_group_whose_assignments_cannot_be_understood_stays_classic(assignor: str, data: bytes) -> None:
+def test_a_group_whose_assignments_cannot_be_parsed_stays_classic(assignor: str, data: bytes) -> None:
     harness = ConsumerHarness({"t": 2})
-    answer = harness.join_new(protocols=((assignor, subscription()),))
+    pending = harness.join_new(protocols=((assignor, subscription()),))
     harness.advance(harness.config.initial_rebalance_delay_ms)
-    name, generation = answer.response.member_id, answer.response.generation_id
+    name, generation = pending.response.member_id, pending.response.generation_id
     harness.sync(name, generation, {name: data}, protocol=("consumer", assignor))
     response = harness.beat("m", 0, owned=(), topics=("t",), rebalance_timeout_ms=1_000)
     assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
     assert (harness.group.type, harness.heartbeat(name, generation)) == ("classic", ErrorCode.NONE)
 
 
-def test_data_with_an_assignment_of_a_known_assignor_is_no_reason_to_stay_classic() -> None:
+def test_user_data_of_a_known_assignor_does_not_prevent_an_upgrade() -> None:
     harness = ConsumerHarness({"t": 2})
     (client,) = classic_group(harness, 1)
     harness.group.members[client.name].assignment = assignment(("t", 0), ("t", 1), user_data=b"librdkafka's")
@@ -278,14 +278,14 @@ def test_data_with_an_assignment_of_a_known_assignor_is_no_reason_to_stay_classi
     settle(harness, [client], [new])
 
 
-def test_a_group_that_is_not_one_of_consumers_stays_classic() -> None:
+def test_a_group_of_another_protocol_type_stays_classic() -> None:
     harness = ConsumerHarness({"t": 2})
     harness.stable(1, protocol_type="connect")
     response = harness.beat("m", 0, owned=(), topics=("t",), rebalance_timeout_ms=1_000)
     assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_an_upgrade_that_cannot_be_written_leaves_the_classic_group_as_it_was() -> None:
+def test_a_failed_write_of_an_upgrade_restores_the_classic_group() -> None:
     harness = ConsumerHarness({"t": 2})
     (client,) = classic_group(harness, 1)
     classic = harness.group
@@ -313,23 +313,23 @@ def test_an_upgrade_that_cannot_be_written_leaves_the_classic_group_as_it_was() 
 # ---- classic members of a group of the new protocol
 
 
-def test_a_classic_member_joins_a_group_of_the_new_protocol() -> None:
+def test_a_classic_member_joins_a_consumer_group() -> None:
     harness = ConsumerHarness({"t": 4})
     new = harness.member("t")
     client = ClassicClient(harness)
     first = harness.join("", protocols=client.protocols())
     assert first.code is ErrorCode.MEMBER_ID_REQUIRED
-    answer = client.join()
-    assert (answer.response.leader, answer.response.members) == ("", [])
-    assert answer.response.protocol_name == "cooperative-sticky"
-    client.joined(answer)
+    pending = client.join()
+    assert (pending.response.leader, pending.response.members) == ("", [])
+    assert pending.response.protocol_name == "cooperative-sticky"
+    client.joined(pending)
     assert client.sync() is ErrorCode.NONE
     assert client.owned == set()
     settle(harness, [client], [new])
     assert (len(client.owned), len(new.owned)) == (2, 2)
 
 
-def test_a_classic_member_is_asked_to_join_when_its_partitions_are_free() -> None:
+def test_a_classic_member_must_rejoin_when_its_partitions_are_free() -> None:
     harness = ConsumerHarness({"t": 2})
     new = harness.member("t")
     client = ClassicClient(harness)
@@ -345,7 +345,7 @@ def test_a_classic_member_is_asked_to_join_when_its_partitions_are_free() -> Non
     assert len(client.owned) == 1
 
 
-def test_requests_of_a_classic_member_are_checked() -> None:
+def test_invalid_requests_of_classic_members_are_refused() -> None:
     harness = ConsumerHarness({"t": 2})
     new = harness.member("t")
     client = ClassicClient(harness)
@@ -364,7 +364,7 @@ def test_requests_of_a_classic_member_are_checked() -> None:
     assert len(harness.group.members) == 2
 
 
-def test_a_classic_member_has_its_own_session_timeout() -> None:
+def test_a_classic_member_uses_the_session_timeout_of_its_join() -> None:
     harness = ConsumerHarness({"t": 2}, downgrade=False)
     new = harness.member("t")
     client = ClassicClient(harness)
@@ -376,7 +376,7 @@ def test_a_classic_member_has_its_own_session_timeout() -> None:
     assert list(harness.group.members) == [new.name]
 
 
-def test_a_classic_member_that_does_not_sync_or_join_in_time_is_out() -> None:
+def test_a_classic_member_that_does_not_sync_or_rejoin_in_time_is_removed() -> None:
     harness = ConsumerHarness({"t": 2})
     new = harness.member("t")
     client = ClassicClient(harness)
@@ -398,7 +398,7 @@ def test_a_classic_member_that_does_not_sync_or_join_in_time_is_out() -> None:
     assert list(harness.group.members) == [new.name]
 
 
-def test_commits_of_a_classic_member_go_by_its_generation() -> None:
+def test_commits_of_a_classic_member_need_its_generation() -> None:
     harness = ConsumerHarness({"t": 2})
     harness.member("t")
     client = ClassicClient(harness)
@@ -409,18 +409,18 @@ def test_commits_of_a_classic_member_go_by_its_generation() -> None:
     assert set(harness.commit({("t", 0): 1}, **(ok | {"generation": 99})).values()) == {ErrorCode.ILLEGAL_GENERATION}
 
 
-def test_an_administrator_may_remove_members_of_either_kind() -> None:
+def test_an_administrator_may_remove_members_of_both_protocols() -> None:
     harness = ConsumerHarness({"t": 2}, downgrade=False)
     new = harness.member("t", instance_id="i")
     client = ClassicClient(harness)
     client.joined(client.join())
-    answer = harness.leave(("", "i"), (client.name, None), ("nobody", None), ("", "j"))
-    codes = [ErrorCode(member.error_code) for member in answer.members]
+    pending = harness.leave(("", "i"), (client.name, None), ("nobody", None), ("", "j"))
+    codes = [ErrorCode(member.error_code) for member in pending.members]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
     assert (harness.group.is_empty, new.name in harness.group.members) == (True, False)
 
 
-def test_a_static_member_may_come_back_with_the_other_protocol() -> None:
+def test_a_static_member_may_rejoin_with_the_other_protocol() -> None:
     harness = ConsumerHarness({"t": 2})
     other = harness.member("t")
     static = harness.member("t", instance_id="i")
@@ -439,7 +439,7 @@ def test_a_static_member_may_come_back_with_the_other_protocol() -> None:
 # ---- downgrade
 
 
-def test_when_the_last_member_of_the_new_protocol_leaves_the_rest_is_a_classic_group() -> None:
+def test_a_group_becomes_classic_when_its_last_consumer_member_leaves() -> None:
     harness = ConsumerHarness({"t": 4})
     new = harness.member("t")
     clients = [ClassicClient(harness), ClassicClient(harness)]
@@ -453,14 +453,14 @@ def test_when_the_last_member_of_the_new_protocol_leaves_the_rest_is_a_classic_g
     assert harness.group.generation == epoch
     for client in clients:
         assert client.beat() is ErrorCode.REBALANCE_IN_PROGRESS
-    answers = [client.join() for client in clients]
-    for client, answer in zip(clients, answers, strict=True):
-        client.joined(answer)
+    pending_joins = [client.join() for client in clients]
+    for client, pending in zip(clients, pending_joins, strict=True):
+        client.joined(pending)
     assert {client.generation for client in clients} == {epoch + 1}
-    assert answers[0].response.leader in {client.name for client in clients}
+    assert pending_joins[0].response.leader in {client.name for client in clients}
 
 
-def test_the_classic_group_after_a_downgrade_is_there_after_a_restart() -> None:
+def test_a_downgraded_group_survives_a_restart() -> None:
     harness = ConsumerHarness({"t": 4})
     new = harness.member("t")
     client = ClassicClient(harness)
@@ -473,7 +473,7 @@ def test_the_classic_group_after_a_downgrade_is_there_after_a_restart() -> None:
     assert (harness.state, client.beat()) == ("Stable", ErrorCode.NONE)
 
 
-def test_a_member_that_times_out_may_also_be_the_last_of_the_new_protocol() -> None:
+def test_a_group_becomes_classic_when_the_session_of_its_last_consumer_member_expires() -> None:
     harness = ConsumerHarness({"t": 4})
     new = harness.member("t")
     client = ClassicClient(harness)
@@ -487,7 +487,7 @@ def test_a_member_that_times_out_may_also_be_the_last_of_the_new_protocol() -> N
     assert list(harness.group.members) == [client.name]
 
 
-def test_where_downgrades_are_not_allowed_classic_members_stay_in_a_group_of_the_new_protocol() -> None:
+def test_a_group_stays_a_consumer_group_if_downgrades_are_disabled() -> None:
     harness = ConsumerHarness({"t": 4}, downgrade=False)
     new = harness.member("t")
     client = ClassicClient(harness)
@@ -512,7 +512,7 @@ def one_static_and_one_classic() -> tuple[ConsumerHarness, ClassicClient, Any]:
     return harness, client, static
 
 
-def test_a_classic_static_member_in_the_place_of_the_last_of_the_new_protocol_makes_the_group_classic() -> None:
+def test_a_group_becomes_classic_when_a_classic_static_member_replaces_its_last_consumer_member() -> None:
     harness, client, _ = one_static_and_one_classic()
     back = ClassicClient(harness, instance_id="i")
     waiting = back.join()
@@ -524,7 +524,7 @@ def test_a_classic_static_member_in_the_place_of_the_last_of_the_new_protocol_ma
     assert set(harness.group.members) == {client.name, back.name}
 
 
-def test_a_classic_static_member_that_cannot_agree_with_the_others_leaves_no_classic_group_behind() -> None:
+def test_a_group_stays_a_consumer_group_if_the_replacing_static_member_has_no_common_protocol() -> None:
     harness, client, static = one_static_and_one_classic()
     refused = harness.join(instance_id="i", protocols=(("another", subscription()),))
     assert refused.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -536,7 +536,7 @@ def test_a_classic_static_member_that_cannot_agree_with_the_others_leaves_no_cla
     assert (harness.group.type, set(harness.group.members)) == ("consumer", {client.name, static.name})
 
 
-def test_a_downgrade_that_cannot_be_written_leaves_the_group_as_it_was() -> None:
+def test_a_failed_write_of_a_downgrade_restores_the_consumer_group() -> None:
     harness = ConsumerHarness({"t": 4})
     new = harness.member("t")
     client = ClassicClient(harness)

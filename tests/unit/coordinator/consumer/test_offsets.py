@@ -1,4 +1,4 @@
-"""Commits, fetches and expiry of offsets in groups of the new protocol."""
+"""Commits, fetches and expiry of offsets in consumer groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kavka.common.errors import ErrorCode, KafkaError
+from kavka.coordinator.group.group import OffsetCommit
 from kavka.protocol.messages.offset_commit import OffsetCommitRequestPartition, OffsetCommitResponsePartition
 from tests.unit.coordinator.consumer.harness import SESSION, ConsumerHarness, topic_id
 from tests.unit.coordinator.harness import GROUP
@@ -16,9 +17,9 @@ def commit(
     harness: ConsumerHarness,
     member_id: str,
     epoch: int,
-    *places: tuple[str, int],
+    *partitions: tuple[str, int],
     version: int = 9,
-    transactional: bool = False,
+    is_transactional: bool = False,
 ) -> ErrorCode:
     items: list[Any] = [
         (
@@ -27,10 +28,12 @@ def commit(
             OffsetCommitRequestPartition(partition_index=index, committed_offset=5),
             OffsetCommitResponsePartition(partition_index=index),
         )
-        for name, index in places or (("t", 0),)
+        for name, index in partitions or (("t", 0),)
     ]
     try:
-        harness.shard.commit_offsets(GROUP, member_id, None, epoch, version, -1, items, transactional)
+        harness.shard.commit_offsets(
+            OffsetCommit(GROUP, member_id, None, epoch, version, items, is_transactional=is_transactional)
+        )
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
@@ -45,17 +48,17 @@ def test_a_member_commits_with_its_epoch() -> None:
     assert commit(harness, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_older_epoch_will_do_for_what_the_member_has_had_since() -> None:
+def test_a_commit_with_an_older_epoch_is_accepted_for_partitions_owned_since_that_epoch() -> None:
     harness = ConsumerHarness({"t": 2, "u": 1})
     member = harness.member("t")
-    old = member.epoch
+    old_epoch = member.epoch
     harness.topics.set("t", 4)
     harness.settle(member)
-    assert member.epoch == old + 1
-    assert commit(harness, member.name, old, ("t", 0), ("t", 1)) is ErrorCode.NONE
-    assert commit(harness, member.name, old, ("t", 0), ("t", 3)) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit(harness, member.name, old, ("u", 0)) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit(harness, member.name, old - 1, ("t", 0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert member.epoch == old_epoch + 1
+    assert commit(harness, member.name, old_epoch, ("t", 0), ("t", 1)) is ErrorCode.NONE
+    assert commit(harness, member.name, old_epoch, ("t", 0), ("t", 3)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(harness, member.name, old_epoch, ("u", 0)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(harness, member.name, old_epoch - 1, ("t", 0)) is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_a_member_may_commit_partitions_that_it_is_revoking() -> None:
@@ -68,13 +71,13 @@ def test_a_member_may_commit_partitions_that_it_is_revoking() -> None:
 
 
 @pytest.mark.parametrize("version", [5, 8])
-def test_members_need_a_version_in_which_there_are_epochs(version: int) -> None:
+def test_members_need_a_request_version_with_epochs(version: int) -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
     assert commit(harness, member.name, member.epoch, version=version) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_without_members_anybody_may_commit() -> None:
+def test_any_client_may_commit_to_a_group_without_members() -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
     member.leave()
@@ -82,13 +85,13 @@ def test_without_members_anybody_may_commit() -> None:
     assert commit(harness, member.name, 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_transaction_may_commit_without_saying_for_whom() -> None:
+def test_a_transactional_commit_needs_no_member_id() -> None:
     harness = ConsumerHarness({"t": 1})
     member = harness.member("t")
-    assert commit(harness, "", -1, transactional=True) is ErrorCode.NONE
-    assert commit(harness, member.name, member.epoch, transactional=True, version=3) is ErrorCode.NONE
-    assert commit(harness, member.name, 99, transactional=True) is ErrorCode.STALE_MEMBER_EPOCH
-    assert commit(harness, "other", 1, transactional=True) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(harness, "", -1, is_transactional=True) is ErrorCode.NONE
+    assert commit(harness, member.name, member.epoch, is_transactional=True, version=3) is ErrorCode.NONE
+    assert commit(harness, member.name, 99, is_transactional=True) is ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(harness, "other", 1, is_transactional=True) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def fetch(harness: ConsumerHarness, member_id: str | None, epoch: int) -> ErrorCode:

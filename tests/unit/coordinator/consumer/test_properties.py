@@ -15,7 +15,7 @@ from tests.unit.coordinator.consumer.harness import (
     REBALANCE,
     SESSION,
     ConsumerHarness,
-    Place,
+    TopicIndex,
     assigned,
 )
 from tests.unit.coordinator.harness import GROUP
@@ -34,10 +34,10 @@ class Consumer:
         self.topics = topics
         self.pattern: str | None = None
         self.epoch = 0
-        self.owned: set[Place] = set()
-        self.target: set[Place] = set()  # the last assignment it received
+        self.owned: set[TopicIndex] = set()
+        self.target: set[TopicIndex] = set()  # the last assignment it received
         self.says_all = True  # with its next heartbeat: it cannot know the coordinator's state
-        self.reported: set[Place] = set()
+        self.reported: set[TopicIndex] = set()
         self.is_running = True
 
     @property
@@ -256,7 +256,7 @@ class Groups(RuleBasedStateMachine):
             assert group is None or group.is_empty
             return
         assert group is not None and group.state_name == "Stable", group and group.state_name
-        owned = sorted(place for member in running for place in member.owned)
+        owned = sorted(partition for member in running for partition in member.owned)
         subscribed = group.subscribed_topics()
         there = [
             (name, index)
@@ -270,11 +270,15 @@ class Groups(RuleBasedStateMachine):
 
     @invariant()
     def nobody_has_what_another_has(self) -> None:
-        owner: dict[Place, str] = {}
+        owner: dict[TopicIndex, str] = {}
         for member in getattr(self, "all", ()):
             if member.is_running and member.is_member:
-                for place in member.owned:
-                    assert owner.setdefault(place, member.name) == member.name, (place, owner[place], member.name)
+                for partition in member.owned:
+                    assert owner.setdefault(partition, member.name) == member.name, (
+                        partition,
+                        owner[partition],
+                        member.name,
+                    )
 
     @invariant()
     def the_tables_agree(self) -> None:

@@ -42,12 +42,12 @@ def offer(services: Any, level: int = 1) -> None:
 def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
     async def main(services: Services) -> None:
         offer(services)
-        response = await services.ask(heartbeat(), version)
+        response = await services.send(heartbeat(), version)
         assert (response.error_code, response.member_id, response.member_epoch) == (0, "m", 1)
         (topic,) = response.assignment.topic_partitions
         assert (topic.topic_id, topic.partitions) == (TOPIC_ID, [0, 1, 2])
         request = ConsumerGroupDescribeRequest(group_ids=["g", "other", ""], include_authorized_operations=True)
-        described = (await services.ask(request, version)).groups
+        described = (await services.send(request, version)).groups
         codes = [ErrorCode(group.error_code) for group in described]
         assert codes == [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID]
         (member,) = described[0].members
@@ -55,7 +55,7 @@ def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
         assert member.assignment.topic_partitions[0].topic_name == "orders"
         assert member.member_type == (1 if version else -1)
         assert described[0].authorized_operations > 0
-        again = await services.ask(heartbeat(1), version)
+        again = await services.send(heartbeat(1), version)
         assert (again.error_code, again.assignment) == (0, None)
 
     with_services(main)()
@@ -64,7 +64,7 @@ def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
 @with_services
 async def test_error_responses_have_a_message(services: Services) -> None:
     offer(services)
-    response = await services.ask(heartbeat(5), 1)
+    response = await services.send(heartbeat(5), 1)
     assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
     assert "g not found" in response.error_message
 
@@ -73,36 +73,36 @@ async def test_error_responses_have_a_message(services: Services) -> None:
 async def test_a_too_large_subscription_is_refused_and_changes_nothing(services: Services) -> None:
     offer(services)
     names = [f"{'x' * 200}-{number}" for number in range(6_000)]
-    response = await services.ask(heartbeat(subscribed_topic_names=names), 1)
+    response = await services.send(heartbeat(subscribed_topic_names=names), 1)
     assert ErrorCode(response.error_code) is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert not (await services.ask(ListGroupsRequest(), 5)).groups
+    assert not (await services.send(ListGroupsRequest(), 5)).groups
 
 
 @with_services
 async def test_the_protocol_is_refused_until_all_brokers_support_it(services: Services) -> None:
     offer(services, 0)
-    response = await services.ask(heartbeat(), 1)
+    response = await services.send(heartbeat(), 1)
     assert ErrorCode(response.error_code) is ErrorCode.UNSUPPORTED_VERSION
 
 
 @with_services
 async def test_consumer_groups_are_listed_but_not_described_as_classic_groups(services: Services) -> None:
     offer(services)
-    await services.ask(heartbeat(), 1)
-    (listed,) = (await services.ask(ListGroupsRequest(types_filter=["Consumer"]), 5)).groups
+    await services.send(heartbeat(), 1)
+    (listed,) = (await services.send(ListGroupsRequest(types_filter=["Consumer"]), 5)).groups
     assert (listed.group_id, listed.group_state, listed.group_type) == ("g", "Stable", "consumer")
-    assert not (await services.ask(ListGroupsRequest(types_filter=["classic"]), 5)).groups
+    assert not (await services.send(ListGroupsRequest(types_filter=["classic"]), 5)).groups
     for version, code in ((6, ErrorCode.GROUP_ID_NOT_FOUND), (5, ErrorCode.NONE)):
-        (described,) = (await services.ask(DescribeGroupsRequest(groups=["g"]), version)).groups
+        (described,) = (await services.send(DescribeGroupsRequest(groups=["g"]), version)).groups
         assert (ErrorCode(described.error_code), described.group_state) == (code, "Dead")
 
 
 @with_services
 async def test_commits_and_fetches_check_the_member_epoch(services: Services) -> None:
     offer(services)
-    await services.ask(heartbeat(), 1)
+    await services.send(heartbeat(), 1)
     for epoch, code in ((1, ErrorCode.NONE), (2, ErrorCode.STALE_MEMBER_EPOCH)):
-        response = await services.ask(commit(member_id="m", generation_id_or_member_epoch=epoch), 9)
+        response = await services.send(commit(member_id="m", generation_id_or_member_epoch=epoch), 9)
         assert ErrorCode(response.topics[0].partitions[0].error_code) is code
         requested = OffsetFetchRequestGroup(
             group_id="g",
@@ -110,18 +110,18 @@ async def test_commits_and_fetches_check_the_member_epoch(services: Services) ->
             member_epoch=epoch,
             topics=[OffsetFetchRequestTopics(name="orders", partition_indexes=[0])],
         )
-        response = await services.ask(OffsetFetchRequest(groups=[requested]), 9)
+        response = await services.send(OffsetFetchRequest(groups=[requested]), 9)
         assert ErrorCode(response.groups[0].error_code) is code
-    old = await services.ask(commit(member_id="m", generation_id_or_member_epoch=1), 8)
+    old = await services.send(commit(member_id="m", generation_id_or_member_epoch=1), 8)
     assert ErrorCode(old.topics[0].partitions[0].error_code) is ErrorCode.UNSUPPORTED_VERSION
 
 
 @with_services
 async def test_added_partitions_are_assigned_with_the_next_heartbeat(services: Services) -> None:
     offer(services)
-    await services.ask(heartbeat(), 1)
+    await services.send(heartbeat(), 1)
     services.publish_metadata("orders", TOPIC_ID, 5)
-    response = await services.ask(heartbeat(1), 1)
+    response = await services.send(heartbeat(1), 1)
     assert response.member_epoch == 2
     assert response.assignment.topic_partitions[0].partitions == [0, 1, 2, 3, 4]
 

@@ -1,5 +1,4 @@
-"""A shard of transactional ids with its records in a list, and partitions that note which markers
-they get."""
+"""A transaction shard whose log is a list, and partitions that store their markers."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ B = TopicPartition("b", 7)
 
 
 class Harness:
-    """`failure` makes the appends that follow fail; `hold_markers` keeps the markers from being
-    written."""
+    """A transaction shard. With `failure`, writes fail. With `late`, records are written but not
+    committed in time. With `hold_markers`, markers are written by `write_markers`."""
 
     def __init__(self, version: int = 2, **config: Any) -> None:
         self.clock = FakeClock()
@@ -33,7 +32,7 @@ class Harness:
         self.late: ErrorCode | None = None
         self.hold_markers = False
         self.held: list[tuple[str, Transaction]] = []
-        # Per partition: (producer id, epoch, committed), in the order in which they were written.
+        # By partition: (producer id, epoch, commit) of its markers, in log order.
         self.markers: dict[TopicPartition, list[tuple[int, int, bool]]] = {}
         self.next_producer_id = 1000
         self.timers = FakeTimers(self.clock, self.submit)
@@ -57,8 +56,7 @@ class Harness:
             self._prepared(transactional_id, prepared)
 
     def submit(self, outcome: Outcome) -> Any:
-        """As the runtime does: replayed at once, undone where the write fails. `late`: written, but
-        not in time."""
+        """Replay and write the records like the runtime. Undo the replay if the write fails."""
         for record in outcome.records:
             self.shard.replay(record)
         error = None
@@ -77,7 +75,7 @@ class Harness:
         return outcome.response
 
     def restart(self) -> None:
-        """The coordinator loses its state; another one loads the records."""
+        """Discard the shard, and load a new shard from the log."""
         self.timers.timers.clear()
         self.held.clear()
         self.shard = self._shard()
@@ -97,16 +95,16 @@ class Harness:
     def init(
         self, transactional_id: str = ID, *, timeout: int = TIMEOUT, expected: tuple[int, int] | None = None
     ) -> Producer:
-        return self._with_new_id(lambda new: self.shard.init_producer(transactional_id, timeout, expected, new))
+        return self._with_new_id(lambda new_id: self.shard.init_producer(transactional_id, timeout, expected, new_id))
 
     def init_again(self, transactional_id: str = ID, **options: Any) -> Producer:
-        """As a client does: for as long as it is asked to try again."""
+        """Initialize like a client: retry on CONCURRENT_TRANSACTIONS."""
         for _ in range(5):
-            answer = self.init(transactional_id, **options)
-            if answer.error is ErrorCode.NONE:
-                return answer
-            assert answer.error is ErrorCode.CONCURRENT_TRANSACTIONS
-        raise AssertionError("retried forever")
+            response = self.init(transactional_id, **options)
+            if response.error is ErrorCode.NONE:
+                return response
+            assert response.error is ErrorCode.CONCURRENT_TRANSACTIONS
+        raise AssertionError("the transaction does not end")
 
     def add(
         self, producer: Producer, *partitions: TopicPartition, transactional_id: str = ID, version: int = 0
@@ -117,17 +115,19 @@ class Harness:
 
     def end(self, producer: Producer, commit: bool, *, transactional_id: str = ID, version: int = 0) -> Producer:
         return self._with_new_id(
-            lambda new: self.shard.end(transactional_id, producer.producer_id, producer.epoch, commit, version, new)
+            lambda new_id: self.shard.end(
+                transactional_id, producer.producer_id, producer.epoch, commit, version, new_id
+            )
         )
 
     def _with_new_id(self, operation: Any) -> Producer:
         try:
-            answer = self.submit(operation(None))
+            response = self.submit(operation(None))
         except NeedsProducerId:
             self.next_producer_id += 1
-            answer = self.submit(operation(self.next_producer_id))
-        assert isinstance(answer, Producer)
-        return answer
+            response = self.submit(operation(self.next_producer_id))
+        assert isinstance(response, Producer)
+        return response
 
     def abort_timed_out(self) -> int:
         outcomes = self.shard.abort_timed_out()
@@ -135,7 +135,7 @@ class Harness:
             self.submit(outcome)
         return len(outcomes)
 
-    # ---- looking
+    # ---- state
 
     @property
     def transaction(self) -> Transaction:
@@ -146,7 +146,7 @@ class Harness:
         return self.transaction.state.value
 
     def at_epoch(self, epoch: int) -> Producer:
-        """The producer of ID, as if it had come to this epoch."""
+        """Set the epoch of the producer of ID, and return the producer."""
         producer = self.init_again()
         transaction = self.transaction
         self.submit(Outcome((records.TransactionRecord(ID, transaction._replace(epoch=epoch)),)))

@@ -45,7 +45,7 @@ SETTINGS = {name.replace(".", "_"): value for name, value in BROKER_CONFIGS.defa
 
 
 class Replicas:
-    """The part of a ReplicaManager that markers and produce requests use."""
+    """The methods of a ReplicaManager that markers and produce requests use."""
 
     def __init__(self, cache: MetadataCache) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -146,7 +146,8 @@ class Node:
     # ---- partitions
 
     def lead(self, tp: TopicPartition, *, epoch: int = 1, is_published: bool = True, **config: Any) -> Partition:
-        """This broker leads the partition; if `is_published`, the metadata says so."""
+        """Make this broker the leader of the partition. If `is_published`, also update the metadata
+        cache."""
         topic_id = UUID(int=abs(hash(tp.topic)))
         partition = self.replicas.partitions.get(tp)
         if partition is None:
@@ -156,14 +157,13 @@ class Node:
         partition.make_leader(state, log)
         self.replicas.partitions[tp] = partition
         if is_published:
-            self.tell(tp, ME)
+            self.publish_leader(tp, ME)
         self.groups.on_leadership(partition, True)
         self.transactions.on_leadership(partition, True)
         return partition
 
-    def tell(self, tp: TopicPartition, leader: int) -> None:
-        """The controller's metadata of a partition; LEADER_DURING_DELETION: its topic is being
-        deleted."""
+    def publish_leader(self, tp: TopicPartition, leader: int) -> None:
+        """Update the metadata cache. LEADER_DURING_DELETION marks a topic as deleted."""
         state = PartitionInfo(tp.partition, leader, replicas=[leader])
         topic = TopicUpdate(tp.topic, UUID(int=abs(hash(tp.topic))), [state])
         self.cache.update(topics=[topic])
@@ -172,12 +172,12 @@ class Node:
         partition = self.replicas.partitions.pop(tp)
         assert partition.log is not None
         partition.log.abandon()
-        self.tell(tp, LEADER_DURING_DELETION)
+        self.publish_leader(tp, LEADER_DURING_DELETION)
 
     def resign(self, tp: TopicPartition) -> None:
         partition = self.replicas.partitions[tp]
         partition.stop()
-        self.tell(tp, 5)
+        self.publish_leader(tp, 5)
         self.groups.on_leadership(partition, False)
         self.transactions.on_leadership(partition, False)
 
@@ -195,7 +195,8 @@ class Node:
         return run
 
     def hold(self, tp: TopicPartition) -> None:
-        """Needs a log with flush_messages=1, whose high watermark waits for a worker."""
+        """Prevent commits in the partition. Its log needs flush_messages=1, so that the high
+        watermark waits for a worker."""
         self.held.setdefault(tp, [])
 
     def release(self, tp: TopicPartition) -> None:
@@ -206,12 +207,12 @@ class Node:
     # ---- queries
 
     def log(self, tp: TopicPartition) -> Log:
-        records = self.replicas.partitions[tp].log
-        assert records is not None
-        return records
+        log = self.replicas.partitions[tp].log
+        assert log is not None
+        return log
 
     def markers(self, tp: TopicPartition) -> list[tuple[int, int, bool, int]]:
-        """(producer id, epoch, committed, coordinator epoch) of each."""
+        """Return (producer id, epoch, commit, coordinator epoch) of each marker."""
         markers = []
         for batch in stored_batches(self.log(tp)):
             if batch.is_control:
@@ -224,7 +225,7 @@ class Node:
         return self.transactions.host(transactional_id).shard.transactions[transactional_id].state.value
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Run as a callback of the loop."""
+        """Run the function as a callback of the loop."""
         asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
         try:
             return function(*args)
@@ -232,8 +233,8 @@ class Node:
             asyncio._set_running_loop(None)
 
     def run(self, awaitable: Any, wait_ms: int = 0) -> Any:
-        """The result of a coroutine or future that completes by running the loop or advancing its
-        clock."""
+        """Run the loop until a coroutine or future completes, for at most `wait_ms`. Return the
+        result."""
         if asyncio.isfuture(awaitable):
             self.loop.turn()
             return awaitable.result()
@@ -241,11 +242,11 @@ class Node:
             return awaitable
         while True:
             try:
-                waits_for = self.call(awaitable.send, None)
+                awaited = self.call(awaitable.send, None)
             except StopIteration as stop:
                 return stop.value
             self.loop.turn()
-            while waits_for is not None and not waits_for.done():
-                assert wait_ms > 0, "it waits for more than a turn of the loop"
+            while awaited is not None and not awaited.done():
+                assert wait_ms > 0, "the coroutine does not complete in time"
                 self.loop.advance(10)
                 wait_ms -= 10

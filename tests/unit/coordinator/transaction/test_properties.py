@@ -1,13 +1,12 @@
-"""Any sequence of requests, timeouts, failed writes and restarts, from producers of which only the
-last may write.
+"""Random sequences of requests, timeouts, failed writes and restarts. Only the last producer of an
+id may write.
 
-The model stores the responses and the writes of every producer. Invariants:
-
-- a transaction whose commit was acknowledged has commit markers in all its partitions in the end,
-  and never an abort marker
-- no transaction has both kinds of markers
-- a fenced producer never adds a partition to a transaction or ends one again
-- epochs never decrease while the producer id stays
+Invariants:
+- A transaction whose commit was acknowledged finally has commit markers in all its partitions, and
+  never an abort marker.
+- No transaction has both kinds of markers.
+- A fenced producer never adds a partition to a transaction or ends a transaction.
+- Epochs never decrease while the producer id stays the same.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ PARTITIONS = tuple(TopicPartition("t", n) for n in range(3))
 
 
 class Client:
-    """A producer as it sees itself."""
+    """The state of a producer."""
 
     def __init__(self, transactional_id: str, version: int, producer: Producer) -> None:
         self.transactional_id = transactional_id
         self.version = version
         self.producer = producer
         self.open: set[TopicPartition] = set()
-        self.superseded = False
+        self.is_fenced = False
 
 
 class Transactions(RuleBasedStateMachine):
@@ -45,8 +44,8 @@ class Transactions(RuleBasedStateMachine):
         self.harness = Harness()
         self.clients: list[Client] = []
         self.owner: dict[str, Client] = {}
-        # The decisions with a response, by the identity in the marker.
-        self.answered: list[tuple[Producer, int, bool, frozenset[TopicPartition]]] = []
+        # The acknowledged decisions: producer, epoch of the marker, commit, partitions.
+        self.acknowledged: list[tuple[Producer, int, bool, frozenset[TopicPartition]]] = []
         self.highest: dict[int, int] = {}
 
     def _try(self, call: Any, *args: Any, **options: Any) -> Any:
@@ -55,16 +54,16 @@ class Transactions(RuleBasedStateMachine):
         except KafkaError as error:
             return error.code
 
-    # ---- what happens
+    # ---- rules
 
     @rule(transactional_id=st.sampled_from(IDS), version=st.sampled_from([0, 2]))
     def init(self, transactional_id: str, version: int) -> None:
-        answer = self._try(self.harness.init, transactional_id, timeout=TIMEOUT)
-        if isinstance(answer, Producer) and answer.error is ErrorCode.NONE:
+        response = self._try(self.harness.init, transactional_id, timeout=TIMEOUT)
+        if isinstance(response, Producer) and response.error is ErrorCode.NONE:
             for client in self.clients:
                 if client.transactional_id == transactional_id:
-                    client.superseded = True
-            client = Client(transactional_id, version, answer)
+                    client.is_fenced = True
+            client = Client(transactional_id, version, response)
             self.clients.append(client)
             self.owner[transactional_id] = client
 
@@ -72,15 +71,15 @@ class Transactions(RuleBasedStateMachine):
     @rule(data=st.data(), partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1))
     def add(self, data: Any, partitions: set[TopicPartition]) -> None:
         client = data.draw(st.sampled_from(self.clients))
-        answer = self._try(
+        response = self._try(
             self.harness.add,
             client.producer,
             *partitions,
             transactional_id=client.transactional_id,
             version=client.version,
         )
-        if answer is None:
-            assert not client.superseded, "a fenced producer got a partition into a transaction"
+        if response is None:
+            assert not client.is_fenced, "a fenced producer added a partition"
             transaction = self.harness.shard.transactions[client.transactional_id]
             if client.open - transaction.partitions:
                 client.open = set()
@@ -90,23 +89,23 @@ class Transactions(RuleBasedStateMachine):
     @rule(data=st.data(), commit=st.booleans())
     def end(self, data: Any, commit: bool) -> None:
         client = data.draw(st.sampled_from(self.clients))
-        before = self.harness.shard.transactions.get(client.transactional_id)
-        answer = self._try(
+        previous = self.harness.shard.transactions.get(client.transactional_id)
+        response = self._try(
             self.harness.end,
             client.producer,
             commit,
             transactional_id=client.transactional_id,
             version=client.version,
         )
-        if not isinstance(answer, Producer):
+        if not isinstance(response, Producer):
             return
-        assert not client.superseded, "a fenced producer ended a transaction"
-        if before is not None and before.state is ONGOING:
+        assert not client.is_fenced, "a fenced producer ended a transaction"
+        if previous is not None and previous.state is ONGOING:
             epoch = client.producer.epoch + (1 if client.version == 2 else 0)
-            self.answered.append((client.producer, epoch, commit, before.partitions))
+            self.acknowledged.append((client.producer, epoch, commit, previous.partitions))
         client.open = set()
         if client.version == 2:
-            client.producer = Producer(answer.producer_id, answer.epoch)
+            client.producer = Producer(response.producer_id, response.epoch)
 
     @rule(ms=st.sampled_from([10, TIMEOUT // 2, TIMEOUT + 1]))
     def wait(self, ms: int) -> None:
@@ -121,7 +120,7 @@ class Transactions(RuleBasedStateMachine):
             self._try(self.harness.write_markers)
 
     @rule(code=st.sampled_from([None, ErrorCode.COORDINATOR_NOT_AVAILABLE]))
-    def disk(self, code: ErrorCode | None) -> None:
+    def writes_fail_or_succeed(self, code: ErrorCode | None) -> None:
         self.harness.failure = code
 
     @rule()
@@ -132,7 +131,7 @@ class Transactions(RuleBasedStateMachine):
     @precondition(lambda self: self.owner)
     @rule(data=st.data())
     def nearly_out_of_epochs(self, data: Any) -> None:
-        """The owner of an id that is at rest has come to its last epochs."""
+        """Set the epoch of an id at rest to one of the last epochs."""
         transactional_id = data.draw(st.sampled_from(sorted(self.owner)))
         transaction = self.harness.shard.transactions[transactional_id]
         client = self.owner[transactional_id]
@@ -144,17 +143,17 @@ class Transactions(RuleBasedStateMachine):
             return
         if transaction.producer_id != client.producer.producer_id or transaction.epoch >= 32765:
             return
-        grown = transaction._replace(epoch=32765)
-        self.harness.submit(self.harness.shard._write(transactional_id, grown, None))
+        transaction = transaction._replace(epoch=32765)
+        self.harness.submit(self.harness.shard._write(transactional_id, transaction, None))
         client.producer = Producer(transaction.producer_id, 32765)
 
-    # ---- what must hold
+    # ---- invariants
 
     @invariant()
     def no_transaction_has_both_kinds_of_markers(self) -> None:
         for tp, markers in self.harness.markers.items():
             kinds: dict[tuple[int, int], set[bool]] = {}
-            for producer, epoch, commit, partitions in self.answered:
+            for producer, epoch, commit, partitions in self.acknowledged:
                 if epoch != producer.epoch and tp in partitions:
                     kinds.setdefault((producer.producer_id, epoch), set()).add(commit)
             for producer_id, epoch, commit in markers:
@@ -163,7 +162,7 @@ class Transactions(RuleBasedStateMachine):
             assert all(len(kind) == 1 for kind in kinds.values())
 
     @invariant()
-    def epochs_never_go_down(self) -> None:
+    def epochs_never_decrease(self) -> None:
         for transaction in self.harness.shard.transactions.values():
             assert 0 <= transaction.epoch <= 32767
             if self.harness.failure is None:
@@ -171,7 +170,7 @@ class Transactions(RuleBasedStateMachine):
                 self.highest[transaction.producer_id] = transaction.epoch
 
     @invariant()
-    def the_log_says_what_the_coordinator_knows(self) -> None:
+    def the_log_has_the_state_of_the_coordinator(self) -> None:
         transactions = self.harness.shard.transactions
         copy = Harness()
         copy.hold_markers = True
@@ -180,12 +179,13 @@ class Transactions(RuleBasedStateMachine):
         assert {n: t._replace(last_epoch=-1) for n, t in transactions.items()} == copy.shard.transactions
 
     def teardown(self) -> None:
-        """In the end, without faults, every decision with a response is in every partition."""
+        """Check that every acknowledged decision has a marker in every partition when there are no
+        more faults."""
         self.harness.failure = None
         self.harness.hold_markers = False
         self.harness.restart()
         assert not any(transaction.state in ENDING for transaction in self.harness.shard.transactions.values())
-        for producer, epoch, commit, partitions in self.answered:
+        for producer, epoch, commit, partitions in self.acknowledged:
             for tp in partitions:
                 assert (producer.producer_id, epoch, commit) in self.harness.markers.get(tp, []), (tp, producer, commit)
 

@@ -1,4 +1,4 @@
-"""The records of __transaction_state: Kafka's bytes, and bytes that are none of Kafka's."""
+"""The records of `__transaction_state`: Kafka's layout, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kavka.coordinator.transaction.records import FLEXIBLE_VALUE, OLD_VALUE, Tra
 from kavka.coordinator.transaction.state import AT_REST, EMPTY, ENDING, ONGOING, Transaction
 from kavka.protocol.primitives import ProtocolError
 
-TWO = frozenset({TopicPartition("t", 1), TopicPartition("t", 0), TopicPartition("u", 5)})
-OPEN = Transaction(7, 3, 60_000, ONGOING, TWO, 1000, 2000, previous_producer_id=7, client_version=2)
+PARTITIONS = frozenset({TopicPartition("t", 1), TopicPartition("t", 0), TopicPartition("u", 5)})
+OPEN = Transaction(7, 3, 60_000, ONGOING, PARTITIONS, 1000, 2000, previous_producer_id=7, client_version=2)
 
 
 def round_trip(record: TransactionRecord) -> TransactionRecord | None:
@@ -20,7 +20,7 @@ def round_trip(record: TransactionRecord) -> TransactionRecord | None:
     return decode(memoryview(key), None if value is None else memoryview(value))
 
 
-def test_the_old_format_is_kafkas() -> None:
+def test_the_old_format_matches_kafka() -> None:
     key, value = encode(TransactionRecord("id", OPEN, OLD_VALUE))
     assert key == b"\0\0" + b"\0\x02id"
     assert value == bytes.fromhex(
@@ -30,7 +30,7 @@ def test_the_old_format_is_kafkas() -> None:
     )  # fmt: skip
 
 
-def test_the_flexible_format_is_kafkas() -> None:
+def test_the_flexible_format_matches_kafka() -> None:
     _, value = encode(TransactionRecord("id", OPEN._replace(next_producer_id=9, partitions=frozenset()), 1))
     assert value == bytes.fromhex(
         "0001" "0000000000000007" "0003" "0000ea60" "01" "01" "00000000000007d0" "00000000000003e8"
@@ -76,26 +76,28 @@ def test_records_survive_a_round_trip(name: str, transaction: Transaction, versi
     assert round_trip(TransactionRecord(name, transaction, version)) == TransactionRecord(name, expected, version)
 
 
-def test_a_kind_that_is_not_known_is_passed_over() -> None:
+def test_a_record_of_an_unknown_type_is_skipped() -> None:
     assert decode(memoryview(b"\0\x01whatever"), memoryview(b"\0\0")) is None
 
 
-@pytest.mark.parametrize("harm", ["no key", "no value", "cut key", "cut value", "version", "state", "dead"])
-def test_bytes_that_cannot_be_a_transaction_are_refused(harm: str) -> None:
+@pytest.mark.parametrize(
+    "defect", ["no key", "no value", "truncated key", "truncated value", "version", "state", "dead"]
+)
+def test_invalid_bytes_are_protocol_errors(defect: str) -> None:
     key, value = encode(TransactionRecord("id", OPEN))
     assert value is not None
     data = bytearray(value)
-    if harm == "no key":
+    if defect == "no key":
         key = b"\0"
-    elif harm == "no value":
+    elif defect == "no value":
         data = bytearray(b"\0")
-    elif harm == "cut key":
+    elif defect == "truncated key":
         key = key[:-1]
-    elif harm == "cut value":
+    elif defect == "truncated value":
         del data[-1]
-    elif harm == "version":
+    elif defect == "version":
         data[1] = 2
-    elif harm == "state":
+    elif defect == "state":
         data[16] = 8
     else:
         data[16] = 6

@@ -1,5 +1,4 @@
-"""The transaction coordinator with real logs: what is in which of them when, also when one cannot
-be written."""
+"""The transaction coordinator with real logs: markers, restarts and failed writes."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def end(node: Node, producer: Producer, commit: bool, version: int = 0) -> Any:
 
 
 def write(node: Node, producer: Producer, tp: TopicPartition, sequence: int = 0) -> int:
-    """A record of the transaction, as its producer's request would append it."""
+    """Append a record of the transaction like a Produce request. Return its offset."""
     partition = node.replicas.partitions[tp]
     log = node.log(tp)
     batch = build(
@@ -67,7 +66,7 @@ def write(node: Node, producer: Producer, tp: TopicPartition, sequence: int = 0)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_is_decided_then_marked_then_complete_within_one_request(node: Node, commit: bool) -> None:
+def test_one_request_writes_the_decision_the_markers_and_the_completion(node: Node, commit: bool) -> None:
     producer = init(node)
     add(node, producer, A, B)
     for tp in (A, B):
@@ -82,10 +81,10 @@ def test_a_transaction_is_decided_then_marked_then_complete_within_one_request(n
         assert node.log(tp).last_stable_offset == 2
         assert len(list(node.log(tp).aborted_transactions(0, 2))) == (0 if commit else 1)
     add(node, producer, A)
-    assert node.state(ID) == "Ongoing", "the next one can begin at once"
+    assert node.state(ID) == "Ongoing", "the next transaction can start at once"
 
 
-def test_there_is_no_response_and_no_marker_before_the_decision_is_committed(tmp_path: Path) -> None:
+def test_the_response_and_the_markers_wait_until_the_decision_is_committed(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.lead(STATE, flush_messages=1)
     node.lead(A)
@@ -101,7 +100,7 @@ def test_there_is_no_response_and_no_marker_before_the_decision_is_committed(tmp
     assert node.markers(A) == [(producer.producer_id, 0, True, 1)]
 
 
-def test_a_decision_that_is_committed_too_late_for_its_caller_is_carried_out(tmp_path: Path) -> None:
+def test_a_decision_that_is_committed_after_the_callers_timeout_takes_effect(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.lead(STATE, flush_messages=1)
     node.lead(A)
@@ -118,11 +117,11 @@ def test_a_decision_that_is_committed_too_late_for_its_caller_is_carried_out(tmp
     assert node.state(ID) == "CompleteCommit"
 
 
-def test_markers_wait_for_a_partition_that_has_no_leader(node: Node) -> None:
+def test_markers_wait_for_a_partition_without_a_leader(node: Node) -> None:
     producer = init(node)
     add(node, producer, A, B)
     node.replicas.partitions[B].leader_id = -1
-    node.tell(B, -1)
+    node.publish_leader(B, -1)
     node.run(end(node, producer, True))
     assert (len(node.markers(A)), node.state(ID)) == (1, "PrepareCommit")
     with pytest.raises(KafkaError) as raised:
@@ -133,21 +132,21 @@ def test_markers_wait_for_a_partition_that_has_no_leader(node: Node) -> None:
     node.lead(B, epoch=2)
     node.loop.advance(1100)
     assert node.state(ID) == "CompleteCommit"
-    assert (len(node.markers(A)), len(node.markers(B))) == (1, 1), "those that were written are not written again"
+    assert (len(node.markers(A)), len(node.markers(B))) == (1, 1), "each partition gets one marker"
 
 
-def test_a_partition_whose_topic_was_deleted_holds_nothing_up(node: Node) -> None:
+def test_a_deleted_topic_does_not_delay_the_completion(node: Node) -> None:
     producer = init(node)
     add(node, producer, A, B)
     node.delete(B)
     node.run(end(node, producer, True))
-    assert node.state(ID) == "PrepareCommit", "a broker that has just started may not have heard of it yet"
+    assert node.state(ID) == "PrepareCommit", "a broker that has just started may not have all metadata"
     node.loop.advance(6000)
     assert node.state(ID) == "CompleteCommit"
     assert len(node.markers(A)) == 1
     add(node, producer, A, B)
     node.run(end(node, producer, True))
-    assert node.state(ID) == "CompleteCommit", "one that has been there for long knows"
+    assert node.state(ID) == "CompleteCommit", "now the metadata is complete"
 
 
 def test_a_partition_without_metadata_is_not_treated_as_deleted(node: Node) -> None:
@@ -158,23 +157,23 @@ def test_a_partition_without_metadata_is_not_treated_as_deleted(node: Node) -> N
     node.restart()
     node.lead(STATE, epoch=2, is_published=False)
     node.loop.advance(3000)
-    assert node.state(ID) == "PrepareCommit", "nothing is known of any topic"
+    assert node.state(ID) == "PrepareCommit", "the broker has no metadata"
     node.lead(A, epoch=2)
-    node.tell(STATE, ME)
+    node.publish_leader(STATE, ME)
     node.loop.advance(1100)
     assert node.state(ID) == "CompleteCommit"
     assert node.markers(A) == [(producer.producer_id, prepared, True, 2)]
 
 
 def _prepare_without_markers(node: Node, producer: Producer) -> int:
-    """The decision is in the log, and then the broker is killed."""
+    """Write a decision but no markers. Return the epoch of the producer."""
     node.transactions.markers.send = lambda *_: None  # type: ignore[method-assign, assignment]
     node.run(end(node, producer, True))
     assert node.state(ID) == "PrepareCommit"
     return producer.epoch
 
 
-def test_a_coordinator_that_starts_again_ends_what_was_decided(node: Node) -> None:
+def test_a_restarted_coordinator_completes_decided_transactions(node: Node) -> None:
     producer = init(node)
     add(node, producer, A, B)
     write(node, producer, A)
@@ -187,9 +186,9 @@ def test_a_coordinator_that_starts_again_ends_what_was_decided(node: Node) -> No
         assert node.log(tp).producer_states.first_unstable_offset is None
 
 
-def test_markers_are_written_again_after_a_crash_before_the_completion_is_known(node: Node) -> None:
-    """With the newer protocol the marker's epoch is already that of the partition: it is the same
-    marker once more."""
+def test_markers_are_written_again_after_a_crash_before_the_completion(node: Node) -> None:
+    """In transaction version 2 the second marker has the same epoch as the partition's producer
+    state."""
     producer = init(node)
     add(node, producer, A, version=2)
     write(node, producer, A)
@@ -204,7 +203,7 @@ def test_markers_are_written_again_after_a_crash_before_the_completion_is_known(
     assert node.log(A).last_stable_offset == node.log(A).end_offset
 
 
-def test_open_transactions_are_known_after_a_restart_and_aborted_when_their_time_is_up(node: Node) -> None:
+def test_open_transactions_survive_a_restart_and_are_aborted_after_their_timeout(node: Node) -> None:
     producer = init(node)
     add(node, producer, A)
     write(node, producer, A)
@@ -221,7 +220,7 @@ def test_open_transactions_are_known_after_a_restart_and_aborted_when_their_time
     assert raised.value.code is ErrorCode.PRODUCER_FENCED
 
 
-def test_ids_that_do_nothing_are_forgotten(node: Node) -> None:
+def test_unused_transactional_ids_expire(node: Node) -> None:
     init(node)
     node.loop.advance(599_000)
     assert ID in node.transactions.host(ID).shard.transactions
@@ -231,7 +230,7 @@ def test_ids_that_do_nothing_are_forgotten(node: Node) -> None:
     assert ID not in node.transactions.host(ID).shard.transactions
 
 
-def test_a_completion_that_cannot_be_written_is_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_of_a_completion_is_retried(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = init(node)
     add(node, producer, A)
     log = node.log(STATE)
@@ -254,7 +253,7 @@ def test_a_completion_that_cannot_be_written_is_tried_again(node: Node, monkeypa
     assert len(node.markers(A)) == 1
 
 
-def test_an_end_that_cannot_be_written_changes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_of_a_decision_changes_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = init(node)
     add(node, producer, A)
     file = type(node.log(STATE).active_segment.file)
@@ -276,7 +275,7 @@ def test_a_coordinator_that_resigns_stops_writing_markers(node: Node) -> None:
     producer = init(node)
     add(node, producer, A)
     node.replicas.partitions[A].leader_id = -1
-    node.tell(A, -1)
+    node.publish_leader(A, -1)
     node.run(end(node, producer, True))
     node.resign(STATE)
     node.lead(A, epoch=2)
@@ -290,16 +289,16 @@ def test_a_coordinator_that_resigns_stops_writing_markers(node: Node) -> None:
 # ---- partitions on other brokers
 
 
-def test_markers_for_other_brokers_go_by_the_channel_until_they_have_them(node: Node) -> None:
+def test_markers_for_other_brokers_are_sent_until_they_succeed(node: Node) -> None:
     producer = init(node)
     add(node, producer, A, B)
-    node.tell(B, 7)
+    node.publish_leader(B, 7)
     node.run(end(node, producer, True))
     [(broker, marker, partitions, done)] = node.channel.sent
     assert (broker, marker, partitions) == (7, Marker(producer.producer_id, 0, True, 1, 0), [B])
     assert (len(node.markers(A)), node.state(ID)) == (1, "PrepareCommit")
     done({B: ErrorCode.NETWORK_EXCEPTION})
-    node.tell(B, 8)
+    node.publish_leader(B, 8)
     node.loop.advance(100)
     broker, _, partitions, done = node.channel.sent[-1]
     assert (broker, partitions) == (8, [B])
@@ -308,21 +307,21 @@ def test_markers_for_other_brokers_go_by_the_channel_until_they_have_them(node: 
     assert node.state(ID) == "CompleteCommit"
 
 
-def test_a_later_coordinator_ends_the_efforts_of_this_one(node: Node) -> None:
+def test_a_fenced_coordinator_sends_no_more_markers(node: Node) -> None:
     producer = init(node)
     add(node, producer, A, B)
-    node.tell(B, 7)
+    node.publish_leader(B, 7)
     node.run(end(node, producer, True))
     node.channel.sent[-1][3]({B: ErrorCode.TRANSACTION_COORDINATOR_FENCED})
     node.loop.advance(5000)
     assert len(node.channel.sent) == 1
-    assert node.state(ID) == "PrepareCommit", "it is for the other one to complete"
+    assert node.state(ID) == "PrepareCommit", "the newer coordinator completes the transaction"
 
 
-def test_a_partition_with_a_later_epoch_has_the_marker_already(node: Node) -> None:
+def test_a_partition_with_a_later_epoch_needs_no_marker(node: Node) -> None:
     producer = init(node)
     add(node, producer, A, B)
-    node.tell(B, 7)
+    node.publish_leader(B, 7)
     node.run(end(node, producer, True))
     node.channel.sent[-1][3]({B: ErrorCode.INVALID_PRODUCER_EPOCH})
     node.loop.turn()
@@ -334,17 +333,17 @@ def test_a_partition_with_a_later_epoch_has_the_marker_already(node: Node) -> No
 
 def commit_offset(node: Node, producer: Producer, offset: int) -> ErrorCode:
     partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-    answer = TxnOffsetCommitResponsePartition(partition_index=0)
+    response = TxnOffsetCommitResponsePartition(partition_index=0)
     request = TxnOffsetCommitRequest(
         transactional_id=ID, group_id="g", producer_id=producer.producer_id, producer_epoch=producer.epoch
     )
-    items = [("a", ZERO_UUID, partition, answer)]
-    node.run(node.groups.commit_in_transaction(request, items, answer))
-    return ErrorCode(answer.error_code)
+    items = [("a", ZERO_UUID, partition, response)]
+    node.run(node.groups.commit_in_transaction(request, items, response))
+    return ErrorCode(response.error_code)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_offsets_count_when_the_transaction_is_committed(node: Node, commit: bool) -> None:
+def test_offsets_take_effect_when_the_transaction_is_committed(node: Node, commit: bool) -> None:
     producer = init(node)
     add(node, producer, A, OFFSETS)
     assert commit_offset(node, producer, 5) is ErrorCode.NONE
@@ -359,14 +358,14 @@ def test_offsets_count_when_the_transaction_is_committed(node: Node, commit: boo
     assert (None if committed is None else committed.offset) == (5 if commit else None)
 
 
-def test_offsets_that_are_decided_count_when_their_coordinator_has_loaded_them(node: Node) -> None:
+def test_committed_offsets_take_effect_when_their_group_coordinator_is_loaded(node: Node) -> None:
     producer = init(node)
     add(node, producer, OFFSETS)
     commit_offset(node, producer, 5)
     _prepare_without_markers(node, producer)
     node.restart()
     node.lead(STATE, epoch=2)
-    node.tell(OFFSETS, ME)
+    node.publish_leader(OFFSETS, ME)
     node.loop.advance(100)
     assert node.state(ID) == "PrepareCommit"
     node.lead(OFFSETS, epoch=2)
@@ -376,44 +375,58 @@ def test_offsets_that_are_decided_count_when_their_coordinator_has_loaded_them(n
     assert committed is not None and committed.offset == 5
 
 
-# ---- who may write
+# ---- admit
 
 
-def test_a_partition_is_added_at_once_for_records_that_wait_for_it(node: Node) -> None:
+def test_admit_adds_a_partition_at_once(node: Node) -> None:
     producer = init(node)
     admit = node.transactions.admit
     assert admit(ID, producer.producer_id, producer.epoch, [A], add=False) == {A}
     assert admit(ID, producer.producer_id, producer.epoch, [A], add=True) == frozenset()
     assert admit(ID, producer.producer_id, producer.epoch, [A, B], add=False) == {B}
     node.restart(STATE)
-    assert node.state(ID) == "Ongoing", "it is in the log, not only in memory"
+    assert node.state(ID) == "Ongoing", "the partition is in the log"
 
 
-def test_records_wait_while_their_partition_is_added(tmp_path: Path) -> None:
+def test_admit_waits_until_the_added_partition_is_committed(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.lead(STATE, flush_messages=1)
     producer = init(node)
     node.hold(STATE)
-    answer = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
-    again = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
+    response = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
+    repeated = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=True)
     admission = node.transactions.admit(ID, producer.producer_id, producer.epoch, [A], add=False)
-    for outcome in (answer, again, admission):
+    for outcome in (response, repeated, admission):
         assert not outcome.done()  # type: ignore[union-attr]
     node.release(STATE)
-    for outcome in (answer, again, admission):
+    for outcome in (response, repeated, admission):
         assert outcome.result() == frozenset()  # type: ignore[union-attr]
 
 
 def test_a_fenced_producer_is_not_admitted(node: Node) -> None:
-    old = init(node)
+    fenced = init(node)
     init(node)
-    for add_it in (True, False):
+    for adds in (True, False):
         with pytest.raises(KafkaError) as raised:
-            node.transactions.admit(ID, old.producer_id, old.epoch, [A], add=add_it)
+            node.transactions.admit(ID, fenced.producer_id, fenced.epoch, [A], add=adds)
         assert raised.value.code is ErrorCode.PRODUCER_FENCED
 
 
-def test_loading_shards_are_not_listed_as_missing(node: Node) -> None:
+def test_an_empty_id_is_refused(node: Node) -> None:
+    calls = [
+        lambda: node.run(node.transactions.init_producer("", 60_000)),
+        lambda: node.transactions.add_partitions("", 1, 0, [A]),
+        lambda: node.transactions.missing_partitions("", 1, 0, [A]),
+        lambda: node.transactions.end("", 1, 0, True, 0, lambda result: result),
+        lambda: node.transactions.describe(""),
+    ]
+    for call in calls:
+        with pytest.raises(KafkaError) as raised:
+            call()
+        assert raised.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_listing_fails_while_a_shard_is_loading(node: Node) -> None:
     init(node)
     assert [name for name, _ in node.transactions.list([], None)] == [ID]
     node.restart()
@@ -426,7 +439,7 @@ def test_loading_shards_are_not_listed_as_missing(node: Node) -> None:
     assert partition.is_leader
 
 
-def test_ids_are_forgotten_also_where_they_are_more_than_fit_into_a_batch(node: Node) -> None:
+def test_more_transactional_ids_expire_than_fit_into_a_batch(node: Node) -> None:
     names = [f"{number:02}{'x' * 30_000}" for number in range(40)]
     for name in names:
         node.run(node.transactions.init_producer(name, 60_000))

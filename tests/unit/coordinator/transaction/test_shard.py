@@ -1,4 +1,4 @@
-"""Responses and records of a transaction coordinator: initialisation, partitions, ends, fencing,
+"""Responses and records of a transaction shard: initialisation, partitions, ends, fencing,
 expiry."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def coordinator() -> Harness:
 
 
 def refused(code: ErrorCode, coordinator: Harness, call: Callable[..., Any], *args: Any, **options: Any) -> None:
-    """Refused with `code`, and nothing written or changed by it."""
+    """Check that the call is refused with `code`, writes nothing and changes nothing."""
     log, transactions = list(coordinator.log), dict(coordinator.shard.transactions)
     with pytest.raises(KafkaError) as raised:
         call(*args, **options)
@@ -36,7 +36,7 @@ def refused(code: ErrorCode, coordinator: Harness, call: Callable[..., Any], *ar
     assert coordinator.shard.transactions == transactions
 
 
-# ---- initialising
+# ---- initialisation
 
 
 def test_a_new_id_gets_a_new_producer_id_with_epoch_zero(coordinator: Harness) -> None:
@@ -46,26 +46,26 @@ def test_a_new_id_gets_a_new_producer_id_with_epoch_zero(coordinator: Harness) -
     assert coordinator.shard.transactions["one"].state is State.EMPTY
 
 
-def test_an_id_that_is_initialised_again_keeps_its_producer_id_and_fences_the_one_before(coordinator: Harness) -> None:
-    old = coordinator.init()
-    new = coordinator.init(timeout=5000)
-    assert new == Producer(old.producer_id, 1)
+def test_an_initialised_id_keeps_its_producer_id_and_fences_the_previous_producer(coordinator: Harness) -> None:
+    previous = coordinator.init()
+    current = coordinator.init(timeout=5000)
+    assert current == Producer(previous.producer_id, 1)
     assert coordinator.transaction.timeout_ms == 5000
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, old, A)
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, True)
-    coordinator.add(new, A)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, previous, A)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, previous, True)
+    coordinator.add(current, A)
 
 
-def test_an_open_transaction_is_aborted_before_its_id_is_given_away(coordinator: Harness) -> None:
-    old = coordinator.init()
-    coordinator.add(old, A, B)
-    answer = coordinator.init()
-    assert answer.error is ErrorCode.CONCURRENT_TRANSACTIONS, "the client has to ask again"
+def test_an_open_transaction_is_aborted_before_its_id_is_initialised_again(coordinator: Harness) -> None:
+    previous = coordinator.init()
+    coordinator.add(previous, A, B)
+    response = coordinator.init()
+    assert response.error is ErrorCode.CONCURRENT_TRANSACTIONS, "the client must retry"
     assert coordinator.state == "CompleteAbort"
-    fenced = (old.producer_id, old.epoch + 1, False)
+    fenced = (previous.producer_id, previous.epoch + 1, False)
     assert coordinator.markers == {A: [fenced], B: [fenced]}
-    assert coordinator.init() == Producer(old.producer_id, 2)
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, True)
+    assert coordinator.init() == Producer(previous.producer_id, 2)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, previous, True)
 
 
 def test_an_id_cannot_be_initialised_while_its_transaction_ends(coordinator: Harness) -> None:
@@ -77,7 +77,7 @@ def test_an_id_cannot_be_initialised_while_its_transaction_ends(coordinator: Har
     refused(ErrorCode.CONCURRENT_TRANSACTIONS, coordinator, coordinator.init)
     coordinator.write_markers()
     assert coordinator.init().epoch == 1
-    assert coordinator.markers[A] == [(producer.producer_id, 0, True)], "committed, whatever came after"
+    assert coordinator.markers[A] == [(producer.producer_id, 0, True)], "the commit is final"
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 900_001])
@@ -86,56 +86,48 @@ def test_a_timeout_out_of_bounds_is_refused(coordinator: Harness, timeout: int) 
     assert coordinator.init(timeout=900_000).epoch == 0
 
 
-def test_an_empty_id_is_refused(coordinator: Harness) -> None:
-    producer = Producer(1, 0)
-    refused(ErrorCode.INVALID_REQUEST, coordinator, coordinator.init, "")
-    refused(ErrorCode.INVALID_REQUEST, coordinator, coordinator.add, producer, A, transactional_id="")
-    refused(ErrorCode.INVALID_REQUEST, coordinator, coordinator.end, producer, True, transactional_id="")
-    refused(ErrorCode.INVALID_REQUEST, coordinator, coordinator.shard.describe, "")
-
-
 def test_a_producer_that_continues_after_an_error_gets_the_next_epoch(coordinator: Harness) -> None:
     producer = coordinator.init()
     assert coordinator.init(expected=producer[:2]) == Producer(producer.producer_id, 1)
     again = coordinator.init(expected=producer[:2])
-    assert again == Producer(producer.producer_id, 1), "the same request, sent twice"
+    assert again == Producer(producer.producer_id, 1), "a repeated request gets the same epoch"
     assert coordinator.init(expected=again[:2]).epoch == 2
 
 
-def test_a_producer_that_continues_is_fenced_when_another_has_its_id(coordinator: Harness) -> None:
+def test_a_producer_that_continues_is_fenced_if_another_producer_has_its_id(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.init()
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.init, expected=producer[:2])
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.init, expected=(producer.producer_id + 77, 0))
 
 
-def test_a_producer_whose_id_expired_continues_with_a_new_one(coordinator: Harness) -> None:
+def test_a_producer_whose_id_expired_continues_with_a_new_producer_id(coordinator: Harness) -> None:
     assert coordinator.init(expected=(5, 3)).epoch == 0
 
 
-def test_when_no_epoch_is_left_there_is_a_new_producer_id(coordinator: Harness) -> None:
-    old = coordinator.at_epoch(MAX_EPOCH - 1)
-    new = coordinator.init()
-    assert new.producer_id != old.producer_id
-    assert new.epoch == 0
+def test_initialisation_after_the_last_epoch_changes_the_producer_id(coordinator: Harness) -> None:
+    previous = coordinator.at_epoch(MAX_EPOCH - 1)
+    current = coordinator.init()
+    assert current.producer_id != previous.producer_id
+    assert current.epoch == 0
 
 
-def test_a_producer_that_used_up_its_epochs_gets_a_new_id_also_when_it_retries(coordinator: Harness) -> None:
-    old = coordinator.at_epoch(MAX_EPOCH - 1)
-    new = coordinator.init(expected=old[:2])
-    assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
-    assert coordinator.init(expected=old[:2]) == new
+def test_a_producer_at_its_last_epoch_gets_the_same_new_id_when_it_retries(coordinator: Harness) -> None:
+    previous = coordinator.at_epoch(MAX_EPOCH - 1)
+    current = coordinator.init(expected=previous[:2])
+    assert (current.producer_id != previous.producer_id, current.epoch) == (True, 0)
+    assert coordinator.init(expected=previous[:2]) == current
     coordinator.init()
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.init, expected=old[:2])
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.init, expected=previous[:2])
 
 
-def test_fencing_at_the_last_epoch_uses_the_one_that_is_never_given_out(coordinator: Harness) -> None:
+def test_fencing_at_the_last_epoch_uses_the_reserved_epoch(coordinator: Harness) -> None:
     producer = coordinator.at_epoch(MAX_EPOCH - 1)
     coordinator.add(producer, A)
     assert coordinator.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
     assert coordinator.markers[A] == [(producer.producer_id, MAX_EPOCH, False)]
-    new = coordinator.init()
-    assert (new.producer_id != producer.producer_id, new.epoch) == (True, 0)
+    current = coordinator.init()
+    assert (current.producer_id != producer.producer_id, current.epoch) == (True, 0)
 
 
 def test_a_producer_fenced_at_the_last_epoch_is_not_treated_as_a_retry(coordinator: Harness) -> None:
@@ -157,10 +149,10 @@ def test_a_transaction_opens_with_its_first_partition(coordinator: Harness) -> N
     coordinator.advance(5)
     coordinator.add(producer, B)
     assert coordinator.transaction.partitions == {A, B}
-    assert coordinator.transaction.start_ms == began, "it is open since its first partition"
+    assert coordinator.transaction.start_ms == began, "the first partition starts the transaction"
 
 
-def test_a_partition_that_is_in_the_transaction_already_is_not_written_again(coordinator: Harness) -> None:
+def test_a_partition_of_the_transaction_is_written_only_once(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A, B)
     length = len(coordinator.log)
@@ -187,23 +179,23 @@ def test_no_partition_is_added_while_the_last_transaction_ends(coordinator: Harn
         coordinator.shard.missing_partitions(ID, producer.producer_id, producer.epoch, [A])
     coordinator.write_markers()
     coordinator.add(producer, B)
-    assert coordinator.transaction.partitions == {B}, "the next transaction begins with none"
+    assert coordinator.transaction.partitions == {B}, "the next transaction starts without partitions"
 
 
-def test_a_broker_can_ask_which_partitions_are_not_in_the_transaction(coordinator: Harness) -> None:
+def test_missing_partitions_are_those_outside_the_transaction(coordinator: Harness) -> None:
     producer = coordinator.init()
-    ask = coordinator.shard.missing_partitions
-    assert ask(ID, producer.producer_id, 0, [A]) == {A}
+    missing = coordinator.shard.missing_partitions
+    assert missing(ID, producer.producer_id, 0, [A]) == {A}
     coordinator.add(producer, A)
-    assert ask(ID, producer.producer_id, 0, [A, B]) == {B}
+    assert missing(ID, producer.producer_id, 0, [A, B]) == {B}
     for wrong in ((ID, 5, 0), (ID, producer.producer_id, 1), ("another", producer.producer_id, 0)):
         with pytest.raises(KafkaError):
-            ask(*wrong, [A])
+            missing(*wrong, [A])
     coordinator.end(producer, True)
-    assert ask(ID, producer.producer_id, 0, [A]) == {A}
+    assert missing(ID, producer.producer_id, 0, [A]) == {A}
 
 
-# ---- the end, without a new epoch
+# ---- ends in version 1
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -225,7 +217,7 @@ def test_the_same_producer_starts_the_next_transaction(coordinator: Harness) -> 
     assert [committed for _, _, committed in coordinator.markers[A]] == [True, False, True]
 
 
-def test_a_repeated_end_gets_two_responses_and_is_done_once(coordinator: Harness) -> None:
+def test_a_repeated_end_writes_the_markers_once(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A)
     coordinator.hold_markers = True
@@ -238,7 +230,7 @@ def test_a_repeated_end_gets_two_responses_and_is_done_once(coordinator: Harness
     assert len(coordinator.markers[A]) == 1
 
 
-def test_there_is_nothing_to_end_in_an_id_that_was_just_initialised(coordinator: Harness) -> None:
+def test_an_end_without_a_transaction_is_refused(coordinator: Harness) -> None:
     producer = coordinator.init()
     for commit in (True, False):
         refused(ErrorCode.INVALID_TXN_STATE, coordinator, coordinator.end, producer, commit)
@@ -257,11 +249,11 @@ def test_the_end_of_an_unknown_id_or_by_another_producer_is_refused(coordinator:
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, wrong, True, version=version)
 
 
-# ---- the end, with a new epoch
+# ---- ends in version 2
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_every_end_raises_the_epoch_and_the_marker_has_the_new_one(coordinator: Harness, commit: bool) -> None:
+def test_every_end_bumps_the_epoch_and_the_marker_has_the_new_epoch(coordinator: Harness, commit: bool) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A, version=V2)
     following = coordinator.end(producer, commit, version=V2)
@@ -286,23 +278,23 @@ def test_a_repeated_end_gets_the_same_response_as_the_first(coordinator: Harness
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_fenced_producer_is_not_taken_for_one_that_repeats_its_end(coordinator: Harness, commit: bool) -> None:
-    """The one that fenced it speaks the older protocol, so that its epoch stays what a repeated end
-    would look for."""
-    old = coordinator.init()
-    new = coordinator.init()
-    coordinator.add(new, A, version=V1)
+def test_an_end_of_a_fenced_producer_is_not_treated_as_repeated(coordinator: Harness, commit: bool) -> None:
+    """The producer that fences it uses version 1, in which an end does not bump the epoch. So the
+    epoch of the fenced producer looks like that of a repeated end."""
+    previous = coordinator.init()
+    current = coordinator.init()
+    coordinator.add(current, A, version=V1)
     coordinator.hold_markers = True
-    coordinator.end(new, commit, version=V1)
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, commit, version=V2)
+    coordinator.end(current, commit, version=V1)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, previous, commit, version=V2)
     coordinator.write_markers()
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, commit, version=V2)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, previous, commit, version=V2)
     coordinator.restart()
-    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, old, commit, version=V2)
+    refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, previous, commit, version=V2)
 
 
-# By state, whether it is a commit, and whether the epoch is the previous one: None where the epoch
-# is bumped (again), 0 where the first response is repeated.
+# By state, whether the end is a commit, and whether it has the previous epoch: the error, None if
+# the end bumps the epoch, or 0 if it gets the response of the first end.
 PRODUCER_FENCED, INVALID_STATE = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE
 TABLE: dict[tuple[str, bool, bool], ErrorCode | int | None] = {
     ("Empty", False, True): PRODUCER_FENCED,
@@ -321,7 +313,7 @@ TABLE: dict[tuple[str, bool, bool], ErrorCode | int | None] = {
 
 
 @pytest.mark.parametrize(("case", "expected"), TABLE.items())
-def test_an_end_without_an_open_transaction(
+def test_an_end_without_an_open_transaction_follows_the_table(
     coordinator: Harness, case: tuple[str, bool, bool], expected: ErrorCode | int | None
 ) -> None:
     state, commit, repeated = case
@@ -334,13 +326,13 @@ def test_an_end_without_an_open_transaction(
     assert coordinator.state == state
     if repeated:
         producer = Producer(producer.producer_id, producer.epoch - 1)
-    before = coordinator.transaction.epoch
+    epoch = coordinator.transaction.epoch
     if isinstance(expected, ErrorCode):
         refused(expected, coordinator, coordinator.end, producer, commit, version=V2)
     else:
-        raised = 1 if expected is None else 0
-        assert coordinator.end(producer, commit, version=V2).epoch == before + raised
-        assert coordinator.transaction.epoch == before + raised
+        bump = 1 if expected is None else 0
+        assert coordinator.end(producer, commit, version=V2).epoch == epoch + bump
+        assert coordinator.transaction.epoch == epoch + bump
 
 
 def test_an_abort_without_partitions_fences_records_in_flight(coordinator: Harness) -> None:
@@ -352,7 +344,7 @@ def test_an_abort_without_partitions_fences_records_in_flight(coordinator: Harne
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, producer, A, version=V2)
 
 
-def test_the_end_that_uses_up_the_last_epoch_moves_on_to_a_new_producer_id(coordinator: Harness) -> None:
+def test_an_end_at_the_last_epoch_changes_the_producer_id(coordinator: Harness) -> None:
     producer = coordinator.at_epoch(MAX_EPOCH - 1)
     coordinator.add(producer, A, version=V2)
     coordinator.hold_markers = True
@@ -364,17 +356,17 @@ def test_the_end_that_uses_up_the_last_epoch_moves_on_to_a_new_producer_id(coord
     coordinator.restart()
     assert coordinator.markers[A][-1] == (producer.producer_id, MAX_EPOCH, True)
     assert (coordinator.transaction.producer_id, coordinator.transaction.epoch) == following[:2]
-    assert coordinator.end(producer, True, version=V2) == following, "asked for again with the id of before"
+    assert coordinator.end(producer, True, version=V2) == following, "a repeated end has the previous id"
     refused(ErrorCode.INVALID_TXN_STATE, coordinator, coordinator.end, producer, False, version=V2)
     coordinator.add(following, A, version=V2)
     refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, coordinator, coordinator.end, producer, True, version=V2)
 
 
-# ---- what takes too long, and what was forgotten
+# ---- timeouts and expiry
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(version: int) -> None:
+def test_a_transaction_that_exceeds_its_timeout_is_aborted_and_its_producer_fenced(version: int) -> None:
     coordinator = Harness(version)
     producer = coordinator.init()
     coordinator.add(producer, A, version=version)
@@ -386,50 +378,48 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(ve
     assert coordinator.markers[A] == [(producer.producer_id, producer.epoch + 1, False)]
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.end, producer, True, version=V1)
     if version == V2:
-        # With the newer protocol this looks like a retry of an abort whose response was lost; a
-        # commit is refused.
+        # In version 2 the epoch is that of a repeated abort, so a commit is refused.
         refused(ErrorCode.INVALID_TXN_STATE, coordinator, coordinator.end, producer, True, version=V2)
     refused(ErrorCode.PRODUCER_FENCED, coordinator, coordinator.add, producer, A)
     assert coordinator.abort_timed_out() == 0
 
 
-def test_only_what_is_open_can_take_too_long(coordinator: Harness) -> None:
+def test_only_open_transactions_time_out(coordinator: Harness) -> None:
     coordinator.init("empty")
     producer = coordinator.init()
     coordinator.add(producer, A)
     coordinator.hold_markers = True
     coordinator.end(producer, True)
     coordinator.advance(10 * TIMEOUT)
-    assert coordinator.abort_timed_out() == 0, "the decision stands, however long the markers take"
+    assert coordinator.abort_timed_out() == 0, "a decided transaction does not time out"
     coordinator.write_markers()
     assert coordinator.state == "CompleteCommit"
 
 
-def test_ids_that_do_nothing_are_forgotten_with_a_tombstone() -> None:
+def test_unused_ids_expire_with_a_tombstone() -> None:
     coordinator = Harness(expiration_ms=1000)
     coordinator.init("idle")
     coordinator.add(coordinator.init("open", timeout=TIMEOUT), A, transactional_id="open")
     coordinator.advance(999)
-    assert coordinator.shard.expire() == []
+    assert not coordinator.shard.expire().records
     coordinator.init("fresh")
     coordinator.advance(1)
-    for outcome in coordinator.shard.expire():
-        coordinator.submit(outcome)
+    coordinator.submit(coordinator.shard.expire())
     assert set(coordinator.shard.transactions) == {"open", "fresh"}
     assert coordinator.log[-1][1] is None
     coordinator.restart()
     assert set(coordinator.shard.transactions) == {"open", "fresh"}
 
 
-# ---- writes that fail, coordinators that are lost
+# ---- failed writes and failed coordinators
 
 
-def test_a_write_that_fails_leaves_everything_as_it_was(coordinator: Harness) -> None:
+def test_a_failed_write_changes_nothing(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A)
     coordinator.failure = ErrorCode.COORDINATOR_NOT_AVAILABLE
     unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    refused(unavailable, coordinator, coordinator.init, "new")
+    refused(unavailable, coordinator, coordinator.init, "current")
     refused(unavailable, coordinator, coordinator.init)
     refused(unavailable, coordinator, coordinator.add, producer, B)
     refused(unavailable, coordinator, coordinator.end, producer, True)
@@ -454,7 +444,7 @@ def test_markers_are_written_only_when_the_decision_is_committed(coordinator: Ha
     assert coordinator.state == "CompleteCommit"
 
 
-def test_a_coordinator_that_takes_over_ends_what_was_decided(coordinator: Harness) -> None:
+def test_a_new_coordinator_completes_decided_transactions(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A, B)
     coordinator.hold_markers = True
@@ -465,20 +455,20 @@ def test_a_coordinator_that_takes_over_ends_what_was_decided(coordinator: Harnes
     assert coordinator.markers == {A: [marker], B: [marker]}
     assert coordinator.state == "CompleteAbort"
     coordinator.restart()
-    assert coordinator.markers == {A: [marker], B: [marker]}, "what is complete is left alone"
+    assert coordinator.markers == {A: [marker], B: [marker]}, "completed transactions get no more markers"
 
 
-def test_a_coordinator_that_takes_over_knows_open_transactions(coordinator: Harness) -> None:
+def test_a_new_coordinator_loads_open_transactions(coordinator: Harness) -> None:
     producer = coordinator.init()
     coordinator.add(producer, A, B, version=V2)
-    before = coordinator.transaction
+    transaction = coordinator.transaction
     coordinator.restart()
-    assert coordinator.transaction == before
+    assert coordinator.transaction == transaction
     coordinator.end(producer, True, version=V2)
     assert set(coordinator.markers) == {A, B}
 
 
-def test_old_records_are_written_while_not_every_broker_reads_new_ones() -> None:
+def test_records_have_the_old_version_until_all_brokers_read_the_new_version() -> None:
     coordinator = Harness(version=0)
     producer = coordinator.init()
     coordinator.add(producer, A)
@@ -490,7 +480,7 @@ def test_old_records_are_written_while_not_every_broker_reads_new_ones() -> None
     assert coordinator.transaction.state is COMPLETE_COMMIT
 
 
-# ---- what there is
+# ---- queries
 
 
 def test_transactions_are_listed_by_state_producer_age_and_name(coordinator: Harness) -> None:
@@ -512,7 +502,7 @@ def test_transactions_are_listed_by_state_producer_age_and_name(coordinator: Har
     assert listed([], None, -1, lambda name: name.startswith("t")) == {"third"}
 
 
-def test_an_id_that_is_not_known_cannot_be_described(coordinator: Harness) -> None:
+def test_an_unknown_id_cannot_be_described(coordinator: Harness) -> None:
     refused(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, coordinator, coordinator.shard.describe, ID)
     coordinator.init()
     assert coordinator.shard.describe(ID) is coordinator.transaction

@@ -1,4 +1,4 @@
-"""The table of a transaction's states."""
+"""The transitions of a transaction."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from kavka.coordinator.transaction import state
 from kavka.coordinator.transaction.state import AT_REST, DEAD, ENDING, NUMBERS, TRANSITIONS, State, Transaction
 
-# What Kafka calls the states, and their numbers in the log.
-KAFKAS = {
+# The names of Kafka by the numbers in the log.
+KAFKA_STATES = {
     0: "Empty",
     1: "Ongoing",
     2: "PrepareCommit",
@@ -20,11 +20,11 @@ KAFKAS = {
 }
 
 
-def test_states_have_kafkas_names_and_numbers() -> None:
-    assert {number: state.value for state, number in NUMBERS.items()} == KAFKAS
+def test_states_have_the_names_and_numbers_of_kafka() -> None:
+    assert {number: state.value for state, number in NUMBERS.items()} == KAFKA_STATES
 
 
-def test_a_decision_leads_to_its_own_completion_and_to_nothing_else() -> None:
+def test_a_decision_leads_only_to_its_completion() -> None:
     assert TRANSITIONS[State.PREPARE_COMMIT] == {State.COMPLETE_COMMIT}
     assert TRANSITIONS[State.PREPARE_ABORT] == {State.COMPLETE_ABORT}
 
@@ -33,7 +33,7 @@ def test_only_an_open_transaction_can_be_committed() -> None:
     assert [s for s in State if State.PREPARE_COMMIT in TRANSITIONS[s]] == [State.ONGOING]
 
 
-def test_only_what_is_at_rest_can_be_forgotten_and_nothing_comes_back() -> None:
+def test_only_transactions_at_rest_can_be_removed() -> None:
     assert {s for s in State if DEAD in TRANSITIONS[s]} == AT_REST
     assert TRANSITIONS[DEAD] == frozenset()
 
@@ -50,7 +50,7 @@ def test_transitions_outside_the_table_are_refused(origin: State, to: State) -> 
 
 
 @pytest.mark.parametrize("origin", list(State))
-def test_an_end_is_complete_in_the_way_it_was_decided(origin: State) -> None:
+def test_the_completion_matches_the_decision(origin: State) -> None:
     transaction = Transaction(1, 0, state=origin)
     if origin in ENDING:
         assert state.complete(transaction, 7).state.value == origin.value.replace("Prepare", "Complete")

@@ -1,16 +1,18 @@
 """[pure] The records of an operation on a group, and the group as it will be.
 
-The first record copies the group; all records are applied to the copy. Then the runtime writes the
-records and replays them into the group itself.
+The first record copies the group, and all records are applied to the copy. Later the runtime
+replays the records into the group itself and writes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from kavka.coordinator.group.consumer.assignors import Assignor, MemberSpec
 from kavka.coordinator.group.consumer.records import (
-    CurrentRecord,
+    CurrentAssignmentRecord,
     GroupEpoch,
     GroupEpochRecord,
     MemberRecord,
@@ -21,8 +23,9 @@ from kavka.coordinator.group.consumer.records import (
     TargetEpochRecord,
     TargetMemberRecord,
 )
-from kavka.coordinator.group.consumer.state import DIRECT, ConsumerGroup, topic_ids
+from kavka.coordinator.group.consumer.state import ConsumerGroup
 from kavka.coordinator.group.consumer.topics import Topic, Topics, metadata_hash
+from kavka.coordinator.operations import DIRECT
 
 
 class Change:
@@ -30,10 +33,10 @@ class Change:
 
     __slots__ = ("_is_copy", "group", "records")
 
-    def __init__(self, group: ConsumerGroup, before: list[Any] | None = None) -> None:
-        """`before`: records that are written first, for example those of a migration."""
+    def __init__(self, group: ConsumerGroup, first_records: Sequence[Any] = ()) -> None:
+        """`first_records` are written first and not applied, for example those of a migration."""
         self.group = group
-        self.records: list[Any] = list(before or ())
+        self.records: list[Any] = list(first_records)
         self._is_copy = False
 
     def add(self, record: Any) -> None:
@@ -49,7 +52,7 @@ class Change:
 
     def remove_member(self, member_id: str) -> None:
         group = self.group.group_id
-        self.add(CurrentRecord(group, member_id, None))
+        self.add(CurrentAssignmentRecord(group, member_id, None))
         self.add(TargetMemberRecord(group, member_id, None))
         self.add(MemberRecord(group, member_id, None))
 
@@ -60,28 +63,27 @@ class Change:
 
     def raise_epoch(self, topics: Topics) -> None:
         group = self.group
-        value = metadata_hash(group.subscribed_topics(), topics)
-        self.add(GroupEpochRecord(group.group_id, GroupEpoch(group.epoch + 1, value)))
+        new_hash = metadata_hash(group.subscribed_topics(), topics)
+        self.add(GroupEpochRecord(group.group_id, GroupEpoch(group.epoch + 1, new_hash)))
         if group.has_partition_metadata:
-            # The metadata hash replaces it.
+            # The metadata hash replaces this record.
             self.add(PartitionMetadataRecord(group.group_id, None))
 
-    def new_target(self, assignor: Assignor, topics: Topics, now_ms: int) -> None:
-        """Compute the target assignment for the group's epoch; add records where it differs."""
+    def update_target(self, assignor: Assignor, topics: Topics, now_ms: int) -> None:
+        """Compute the target assignment for the group's epoch, and add records for its changes."""
         group = self.group
         members: dict[str, MemberSpec] = {}
-        ids_of: dict[frozenset[str], Any] = {}
-        topics_by_id: dict[Any, Topic] = {}
+        # Many members share the same subscription.
+        ids_by_names: dict[frozenset[str], frozenset[UUID]] = {}
+        topics_by_id: dict[UUID, Topic] = {}
         for member_id, member in group.members.items():
-            names = group.topics_of(member.subscription)
-            ids = ids_of.get(names)
-            if ids is None:
-                for name in names:
-                    topic = topics.get(name)
-                    if topic is not None:
-                        topics_by_id[topic.topic_id] = topic
-                ids = ids_of[names] = topic_ids(names, topics)
             subscription = member.subscription
+            names = group.topics_of(subscription)
+            ids = ids_by_names.get(names)
+            if ids is None:
+                subscribed = {topic.topic_id: topic for name in names if (topic := topics.get(name)) is not None}
+                topics_by_id |= subscribed
+                ids = ids_by_names[names] = frozenset(subscribed)
             members[member_id] = MemberSpec(
                 ids, group.target.get(member_id, {}), subscription.instance_id, subscription.rack_id
             )

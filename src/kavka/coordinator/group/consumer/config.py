@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from kavka.common.group_config import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
-CLASSIC, CONSUMER = "classic", "consumer"
-
-
-GroupValues: TypeAlias = Callable[[str], Mapping[str, int]]
-"""From a group's name to what it is run with now: every name of `common.group_config`."""
+# Returns the current settings of a group by its id, with the names of `common.group_config`.
+GroupValues = Callable[[str], Mapping[str, int]]
 
 
 class Timing(NamedTuple):
@@ -34,14 +31,14 @@ class ConsumerConfig:
     assignors: tuple[str, ...] = ("uniform", "range")
     upgrade: bool = True
     downgrade: bool = True
-    # By group id. These settings may change while the broker runs.
+    # Returns the settings of a group by its id. They may change while the broker runs.
     timing: Callable[[str], Timing] = field(default=lambda group_id: Timing())
 
     @classmethod
     def of(cls, settings: Any, group_values: GroupValues) -> ConsumerConfig:
         policy = settings.group_consumer_migration_policy.lower()
         return cls(
-            enabled=CONSUMER in settings.group_coordinator_rebalance_protocols,
+            enabled="consumer" in settings.group_coordinator_rebalance_protocols,
             max_size=settings.group_consumer_max_size,
             assignors=tuple(_short_name(name) for name in settings.group_consumer_assignors),
             upgrade=policy in ("upgrade", "bidirectional"),
@@ -51,7 +48,7 @@ class ConsumerConfig:
 
 
 def _short_name(name: str) -> str:
-    """Kafka also accepts the class names."""
+    """Return the short name of an assignor. Kafka also accepts the class names."""
     return {
         "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
         "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",

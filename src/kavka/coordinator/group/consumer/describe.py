@@ -42,7 +42,7 @@ def _describe_member(group: ConsumerGroup, member: Member, topics: Topics) -> De
 
 
 def _named(partitions: Mapping[UUID, Iterable[int]], topics: Topics) -> Assignment:
-    """Deleted topics have no name and are omitted."""
+    """Return the partitions with topic names. Deleted topics have no name and are omitted."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))

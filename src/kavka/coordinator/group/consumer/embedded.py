@@ -1,15 +1,15 @@
-"""[pure] The embedded consumer protocol: the subscriptions and assignments in JoinGroup and
+"""[pure] The embedded consumer protocol: the subscriptions in JoinGroup and the assignments in
 SyncGroup.
 
-Both are bytes that start with an int16 version. They have topic names; consumer groups use topic
-ids.
+Both are bytes that start with an int16 version. They contain topic names, while consumer groups use
+topic ids.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
-from kavka.coordinator.group.consumer.records import Owned
+from kavka.coordinator.group.consumer.records import OwnedPartitions
 from kavka.coordinator.group.consumer.topics import Topics
 from kavka.protocol.messages.consumer_group_heartbeat import TopicPartitions
 from kavka.protocol.messages.consumer_protocol import (
@@ -17,36 +17,37 @@ from kavka.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,
 )
-from kavka.protocol.primitives import ProtocolError
+from kavka.protocol.primitives import ProtocolError, TopMessage
 
-# Assignors of clients that ignore the user data of an assignment. (librdkafka's sticky assignors
-# write some, which makes Kafka refuse to upgrade their groups.)
+M = TypeVar("M", bound=TopMessage)
+
+# Client-side assignors that ignore the user data of an assignment. (librdkafka's sticky assignors
+# write user data, so Kafka refuses to upgrade their groups.)
 WITHOUT_USER_DATA = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
 
 
-def _decode(kind: Any, data: bytes) -> Any:
+def _decode(message_type: type[M], data: bytes) -> M:
     if len(data) < 2 or (version := int.from_bytes(data[:2], "big", signed=True)) < 0:
         raise ProtocolError("the bytes have no version")
     # A newer version starts with the fields of the latest version that we support.
-    message, _ = kind.decode(data, 2, min(version, kind.MAX_VERSION))
+    message, _ = message_type.decode(data, 2, min(version, message_type.MAX_VERSION))
     return message
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """Raises ProtocolError if it cannot be parsed."""
-    subscription: ConsumerProtocolSubscription = _decode(ConsumerProtocolSubscription, data)
-    return subscription
+    """Raises ProtocolError if the bytes are invalid."""
+    return _decode(ConsumerProtocolSubscription, data)
 
 
-def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> Owned:
-    """Empty for a member without an assignment. Raises ProtocolError if the bytes are invalid, or
-    have user data of an unknown assignor, which would be lost."""
+def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> OwnedPartitions:
+    """Return the assigned partitions, each with `epoch`. Raises ProtocolError if the bytes are
+    invalid, or contain user data of an unknown assignor, which would be lost."""
     if not data:
         return {}
-    assignment: ConsumerProtocolAssignment = _decode(ConsumerProtocolAssignment, data)
+    assignment = _decode(ConsumerProtocolAssignment, data)
     if assignment.user_data and assignor not in WITHOUT_USER_DATA:
         raise ProtocolError("user data of a custom assignor would be lost")
-    owned: Owned = {}
+    owned: OwnedPartitions = {}
     for entry in assignment.assigned_partitions:
         topic = topics.get(entry.topic)
         if topic is not None and entry.partitions:
@@ -54,9 +55,9 @@ def read_assignment(data: bytes, assignor: str, epoch: int, topics: Topics) -> O
     return owned
 
 
-def write_assignment(owned: Owned, like: bytes, topics: Topics) -> bytes:
-    """Encoded in the version of the member's subscription, `like`."""
-    version = int.from_bytes(like[:2], "big", signed=True) if len(like) >= 2 else 0
+def write_assignment(owned: OwnedPartitions, subscription: bytes, topics: Topics) -> bytes:
+    """Encode an assignment in the version of the member's subscription."""
+    version = int.from_bytes(subscription[:2], "big", signed=True) if len(subscription) >= 2 else 0
     version = max(0, min(version, ConsumerProtocolAssignment.MAX_VERSION))
     assigned = [
         ConsumerProtocolAssignmentTopicPartition(topic=name, partitions=sorted(partitions))
@@ -70,8 +71,8 @@ def write_assignment(owned: Owned, like: bytes, topics: Topics) -> bytes:
 
 
 def reported_partitions(subscription: ConsumerProtocolSubscription, topics: Topics) -> list[TopicPartitions]:
-    """The partitions that a member reports to own. Eager members revoke everything before they join
-    and own none."""
+    """Return the partitions that a member reports as owned. Members of the eager protocol revoke
+    all partitions before they join."""
     return [
         TopicPartitions(topic_id=topic.topic_id, partitions=list(entry.partitions))
         for entry in subscription.owned_partitions

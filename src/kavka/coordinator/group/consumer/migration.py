@@ -1,14 +1,14 @@
 """[pure] Online migration of groups between the classic and the consumer protocol.
 
-The rules
-- An empty group takes the type of the first member that joins; its offsets stay.
+Rules:
+- The first member that joins an empty group determines the type of the group. The offsets stay.
 - A classic group with members becomes a consumer group when a member of the consumer protocol joins
-  (`upgrade`), if all its members are consumers with assignments that can be parsed. They keep their
-  partitions.
+  (`upgrade`), if all its members are consumers with assignments that can be parsed. The members
+  keep their partitions.
 - A consumer group serves its classic members with the same state machine. JoinGroup is a heartbeat
-  that reports the owned partitions; its generation is the member epoch. SyncGroup returns the
-  partitions that the member may own now. Heartbeat requests a rejoin when there is a change for the
-  member. No member is the leader: the coordinator assigns.
+  that reports the owned partitions, and its generation is the member epoch. SyncGroup returns the
+  partitions that the member may own now. The response to Heartbeat requires a rejoin when there is
+  a change for the member. There is no leader, because the coordinator computes the assignment.
 - When the last member of the consumer protocol leaves and classic members remain, the group becomes
   classic (`downgrade`) and rebalances.
 - `group.consumer.migration.policy` enables the two directions. Without upgrade, a member of the
@@ -18,13 +18,13 @@ The rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
-from kavka.coordinator.group.classic import MEMBER_ID_REQUIRED_FROM, ClassicProtocol, leave_response
+from kavka.coordinator.group.classic import MEMBER_ID_REQUIRED_FROM, ClassicProtocol
 from kavka.coordinator.group.consumer.change import Change
 from kavka.coordinator.group.consumer.config import ConsumerConfig
 from kavka.coordinator.group.consumer.embedded import (
@@ -33,11 +33,11 @@ from kavka.coordinator.group.consumer.embedded import (
     reported_partitions,
     write_assignment,
 )
-from kavka.coordinator.group.consumer.protocol import ConsumerProtocol, then
+from kavka.coordinator.group.consumer.protocol import ConsumerProtocol
 from kavka.coordinator.group.consumer.records import (
     ClassicMetadata,
-    Current,
-    CurrentRecord,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
     GroupEpoch,
     GroupEpochRecord,
     MemberRecord,
@@ -46,29 +46,19 @@ from kavka.coordinator.group.consumer.records import (
     TargetEpochRecord,
     TargetMemberRecord,
 )
-from kavka.coordinator.group.consumer.state import (
-    DIRECT,
-    JOIN_EPOCH,
-    ConsumerGroup,
-    Member,
-    MemberState,
-    without_epochs,
-)
+from kavka.coordinator.group.consumer.state import JOIN_EPOCH, ConsumerGroup, Member, MemberState
 from kavka.coordinator.group.consumer.topics import Topics, metadata_hash
 from kavka.coordinator.group.group import Groups, JoinCallback, SyncCallback
 from kavka.coordinator.group.records import GroupRecord
 from kavka.coordinator.group.state import CONSUMER, ClassicGroup, join_error, new_member_id
 from kavka.coordinator.group.state import STABLE as CLASSIC_STABLE
 from kavka.coordinator.group.state import Member as ClassicMember
-from kavka.coordinator.operations import NOTHING, Outcome, Timers
-from kavka.protocol.messages.consumer_group_heartbeat import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from kavka.coordinator.operations import DIRECT, NOTHING, Outcome, Timers, call_all
+from kavka.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kavka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from kavka.protocol.messages.heartbeat import HeartbeatRequest
 from kavka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kavka.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity, MemberResponse
+from kavka.protocol.messages.leave_group import MemberIdentity, MemberResponse
 from kavka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from kavka.protocol.primitives import ProtocolError
 
@@ -101,30 +91,31 @@ class ConsumerGroups(ConsumerProtocol):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         self.check(request, version)
         if request.member_epoch < JOIN_EPOCH:
-            group, member, outcome = self.start_leave(request)
-            response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
-            return outcome if outcome is not None else self.fence(group, (member,), response)
-        existing = self._shard.groups.get(request.group_id)
+            return self.leave_by_heartbeat(request)
         consumer_group = self.find(request.group_id)
         if consumer_group is not None:
-            return self.join_or_reconcile(consumer_group, request, client_id, client_host, [])
+            return self.join_or_reconcile(consumer_group, request, client_id, client_host)
         if request.member_epoch != JOIN_EPOCH:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found.")
-        if existing is None:
-            return self.join_or_reconcile(ConsumerGroup(request.group_id), request, client_id, client_host, [])
-        before = self._as_consumer_group(existing)
-        draft = ConsumerGroup(request.group_id)
-        for record in before[1:]:
-            draft.apply(record, DIRECT)
-        outcome = self.join_or_reconcile(draft, request, client_id, client_host, before)
-        self._stop_classic(existing)
-        for member in draft.members.values():
-            self.watch_session(draft.group_id, member)
-        logger.info("Upgrading classic group %s to a consumer group", existing.group_id)
-        return outcome._replace(on_append=then(outcome.on_append, partial(self._on_upgraded, existing)))
+        group = ConsumerGroup(request.group_id)
+        classic = self._shard.groups.get(request.group_id)
+        if classic is None:
+            return self.join_or_reconcile(group, request, client_id, client_host)
+        records = self._as_consumer_group(classic)
+        for record in records[1:]:
+            group.apply(record, DIRECT)
+        outcome = self.join_or_reconcile(group, request, client_id, client_host, records)
+        # Members with a pending JoinGroup or SyncGroup must rejoin.
+        self._classic.stop(classic, ErrorCode.REBALANCE_IN_PROGRESS)
+        for member in group.members.values():
+            self.watch_session(group.group_id, member)
+        logger.info("Upgrading classic group %s to a consumer group", group.group_id)
+        callbacks = (outcome.on_append, partial(self._on_upgraded, classic))
+        return outcome._replace(on_append=partial(call_all, callbacks))
 
     def _as_consumer_group(self, classic: ClassicGroup) -> list[Any]:
-        """The tombstone of the classic group and the records of the equivalent consumer group."""
+        """Return the tombstone of the classic group and the records of the equivalent consumer
+        group."""
         group_id = classic.group_id
         tombstone = GroupRecord(group_id, None)
         if not classic.members:
@@ -160,26 +151,19 @@ class ConsumerGroups(ConsumerProtocol):
                 None,
                 ClassicMetadata(member.session_timeout_ms, member.protocols),
             )
-            current = Current(epoch, epoch, MemberState.STABLE, owned, {})
+            current = CurrentAssignment(epoch, epoch, MemberState.STABLE, owned, {})
             members.append(MemberRecord(group_id, member.member_id, subscription))
-            targets.append(TargetMemberRecord(group_id, member.member_id, without_epochs(owned)))
-            currents.append(CurrentRecord(group_id, member.member_id, current))
-        head = GroupEpochRecord(group_id, GroupEpoch(epoch, metadata_hash(names, self.topics)))
-        target = TargetEpochRecord(group_id, TargetEpoch(epoch, 0))
-        return [tombstone, *members, head, *targets, target, *currents]
+            target = {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
+            targets.append(TargetMemberRecord(group_id, member.member_id, target))
+            currents.append(CurrentAssignmentRecord(group_id, member.member_id, current))
+        group_epoch = GroupEpochRecord(group_id, GroupEpoch(epoch, metadata_hash(names, self.topics)))
+        target_epoch = TargetEpochRecord(group_id, TargetEpoch(epoch, 0))
+        return [tombstone, *members, group_epoch, *targets, target_epoch, *currents]
 
     def _refuse_upgrade(self, group_id: str, reason: str) -> None:
         message = f"Cannot upgrade classic group {group_id} to consumer group because {reason}."
         logger.info("%s", message)
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
-
-    def _stop_classic(self, classic: ClassicGroup) -> None:
-        """Stop the classic group. Members that wait for its rebalance must rejoin."""
-        code = ErrorCode.REBALANCE_IN_PROGRESS
-        for member in list(classic.members.values()):
-            classic.respond_to_join(member, join_error(member.member_id, code))
-            classic.respond_to_sync(member, SyncGroupResponse(error_code=int(code)))
-        self._classic.drop_timers(classic)
 
     def _on_upgraded(self, classic: ClassicGroup, error: KafkaError | None) -> None:
         if error is not None:
@@ -208,12 +192,12 @@ class ConsumerGroups(ConsumerProtocol):
             try:
                 joined = self._classic.join(classic, request, version, client_id, client_host, respond)
             except KafkaError:
-                # The group stays a consumer group: discard the draft.
+                # The group stays a consumer group: discard the classic group.
                 self._classic.drop_timers(classic)
                 raise
             return self._become_classic(group, classic, records, joined)
         member_id = request.member_id or new_member_id(request.group_instance_id or client_id)
-        self.check_room(group, member_id, request.group_instance_id)
+        self.check_size(group, member_id, request.group_instance_id)
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         parsed = self._check_protocols(group, member_id, request.protocol_type, protocols)
         if not request.member_id and request.group_instance_id is None and version >= MEMBER_ID_REQUIRED_FROM:
@@ -228,17 +212,17 @@ class ConsumerGroups(ConsumerProtocol):
             member = self.replace_member(change, replaced, member_id)
         else:
             member = Member(member_id)
-        old = member.subscription
+        previous = member.subscription
         rebalance_timeout_ms = request.rebalance_timeout_ms if version > 0 else request.session_timeout_ms
         subscription = Subscription(
-            request.group_instance_id if request.group_instance_id is not None else old.instance_id,
-            parsed.rack_id or old.rack_id,
+            request.group_instance_id if request.group_instance_id is not None else previous.instance_id,
+            parsed.rack_id or previous.rack_id,
             client_id,
             client_host,
             frozenset(parsed.topics),
             "",
             rebalance_timeout_ms,
-            old.assignor,
+            previous.assignor,
             ClassicMetadata(request.session_timeout_ms, protocols),
         )
         changed = self.update_member(change, member, subscription)
@@ -257,8 +241,8 @@ class ConsumerGroups(ConsumerProtocol):
     def _check_protocols(
         self, group: ConsumerGroup, member_id: str, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
     ) -> ConsumerProtocolSubscription:
-        """The member must be a consumer, and all classic members must share one assignor: the group
-        may be downgraded later."""
+        """Return the member's subscription. The member must be a consumer. All classic members must
+        share one assignor, because the group may be downgraded later."""
         common = {name for name, _ in protocols}
         for member in group.members.values():
             classic = member.subscription.classic
@@ -345,7 +329,7 @@ class ConsumerGroups(ConsumerProtocol):
             )
 
     def _has_newer_target(self, group: ConsumerGroup, member: Member) -> bool:
-        """Whether there is a newer target, or a rejoin would compute one."""
+        """Return whether there is a newer target, or a rejoin would compute one."""
         if member.epoch < group.assignment_epoch:
             return True
         return group.epoch > group.assignment_epoch and self.may_assign(group)
@@ -375,8 +359,7 @@ class ConsumerGroups(ConsumerProtocol):
 
     # ---- LeaveGroup
 
-    def leave(self, group: ConsumerGroup, request: LeaveGroupRequest, version: int) -> Outcome:
-        leaving = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
+    def leave(self, group: ConsumerGroup, leaving: Sequence[MemberIdentity]) -> Outcome:
         responses = []
         members: dict[str, Member] = {}
         for identity in leaving:
@@ -387,7 +370,7 @@ class ConsumerGroups(ConsumerProtocol):
                 members[member.member_id] = member
             except KafkaError as error:
                 response.error_code = int(error.code)
-        return self.fence(group, members.values(), leave_response(responses, version))
+        return self.fence(group, members.values(), responses)
 
     def _leaving_member(self, group: ConsumerGroup, identity: MemberIdentity) -> Member:
         instance_id = identity.group_instance_id
@@ -417,7 +400,7 @@ class ConsumerGroups(ConsumerProtocol):
         return 0 < len(remaining) + joining <= self._classic.config.max_size
 
     def _as_classic_group(self, group: ConsumerGroup, leaving: Iterable[Member]) -> tuple[list[Any], ClassicGroup]:
-        """The records of the downgrade, and the classic group with the remaining members."""
+        """Return the records of the downgrade, and the classic group with the remaining members."""
         leaving_ids = {member.member_id for member in leaving}
         records = group.tombstones()
         classic = ClassicGroup(group.group_id, self._clock.now_ms())
@@ -451,7 +434,7 @@ class ConsumerGroups(ConsumerProtocol):
     def _become_classic(
         self, group: ConsumerGroup, classic: ClassicGroup, records: list[Any], outcome: Outcome
     ) -> Outcome:
-        """Replace the group at once; the records are only replayed when the shard is loaded."""
+        """Replace the group at once. The records are replayed only when the shard is loaded."""
         logger.info("Downgrading consumer group %s to a classic group", group.group_id)
         self._shard.journal.put(self._shard.groups, group.group_id, classic)
 
@@ -459,7 +442,8 @@ class ConsumerGroups(ConsumerProtocol):
             if outcome.on_append is not None:
                 outcome.on_append(error)
             if error is not None:
-                # It is still a consumer group: pending requests to the classic one fail.
+                # The group is a consumer group again: fail the requests that the classic group has
+                # accepted.
                 self._classic.on_unloaded(classic, error.code)
                 return
             for member_id in group.members:

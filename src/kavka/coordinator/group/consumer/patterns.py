@@ -13,12 +13,12 @@ CACHE_SIZE = 256
 
 @dataclass(slots=True, eq=False, repr=False)
 class _CachedPattern:
-    """A pattern with the topic names that were tested and those that match, or the error of an
-    invalid one."""
+    """A pattern with the tested and the matching topic names, or with the error if the pattern is
+    invalid."""
 
     pattern: Pattern | None = field(init=False, default=None)
     error: str = field(init=False, default="")
-    tried: set[str] = field(init=False, default_factory=set)
+    tested: set[str] = field(init=False, default_factory=set)
     matching: set[str] = field(init=False, default_factory=set)
 
 
@@ -29,7 +29,8 @@ class Patterns:
         self._cache: OrderedDict[str, _CachedPattern] = OrderedDict()
 
     def resolve(self, text: str, names: KeysView[str]) -> frozenset[str]:
-        """The matching names. Raises BadPattern if the pattern is invalid or too expensive."""
+        """Return the matching names. Raises BadPattern if the pattern is invalid or too
+        expensive."""
         cached = self._cache.get(text)
         if cached is None:
             cached = self._cache[text] = _CachedPattern()
@@ -41,10 +42,10 @@ class Patterns:
         try:
             if cached.pattern is None:
                 cached.pattern = Pattern(text)
-            cached.matching |= cached.pattern.select(names - cached.tried)
+            cached.matching |= cached.pattern.select(names - cached.tested)
         except BadPattern as error:
             cached.error = str(error)
             raise
-        cached.tried = set(names)
-        cached.matching &= cached.tried
+        cached.tested = set(names)
+        cached.matching &= cached.tested
         return frozenset(cached.matching)

@@ -1,12 +1,14 @@
 """[pure] ConsumerGroupHeartbeat: members of the consumer protocol join, reconcile and leave.
 
-A heartbeat has up to three steps, each on the result of the one before:
+A heartbeat has up to three steps. Each step uses the result of the previous step:
 1. The member joins or updates its subscription. A change that may move partitions increments the
    group epoch.
-2. If the target assignment lags the group epoch, a new one is computed, at most once per interval.
+2. If the target assignment lags the group epoch, a new target is computed, at most once per
+   `group.consumer.assignment.interval.ms`.
 3. The member takes its next step towards its target.
 
-An operation that raises has changed nothing. Responses are sent when the records are committed.
+An operation that raises an error has changed nothing. Responses are sent when the records are
+committed.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ from uuid import UUID, uuid4
 from kavka.common.clock import Clock
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.regex import BadPattern
-from kavka.coordinator.group.consumer import assignors
+from kavka.coordinator.group.consumer.assignors import Assignor
 from kavka.coordinator.group.consumer.change import Change
 from kavka.coordinator.group.consumer.config import ConsumerConfig
 from kavka.coordinator.group.consumer.patterns import Patterns
-from kavka.coordinator.group.consumer.reconciliation import Reported, partitions_of, reconcile, reports_only
+from kavka.coordinator.group.consumer.range import assign_ranges
+from kavka.coordinator.group.consumer.reconciliation import ReportedPartitions, partitions_of, reconcile, reports_only
 from kavka.coordinator.group.consumer.records import (
-    KINDS,
-    Current,
-    CurrentRecord,
+    RECORD_TYPES,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
     GroupEpochRecord,
     MemberRecord,
-    Owned,
+    OwnedPartitions,
     PatternRecord,
     ResolvedPattern,
     Subscription,
@@ -46,8 +49,9 @@ from kavka.coordinator.group.consumer.state import (
     MemberState,
 )
 from kavka.coordinator.group.consumer.topics import Topics, metadata_hash
+from kavka.coordinator.group.consumer.uniform import assign_uniformly
 from kavka.coordinator.group.group import Groups
-from kavka.coordinator.operations import NOTHING, OnAppend, Outcome, Timers
+from kavka.coordinator.operations import NOTHING, Outcome, Timers
 from kavka.protocol.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -57,7 +61,9 @@ from kavka.protocol.messages.consumer_group_heartbeat import (
 
 logger = logging.getLogger(__name__)
 
-CLIENT_MAKES_MEMBER_ID_FROM = 1
+ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
+# Version of ConsumerGroupHeartbeat from which on the client generates its member id.
+CLIENT_MEMBER_ID_FROM = 1
 # Heartbeat interval of a member that waits for its target or for partitions of other members.
 WAITING_HEARTBEAT_MS = 1_000
 RETRY_FENCING_MS = 1_000
@@ -73,12 +79,11 @@ class ConsumerProtocol:
         self.config = config
         self.topics = topics
         self.patterns = Patterns()
-        available = assignors.by_name()
-        self._assignors = {name: available[name] for name in config.assignors if name in available} or available
+        self._assignors = {name: ASSIGNORS[name] for name in config.assignors if name in ASSIGNORS} or ASSIGNORS
         self.default_assignor = next(iter(self._assignors))
-        # By group: the version of the topics at the last check of its metadata hash and patterns.
+        # By group: the version of the topics when its metadata hash and patterns were last checked.
         self._checked_version: dict[str, int] = {}
-        for record_type in KINDS:
+        for record_type in RECORD_TYPES:
             shard.add_replay(record_type, self.replay)
 
     # ---- replay
@@ -89,7 +94,7 @@ class ConsumerProtocol:
         if group is None:
             if record.value is None:
                 return
-            # The group is new, or replaces a classic group.
+            # The group is created, or replaces a classic group.
             group = ConsumerGroup(record.group)
             journal.put(groups, record.group, group)
         if type(record) is GroupEpochRecord and record.value is None:
@@ -105,10 +110,10 @@ class ConsumerProtocol:
         return NOTHING
 
     def on_unloaded(self, group: ConsumerGroup, code: ErrorCode) -> None:
-        """Heartbeats never wait, so there is no pending request to fail."""
+        """Do nothing: heartbeats never wait, so there is no pending request to fail."""
 
     def on_commit(self, group: ConsumerGroup, member: Member) -> None:
-        """A commit does not extend the session."""
+        """Do nothing: a commit does not extend the session."""
 
     def remove(self, group: ConsumerGroup) -> Outcome:
         return Outcome(group.tombstones())
@@ -127,9 +132,8 @@ class ConsumerProtocol:
 
     def check(self, request: ConsumerGroupHeartbeatRequest, version: int) -> None:
         epoch = request.member_epoch
-        if (version >= CLIENT_MAKES_MEMBER_ID_FROM or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH) and (
-            not request.member_id.strip()
-        ):
+        needs_member_id = version >= CLIENT_MEMBER_ID_FROM or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
+        if needs_member_id and not request.member_id.strip():
             _refuse("MemberId can't be empty.")
         if not request.group_id.strip():
             _refuse("GroupId can't be empty.")
@@ -156,9 +160,9 @@ class ConsumerProtocol:
                 f"Supported assignors: {', '.join(self._assignors)}.",
             )
 
-    def check_room(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-        """Enforces `group.consumer.max.size`. Members, and replacements of static members, always
-        pass."""
+    def check_size(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
+        """Enforce `group.consumer.max.size`. Existing members, and members that replace a static
+        member, may always join."""
         if (
             len(group.members) >= self.config.max_size
             and member_id not in group.members
@@ -177,26 +181,28 @@ class ConsumerProtocol:
         request: ConsumerGroupHeartbeatRequest,
         client_id: str,
         client_host: str,
-        before: list[Any],
+        migration_records: Sequence[Any] = (),
     ) -> Outcome:
-        """A heartbeat that does not leave. If the group is converted from a classic group, `group`
-        is the unwritten conversion and `before` has its records."""
+        """Handle a heartbeat of a member that does not leave. If the group is converted from a
+        classic group, `group` is the unwritten conversion, and `migration_records` has its
+        records."""
         joins = request.member_epoch == JOIN_EPOCH
-        self.check_room(group, request.member_id, request.instance_id)
+        self.check_size(group, request.member_id, request.instance_id)
         member_id = request.member_id or str(uuid4())
         reported = request.topic_partitions
-        change = Change(group, before)
-        member = self._find_member(change, member_id, request.instance_id, request.member_epoch, reported, joins)
-        old = member.subscription
+        change = Change(group, migration_records)
+        member = self._find_member(change, member_id, request)
+        previous = member.subscription
+        names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
         subscription = Subscription(
-            request.instance_id if request.instance_id is not None else old.instance_id,
-            request.rack_id if request.rack_id is not None else old.rack_id,
+            previous.instance_id if request.instance_id is None else request.instance_id,
+            previous.rack_id if request.rack_id is None else request.rack_id,
             client_id,
             client_host,
-            old.topics if request.subscribed_topic_names is None else frozenset(request.subscribed_topic_names),
-            old.pattern if request.subscribed_topic_regex is None else request.subscribed_topic_regex,
-            old.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
-            old.assignor if request.server_assignor is None else request.server_assignor,
+            previous.topics if names is None else frozenset(names),
+            previous.pattern if pattern is None else pattern,
+            previous.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
+            previous.assignor if request.server_assignor is None else request.server_assignor,
         )
         subscription_changed = self.update_member(change, member, subscription)
         self.update_target(change)
@@ -207,42 +213,26 @@ class ConsumerProtocol:
             member_epoch=current.epoch,
             heartbeat_interval_ms=self._interval_for(change.group, current),
         )
-        is_full = (
-            request.rebalance_timeout_ms != -1
-            and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
-            and reported is not None
-        )
-        if joins or is_full or partitions_of(member.current.assigned) != partitions_of(current.assigned):
+        has_subscription = names is not None or pattern is not None
+        is_full_request = request.rebalance_timeout_ms != -1 and has_subscription and reported is not None
+        if joins or is_full_request or partitions_of(member.current.assigned) != partitions_of(current.assigned):
             response.assignment = _as_assignment(current.assigned)
         return Outcome(change.records, response, partial(self._on_written, group.group_id, ()))
 
-    def _interval_for(self, group: ConsumerGroup, current: Current) -> int:
+    def _interval_for(self, group: ConsumerGroup, current: CurrentAssignment) -> int:
         interval = self.config.timing(group.group_id).heartbeat_interval_ms
         is_waiting = current.state == MemberState.UNRELEASED_PARTITIONS or group.epoch > group.assignment_epoch
         return min(interval, WAITING_HEARTBEAT_MS) if is_waiting else interval
 
-    def _find_member(
-        self,
-        change: Change,
-        member_id: str,
-        instance_id: str | None,
-        epoch: int,
-        reported: Reported,
-        joins: bool,
-    ) -> Member:
-        group = change.group
+    def _find_member(self, change: Change, member_id: str, request: ConsumerGroupHeartbeatRequest) -> Member:
+        group, instance_id = change.group, request.instance_id
+        if request.member_epoch != JOIN_EPOCH:
+            member = group.check_member(member_id, instance_id)
+            check_epoch(member, request.member_epoch, request.topic_partitions)
+            return member
         if instance_id is None:
-            if joins:
-                member = group.members.get(member_id) or Member(member_id)
-                logger.info("Member %s joins group %s", member_id, group.group_id)
-            else:
-                member = group.member(member_id)
-            check_epoch(member, epoch, reported)
-            return member
-        if not joins:
-            member = group.check_static(instance_id, member_id)
-            check_epoch(member, epoch, reported)
-            return member
+            logger.info("Member %s joins group %s", member_id, group.group_id)
+            return group.members.get(member_id) or Member(member_id)
         previous = group.static_member(instance_id)
         logger.info("Static member %s joins group %s as %s", instance_id, group.group_id, member_id)
         if previous is None:
@@ -256,7 +246,8 @@ class ConsumerProtocol:
         return self.replace_member(change, previous, member_id)
 
     def replace_member(self, change: Change, previous: Member, member_id: str) -> Member:
-        """A static member rejoins with another member id: it gets the assignment of the old one."""
+        """Replace a static member that rejoins with another member id. The assignment stays the
+        same."""
         group_id = change.group.group_id
         target = change.group.target.get(previous.member_id, {})
         member = previous._replace(
@@ -265,21 +256,21 @@ class ConsumerProtocol:
         change.remove_member(previous.member_id)
         change.add(MemberRecord(group_id, member_id, member.subscription))
         change.add(TargetMemberRecord(group_id, member_id, target))
-        change.add(CurrentRecord(group_id, member_id, member.current))
+        change.add(CurrentAssignmentRecord(group_id, member_id, member.current))
         return member
 
     # ---- the steps of a heartbeat
 
     def update_member(self, change: Change, member: Member, subscription: Subscription) -> bool:
-        """Returns whether the member's subscription changed."""
+        """Return whether the member's subscription changed."""
         group_id, member_id = change.group.group_id, member.member_id
-        old = member.subscription
-        assignor_changed = subscription.assignor != old.assignor
+        previous = member.subscription
+        assignor_changed = subscription.assignor != previous.assignor
         assignor = change.group.preferred_assignor(self.default_assignor) if assignor_changed else ""
-        if subscription != old or member_id not in change.group.members:
+        if subscription != previous or member_id not in change.group.members:
             change.add(MemberRecord(group_id, member_id, subscription))
-        names_changed = subscription.topics != old.topics
-        pattern_changed = subscription.pattern != old.pattern
+        names_changed = subscription.topics != previous.topics
+        pattern_changed = subscription.pattern != previous.pattern
         needs_epoch = (
             change.group.epoch == 0
             or names_changed
@@ -287,9 +278,10 @@ class ConsumerProtocol:
             or (assignor_changed and assignor != change.group.preferred_assignor(self.default_assignor))
         )
         version = self.topics.version
-        if pattern_changed or (self._checked_version.get(group_id) != version and change.group.used_patterns()):
+        topics_changed = self._checked_version.get(group_id) != version
+        if pattern_changed or (topics_changed and change.group.used_patterns()):
             needs_epoch |= self._resolve_patterns(change, subscription.pattern if pattern_changed else "")
-        if not needs_epoch and self._checked_version.get(group_id) != version:
+        if not needs_epoch and topics_changed:
             needs_epoch = metadata_hash(change.group.subscribed_topics(), self.topics) != change.group.metadata_hash
         self._checked_version[group_id] = version
         if needs_epoch:
@@ -297,16 +289,16 @@ class ConsumerProtocol:
             logger.info("Group %s moves to epoch %d", group_id, change.group.epoch)
         return names_changed or pattern_changed
 
-    def _resolve_patterns(self, change: Change, new: str) -> bool:
-        """Resolve the group's patterns; raises if `new` is invalid. Returns whether the matching
-        topics changed."""
-        changed = False
+    def _resolve_patterns(self, change: Change, new_pattern: str) -> bool:
+        """Resolve the group's patterns. Return whether the matching topics changed. Raises an error
+        if `new_pattern` is invalid."""
+        has_changed = False
         change.drop_unused_patterns()
         for pattern in sorted(change.group.used_patterns()):
             try:
                 topics = self.patterns.resolve(pattern, self.topics.names())
             except BadPattern as error:
-                if pattern == new:
+                if pattern == new_pattern:
                     raise KafkaError(
                         ErrorCode.INVALID_REGULAR_EXPRESSION,
                         f"SubscribedTopicRegex `{pattern}` is not a valid regular expression: {error}.",
@@ -317,20 +309,18 @@ class ConsumerProtocol:
                 continue
             resolved = change.group.patterns.get(pattern)
             if resolved is None or resolved.topics != topics:
-                changed = True
+                has_changed = True
                 resolved = ResolvedPattern(topics, self.topics.version, self._clock.now_ms())
                 change.add(PatternRecord(change.group.group_id, pattern, resolved))
-        return changed
+        return has_changed
 
     def update_target(self, change: Change) -> None:
         group = change.group
-        if group.epoch <= group.assignment_epoch:
-            return
-        if not self.may_assign(group):
+        if group.epoch <= group.assignment_epoch or not self.may_assign(group):
             return
         name = group.preferred_assignor(self.default_assignor)
         assignor = self._assignors.get(name) or self._assignors[self.default_assignor]
-        change.new_target(assignor, self.topics, self._clock.now_ms())
+        change.update_target(assignor, self.topics, self._clock.now_ms())
         logger.info("Computed the target of group %s for epoch %d with %s", group.group_id, group.epoch, name)
 
     def may_assign(self, group: ConsumerGroup) -> bool:
@@ -338,7 +328,9 @@ class ConsumerProtocol:
         interval = self.config.timing(group.group_id).assignment_interval_ms
         return not assigned_at or not 0 <= self._clock.now_ms() - assigned_at < interval
 
-    def update_current(self, change: Change, member_id: str, reported: Reported, subscription_changed: bool) -> Current:
+    def update_current(
+        self, change: Change, member_id: str, reported: ReportedPartitions, subscription_changed: bool
+    ) -> CurrentAssignment:
         group = change.group
         member = group.members[member_id]
         if not subscription_changed and member.is_at(group.assignment_epoch):
@@ -354,7 +346,7 @@ class ConsumerProtocol:
             subscription_changed=subscription_changed,
         )
         if current != member.current:
-            change.add_last(CurrentRecord(group.group_id, member_id, current))
+            change.add_last(CurrentAssignmentRecord(group.group_id, member_id, current))
             if not member.is_classic:
                 if current.state == MemberState.UNREVOKED_PARTITIONS:
                     self._watch_rebalance(group.group_id, member._replace(current=current))
@@ -368,20 +360,20 @@ class ConsumerProtocol:
 
     # ---- leaving and fencing
 
-    def start_leave(self, request: ConsumerGroupHeartbeatRequest) -> tuple[ConsumerGroup, Member, Outcome | None]:
-        """The group, the leaving member, and the outcome if a static member leaves temporarily."""
+    def leave_by_heartbeat(self, request: ConsumerGroupHeartbeatRequest) -> Outcome:
+        """Remove a member. A static member may leave temporarily and keep its partitions."""
         group = self.group(request.group_id)
         member = group.check_member(request.member_id, request.instance_id)
+        response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.instance_id is None or request.member_epoch != STATIC_LEAVE_EPOCH:
             logger.info("Member %s leaves group %s", member.member_id, group.group_id)
-            return group, member, None
+            return self.fence(group, (member,), response)
         logger.info("Static member %s leaves group %s temporarily", request.instance_id, group.group_id)
         current = member.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking={})
-        response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=STATIC_LEAVE_EPOCH)
-        return group, member, Outcome((CurrentRecord(group.group_id, member.member_id, current),), response)
+        return Outcome((CurrentAssignmentRecord(group.group_id, member.member_id, current),), response)
 
     def fence(self, group: ConsumerGroup, members: Iterable[Member], response: Any = None) -> Outcome:
-        """Remove members. The next target assigns their partitions to others."""
+        """Remove members. The next target assigns their partitions to other members."""
         member_ids = [member.member_id for member in members]
         if not member_ids:
             return Outcome(response=response)
@@ -397,7 +389,7 @@ class ConsumerProtocol:
         if error is not None:
             self._checked_version.pop(group_id, None)
             for member_id in removed:
-                # It is still a member, perhaps without a running timer.
+                # It is still a member, and its timer may have fired.
                 self._timers.schedule(
                     session_key(group_id, member_id),
                     RETRY_FENCING_MS,
@@ -410,7 +402,7 @@ class ConsumerProtocol:
     # ---- timers
 
     def on_settings(self, group_id: str) -> None:
-        """Apply the group's new session timeout. Heartbeats look up the other settings."""
+        """Apply the group's new session timeout. Heartbeats read the other settings."""
         group = self.find(group_id)
         if group is not None:
             for member in group.members.values():
@@ -453,9 +445,9 @@ class ConsumerProtocol:
         self._timers.cancel(_rebalance_key(group_id, member_id))
 
 
-def check_epoch(member: Member, epoch: int, reported: Reported) -> None:
-    """FENCED_MEMBER_EPOCH unless the epoch is the member's. The previous epoch is accepted from a
-    member that owns only its assigned partitions: it has lost the last response."""
+def check_epoch(member: Member, epoch: int, reported: ReportedPartitions) -> None:
+    """Raise FENCED_MEMBER_EPOCH unless the epoch is the member's. The previous epoch is also valid
+    if the member reports only assigned partitions: it did not receive the last response."""
     if epoch in (JOIN_EPOCH, member.epoch):
         return
     if (
@@ -464,28 +456,19 @@ def check_epoch(member: Member, epoch: int, reported: Reported) -> None:
         and reports_only(reported, member.current.assigned)
     ):
         return
-    than = "greater" if epoch > member.epoch else "smaller"
+    comparison = "greater" if epoch > member.epoch else "smaller"
     raise KafkaError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {than} member epoch ({epoch}) than the one known by the group coordinator "
-        f"({member.epoch}). The member must abandon all its partitions and rejoin.",
+        f"The consumer group member has a {comparison} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
     )
-
-
-def then(first: OnAppend | None, second: OnAppend) -> OnAppend:
-    def both(error: KafkaError | None) -> None:
-        if first is not None:
-            first(error)
-        second(error)
-
-    return both
 
 
 def _refuse(message: str) -> None:
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _as_assignment(owned: Owned) -> Assignment:
+def _as_assignment(owned: OwnedPartitions) -> Assignment:
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, partitions=sorted(owned[topic_id])) for topic_id in sorted(owned)

@@ -1,49 +1,53 @@
 """[pure] The assignor `range`: each subscriber of a topic gets a contiguous range of partitions.
 
-The subscribers of a topic are ordered, and its partitions are split into as many ranges; the first
-ranges are longer by one if the division has a remainder. Topics with the same number of partitions
-and the same subscribers are split the same way, so that joins find partition n of all topics on one
-member.
+The subscribers of a topic are sorted, and each gets one range of its partitions. If the division
+has a remainder, the first ranges have one partition more. Topics with the same number of partitions
+and the same subscribers have the same ranges. So one member gets partition n of all these topics,
+as joins require.
 
-Members with lower partitions come first, so that they keep their ranges. New members follow: static
-members by instance id, the others by member id.
+Members are sorted by their lowest previous partition, so that they keep their ranges. New members
+follow: static members by instance id, then dynamic members by member id.
 """
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from kavka.coordinator.group.consumer.assignors import AssignmentBuilder, Members, TopicsById, in_order
+from kavka.coordinator.group.consumer.assignors import (
+    AssignmentBuilder,
+    Members,
+    TopicsById,
+    sorted_by_name,
+    subscribers_by_topic,
+)
 from kavka.coordinator.group.consumer.records import Partitions
 
-NOWHERE = 1 << 31
+# Sorts after every partition.
+NO_PARTITION = 1 << 31
 
 
 def assign_ranges(members: Members, topics: TopicsById) -> dict[str, Partitions]:
     builder = AssignmentBuilder(members)
-    subscribers: dict[UUID, list[str]] = {}
-    for member_id in sorted(members):
-        for topic_id in members[member_id].topics:
-            subscribers.setdefault(topic_id, []).append(member_id)
-    alike: dict[tuple[int, tuple[str, ...]], list[UUID]] = {}
-    for topic_id in in_order({topic_id: topics[topic_id] for topic_id in subscribers}):
+    subscribers = subscribers_by_topic(members)
+    # Topics by number of partitions and subscribers.
+    co_partitioned: dict[tuple[int, tuple[str, ...]], list[UUID]] = {}
+    for topic_id in sorted_by_name({topic_id: topics[topic_id] for topic_id in subscribers}):
         key = (topics[topic_id].partitions, tuple(subscribers[topic_id]))
-        alike.setdefault(key, []).append(topic_id)
-    for (count, row), same in alike.items():
-        places = sorted(row, key=lambda member_id: _place(members, member_id, same))
-        length, longer = divmod(count, len(places))
+        co_partitioned.setdefault(key, []).append(topic_id)
+    for (count, member_ids), topic_ids in co_partitioned.items():
+        length, remainder = divmod(count, len(member_ids))
         start = 0
-        for index, member_id in enumerate(places):
-            end = start + length + (index < longer)
-            for topic_id in same:
+        sorted_members = sorted(member_ids, key=lambda member_id: _sort_key(members, member_id, topic_ids))
+        for index, member_id in enumerate(sorted_members):
+            end = start + length + (index < remainder)
+            for topic_id in topic_ids:
                 for partition in range(start, end):
                     builder.assign(member_id, topic_id, partition)
             start = end
     return builder.result()
 
 
-def _place(members: Members, member_id: str, topics: list[UUID]) -> tuple[int, bool, str]:
+def _sort_key(members: Members, member_id: str, topic_ids: list[UUID]) -> tuple[int, bool, str]:
     spec = members[member_id]
-    held = [min(spec.assigned[topic_id]) for topic_id in topics if spec.assigned.get(topic_id)]
-    lowest = min(held) if held else NOWHERE
+    lowest = min((min(spec.assigned[t]) for t in topic_ids if spec.assigned.get(t)), default=NO_PARTITION)
     return (lowest, spec.instance_id is None, spec.instance_id or member_id)

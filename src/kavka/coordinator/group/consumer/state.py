@@ -1,52 +1,49 @@
 """[pure] A group of the consumer protocol (KIP-848): its members, their target assignments and
 their current assignments.
 
-The rules
-- The group has an epoch. Every change that may move partitions increments it: a member joins,
-  leaves or changes its subscription; a topic is created, deleted or gets partitions; a pattern
-  matches other topics; the assignor changes.
+Rules:
+- The group has an epoch. Every change that may move partitions increments the epoch: a member
+  joins, leaves or changes its subscription, a topic is created, deleted or gets partitions, a
+  pattern matches other topics, or the assignor changes.
 - The coordinator computes a target assignment for an epoch. The target's epoch may lag the group's.
 - Each member moves from its current assignment to its target step by step, by the responses to its
-  heartbeats. The member epoch is the epoch of the target that it has reached. A member first
-  revokes partitions and acknowledges that. Then it advances to the new epoch and gets the
-  partitions that no other member owns (`reconciliation.py`).
+  heartbeats. The member epoch is the epoch of the target that the member has reached. A member
+  first revokes partitions and acknowledges the revocation. Then it advances to the new epoch and
+  gets the partitions that no other member owns (`reconciliation.py`).
 - A partition has one owner. It is free when the owner has acknowledged the revocation or was
-  removed. Assigned partitions and partitions that are being revoked both belong to the member.
+  removed. A member also owns the partitions that it is revoking.
 - All of this state is durable and changes only by records (`apply`), so that a new coordinator
-  continues from it. Timers are not durable; a new coordinator starts them again.
-- Static members (`group.instance.id`) may leave temporarily (epoch -2). They keep their partitions
-  until their session expires. A member that joins with the same instance id replaces them.
+  continues from it. Timers are not durable: a new coordinator starts them again.
+- A static member (`group.instance.id`) may leave temporarily (epoch -2). It keeps its partitions
+  until its session expires. A member that joins with the same instance id replaces it.
 
-    state        of the group
-    empty        it has no members
+    state        meaning
+    empty        the group has no members
     assigning    there is no target assignment yet for the group's epoch
     reconciling  some member has not reached its target
     stable       all members have reached their targets
-    dead         deleted, or moved to another coordinator
 
-    from \\ to    empty  assigning  reconciling  stable  dead
-    empty          .        x           x          x      x     a member joined
-    assigning      x        .           x          x      x     target computed; or all left
-    reconciling    x        x           .          x      x     targets reached; or a change
-    stable         x        x           x          .      x     the group changed
+    from \\ to    empty  assigning  reconciling  stable
+    empty          .        x           x          x      a member joined
+    assigning      x        .           x          x      target computed, or all members left
+    reconciling    x        x           .          x      targets reached, or the group changed
+    stable         x        x           x          .      the group changed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.coordinator.group.consumer.records import (
-    Current,
-    CurrentRecord,
+    CurrentAssignment,
+    CurrentAssignmentRecord,
     GroupEpoch,
     GroupEpochRecord,
     MemberRecord,
-    Owned,
     PartitionMetadataRecord,
     Partitions,
     PatternRecord,
@@ -56,8 +53,8 @@ from kavka.coordinator.group.consumer.records import (
     TargetEpochRecord,
     TargetMemberRecord,
 )
-from kavka.coordinator.group.consumer.topics import Topics
-from kavka.coordinator.group.group import CommitItem, OffsetExpiry
+from kavka.coordinator.group.group import OffsetCommit, OffsetExpiry
+from kavka.coordinator.operations import Tables, inner_table, put_or_drop
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -68,12 +65,11 @@ EPOCH_IN_COMMIT_FROM = 9
 
 
 class MemberState(IntEnum):
-    """The values are those in the records."""
+    """The state of a member's reconciliation. The records contain these numbers."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
-    UNKNOWN = 127
 
 
 class GroupState(Enum):
@@ -81,11 +77,10 @@ class GroupState(Enum):
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-    DEAD = "Dead"
 
 
-NEW = Current(JOIN_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
-LEFT = Current(LEAVE_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
+JOINING = CurrentAssignment(JOIN_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
+LEFT = CurrentAssignment(LEAVE_EPOCH, LEAVE_EPOCH, MemberState.STABLE, {}, {})
 NO_EPOCH = GroupEpoch(0, 0)
 NO_TARGET = TargetEpoch(0, 0)
 
@@ -93,7 +88,7 @@ NO_TARGET = TargetEpoch(0, 0)
 class Member(NamedTuple):
     member_id: str
     subscription: Subscription = Subscription()
-    current: Current = NEW
+    current: CurrentAssignment = JOINING
 
     @property
     def epoch(self) -> int:
@@ -107,54 +102,36 @@ class Member(NamedTuple):
         return self.current.state == MemberState.STABLE and self.current.epoch == target_epoch
 
 
-class Tables(Protocol):
-    """Changes tables: with an undo log (`operations.Journal`) or without (`DirectTables`)."""
-
-    def put(self, table: dict[Any, Any], key: Any, value: Any) -> None: ...
-
-    def drop(self, table: dict[Any, Any], key: Any) -> None: ...
-
-
-class DirectTables:
-    def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        table[key] = value
-
-    def drop(self, table: dict[Any, Any], key: Any) -> None:
-        table.pop(key, None)
-
-
-DIRECT = DirectTables()
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class ConsumerGroup:
-    """Owns the tables of one group. Only `apply` changes them; values are replaced, never
-    mutated."""
+    """Owns the tables of one group. Only `apply` changes them. It replaces values and never mutates
+    them."""
 
     type = "consumer"
     protocol_type = "consumer"
 
     group_id: str
-    # "epoch": GroupEpoch, "target": TargetEpoch, "partition metadata": True if the log has such
-    # a record of an older Kafka
+    # "epoch": GroupEpoch, "target": TargetEpoch, "partition metadata": True if the log has this
+    # record, which older versions of Kafka write.
     head: dict[str, Any] = field(init=False, default_factory=dict)
     members: dict[str, Member] = field(init=False, default_factory=dict)
-    # group.instance.id -> member id
+    # Member id by group.instance.id.
     static_members: dict[str, str] = field(init=False, default_factory=dict)
-    target: dict[str, Partitions] = field(init=False, default_factory=dict)  # by member id
-    # by topic and partition: member id
+    # Target assignment by member id.
+    target: dict[str, Partitions] = field(init=False, default_factory=dict)
+    # Member id by topic and partition.
     owners: dict[UUID, dict[int, str]] = field(init=False, default_factory=dict)
     patterns: dict[str, ResolvedPattern] = field(init=False, default_factory=dict)
 
     def copy(self) -> ConsumerGroup:
-        twin = ConsumerGroup(self.group_id)
-        twin.head = dict(self.head)
-        twin.members = dict(self.members)
-        twin.static_members = dict(self.static_members)
-        twin.target = dict(self.target)
-        twin.owners = {topic_id: dict(owners) for topic_id, owners in self.owners.items()}
-        twin.patterns = dict(self.patterns)
-        return twin
+        duplicate = ConsumerGroup(self.group_id)
+        duplicate.head = dict(self.head)
+        duplicate.members = dict(self.members)
+        duplicate.static_members = dict(self.static_members)
+        duplicate.target = dict(self.target)
+        duplicate.owners = {topic_id: dict(owners) for topic_id, owners in self.owners.items()}
+        duplicate.patterns = dict(self.patterns)
+        return duplicate
 
     # ---- epochs and state
 
@@ -165,8 +142,8 @@ class ConsumerGroup:
 
     @property
     def metadata_hash(self) -> int:
-        value: int = self.head.get("epoch", NO_EPOCH).metadata_hash
-        return value
+        metadata_hash: int = self.head.get("epoch", NO_EPOCH).metadata_hash
+        return metadata_hash
 
     @property
     def assignment_epoch(self) -> int:
@@ -219,7 +196,8 @@ class ConsumerGroup:
         return self.members.get(member_id) if member_id is not None else None
 
     def check_static(self, instance_id: str, member_id: str) -> Member:
-        """The static member with these ids; raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        """Return the static member with these ids. Raises UNKNOWN_MEMBER_ID or
+        FENCED_INSTANCE_ID."""
         member = self.static_member(instance_id)
         if member is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -240,15 +218,13 @@ class ConsumerGroup:
     # ---- subscriptions
 
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
-        """Topic names. A pattern that is not resolved yet matches nothing."""
+        """Return the topic names. A pattern that is not resolved yet matches no topic."""
         resolved = self.patterns.get(subscription.pattern) if subscription.pattern else None
         return subscription.topics if resolved is None else subscription.topics | resolved.topics
 
-    def subscribed_topics(self, leaving: Iterable[str] = ()) -> set[str]:
-        """The topics of all members except those that are leaving."""
-        excluded = frozenset(leaving)
+    def subscribed_topics(self) -> set[str]:
         names: set[str] = set()
-        for subscription in {m.subscription for m in self.members.values() if m.member_id not in excluded}:
+        for subscription in {member.subscription for member in self.members.values()}:
             names |= self.topics_of(subscription)
         return names
 
@@ -259,7 +235,7 @@ class ConsumerGroup:
         return {m.subscription.pattern for m in self.members.values() if m.subscription.pattern}
 
     def preferred_assignor(self, default: str) -> str:
-        """The assignor that most members request; on a tie, the first by name."""
+        """Return the assignor that most members request. On a tie, the first by name wins."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.subscription.assignor
@@ -267,35 +243,29 @@ class ConsumerGroup:
                 votes[name] = votes.get(name, 0) + 1
         return min(votes, key=lambda name: (-votes[name], name)) if votes else default
 
-    # ---- checks of operations on offsets and on the whole group
+    # ---- checks of operations on offsets and on the group
 
-    def check_commit(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        generation: int,
-        version: int,
-        transactional: bool,
-        items: Sequence[CommitItem],
-    ) -> Member | None:
-        """With an older epoch, a member may commit only partitions that it has owned since then."""
+    def check_commit(self, commit: OffsetCommit) -> Member | None:
+        """Check the member and its epoch. With an older epoch, a member may commit only partitions
+        that it has owned since that epoch."""
+        generation = commit.generation
         if generation < 0 and not self.members:
             return None
-        if transactional and generation == -1 and not member_id and instance_id is None:
+        if commit.is_transactional and generation == -1 and not commit.member_id and commit.instance_id is None:
             return None
-        member = self.member(member_id)
+        member = self.member(commit.member_id)
         if generation > member.epoch:
             raise KafkaError(
                 _wrong_epoch(member), f"The epoch {generation} is newer than the member epoch {member.epoch}."
             )
-        if not transactional and not member.is_classic and version < EPOCH_IN_COMMIT_FROM:
+        if not commit.is_transactional and not member.is_classic and commit.version < EPOCH_IN_COMMIT_FROM:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 "OffsetCommit version 9 or above must be used by members using the consumer group protocol",
             )
         if generation != member.epoch:
             current = member.current
-            for topic, topic_id, item, _ in items:
+            for topic, topic_id, item, _ in commit.items:
                 partition = item.partition_index
                 since = current.assigned.get(topic_id, {}).get(partition)
                 if since is None:
@@ -303,7 +273,7 @@ class ConsumerGroup:
                 if since is None or generation < since:
                     raise KafkaError(
                         _wrong_epoch(member),
-                        f"The member does not own partition {topic}-{partition} since epoch {generation}.",
+                        f"The member has not owned partition {topic}-{partition} since epoch {generation}.",
                     )
         return member
 
@@ -317,7 +287,7 @@ class ConsumerGroup:
             raise KafkaError(_wrong_epoch(member))
 
     def check_offset_delete(self) -> None:
-        """Offsets of topics that no member subscribes to may always be deleted."""
+        """Allow the request. The shard refuses topics that a member subscribes to."""
 
     def check_delete(self) -> None:
         if self.members:
@@ -332,9 +302,9 @@ class ConsumerGroup:
         APPLY[type(record)](self, record, tables)
 
     def tombstones(self) -> list[Any]:
-        """Tombstones of all records of the group."""
+        """Return tombstones of all records of the group."""
         group = self.group_id
-        tombstones: list[Any] = [CurrentRecord(group, member_id, None) for member_id in self.members]
+        tombstones: list[Any] = [CurrentAssignmentRecord(group, member_id, None) for member_id in self.members]
         tombstones += [TargetMemberRecord(group, member_id, None) for member_id in self.target]
         tombstones.append(TargetEpochRecord(group, None))
         tombstones += [MemberRecord(group, member_id, None) for member_id in self.members]
@@ -349,66 +319,51 @@ class ConsumerGroup:
             tables.put(self.head, "epoch", record.value)
 
     def _apply_partition_metadata(self, record: PartitionMetadataRecord, tables: Tables) -> None:
-        if record.value:
-            tables.put(self.head, "partition metadata", True)
-        else:
-            tables.drop(self.head, "partition metadata")
+        put_or_drop(tables, self.head, "partition metadata", record.value)
 
     def _apply_target_epoch(self, record: TargetEpochRecord, tables: Tables) -> None:
-        if record.value is not None:
-            tables.put(self.head, "target", record.value)
-        else:
-            tables.drop(self.head, "target")
+        put_or_drop(tables, self.head, "target", record.value)
 
     def _apply_target_member(self, record: TargetMemberRecord, tables: Tables) -> None:
-        if record.value is not None:
-            tables.put(self.target, record.member, record.value)
-        else:
-            tables.drop(self.target, record.member)
+        put_or_drop(tables, self.target, record.member, record.value)
 
     def _apply_pattern(self, record: PatternRecord, tables: Tables) -> None:
-        if record.value is not None:
-            tables.put(self.patterns, record.pattern, record.value)
-        else:
-            tables.drop(self.patterns, record.pattern)
+        put_or_drop(tables, self.patterns, record.pattern, record.value)
 
     def _apply_member(self, record: MemberRecord, tables: Tables) -> None:
         member_id, subscription = record.member, record.value
-        old = self.members.get(member_id)
+        previous = self.members.get(member_id)
         if subscription is None:
-            if old is None:
+            if previous is None:
                 return
-            self._release(old, tables)
+            self._release(previous, tables)
             tables.drop(self.members, member_id)
             tables.drop(self.target, member_id)
         else:
-            member = Member(member_id, subscription, old.current if old is not None else NEW)
-            tables.put(self.members, member_id, member)
-        old_instance = old.subscription.instance_id if old is not None else None
+            current = previous.current if previous is not None else JOINING
+            tables.put(self.members, member_id, Member(member_id, subscription, current))
+        old_instance = previous.subscription.instance_id if previous is not None else None
         new_instance = subscription.instance_id if subscription is not None else None
-        # Another member may already have replaced it.
+        # Another member may already have this instance id.
         if old_instance not in (None, new_instance) and self.static_members.get(old_instance or "") == member_id:
             tables.drop(self.static_members, old_instance)
         if new_instance is not None:
             tables.put(self.static_members, new_instance, member_id)
 
-    def _apply_current(self, record: CurrentRecord, tables: Tables) -> None:
+    def _apply_current(self, record: CurrentAssignmentRecord, tables: Tables) -> None:
         member_id = record.member
         member = self.members.get(member_id)
         if member is None:
             if record.value is None:
                 return
-            # The log is compacted: the member's subscription may come later.
+            # In a compacted log the member's subscription may follow.
             member = Member(member_id)
         self._release(member, tables)
         current = record.value if record.value is not None else LEFT
         tables.put(self.members, member_id, member._replace(current=current))
         for owned in (current.assigned, current.revoking):
             for topic_id, partitions in owned.items():
-                owners = self.owners.get(topic_id)
-                if owners is None:
-                    owners = {}
-                    tables.put(self.owners, topic_id, owners)
+                owners = inner_table(tables, self.owners, topic_id)
                 for partition in partitions:
                     tables.put(owners, partition, member_id)
 
@@ -434,19 +389,10 @@ APPLY: dict[type, Any] = {
     MemberRecord: ConsumerGroup._apply_member,
     TargetEpochRecord: ConsumerGroup._apply_target_epoch,
     TargetMemberRecord: ConsumerGroup._apply_target_member,
-    CurrentRecord: ConsumerGroup._apply_current,
+    CurrentAssignmentRecord: ConsumerGroup._apply_current,
     PatternRecord: ConsumerGroup._apply_pattern,
 }
 
 
 def _wrong_epoch(member: Member) -> ErrorCode:
     return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH
-
-
-def topic_ids(names: Iterable[str], topics: Topics) -> frozenset[UUID]:
-    """The ids of the topics that exist."""
-    return frozenset(topic.topic_id for name in names if (topic := topics.get(name)) is not None)
-
-
-def without_epochs(owned: Owned) -> Partitions:
-    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}

@@ -1,25 +1,34 @@
-"""[pure] The assignor `uniform`: even shares with few moves.
+"""[pure] The assignor `uniform`: an even load with few moves. The load of a member is its number of
+partitions.
 
-All members subscribe to the same topics: shares differ by at most one, and only the partitions move
-that have to. A partition that moves goes to a member in a rack of its replicas if that member has
-room.
+If all members subscribe to the same topics, their loads differ by at most one, and no partition
+moves without need. A partition that moves is assigned to a member in a rack of its replicas if such
+a member has capacity.
 
-The subscriptions differ: members keep their partitions, and each free partition goes to the
-subscriber with the smallest share. Then partitions move one by one from larger to smaller shares
-among the subscribers of their topic, until no move makes the shares more even. So no subscriber of
-a topic has two partitions less than another that owns some of it.
+If the subscriptions differ, members first keep their partitions, and each free partition is
+assigned to the subscriber with the lowest load. Then partitions move one by one from higher to
+lower loads among the subscribers of their topic, until no move makes the loads more even. So if a
+member has a partition of a topic, no subscriber of this topic has a load that is lower by two or
+more.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from uuid import UUID
 
-from kavka.coordinator.group.consumer.assignors import AssignmentBuilder, Members, TopicsById, in_order
+from kavka.coordinator.group.consumer.assignors import (
+    AssignmentBuilder,
+    Members,
+    TopicsById,
+    sorted_by_name,
+    subscribers_by_topic,
+)
 from kavka.coordinator.group.consumer.records import Partitions
 
-Place = tuple[UUID, int]
+# Topic id and partition.
+Tp = tuple[UUID, int]
 
 
 def assign_uniformly(members: Members, topics: TopicsById) -> dict[str, Partitions]:
@@ -27,140 +36,140 @@ def assign_uniformly(members: Members, topics: TopicsById) -> dict[str, Partitio
         return {}
     first = next(iter(members.values())).topics
     if all(spec.topics is first or spec.topics == first for spec in members.values()):
-        return _assign_alike(members, {topic_id: topics[topic_id] for topic_id in first}).result()
-    return _assign_unlike(members, topics).result()
+        return _assign_same_topics(members, {topic_id: topics[topic_id] for topic_id in first}).result()
+    return _assign_different_topics(members, topics).result()
 
 
-def _retained(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[Place]]]:
-    """The partitions that each member retains: subscribed, existing, and not retained by another
-    member."""
-    taken: set[Place] = set()
+def _retained(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[Tp]]]:
+    """Yield the previous partitions of each member that exist, that it subscribes to, and that no
+    earlier member retains."""
+    retained: set[Tp] = set()
     for member_id in sorted(members):
         spec = members[member_id]
-        places: list[Place] = []
+        retained_partitions: list[Tp] = []
         for topic_id in sorted(spec.assigned, key=lambda topic_id: topic_id.bytes):
             topic = topics.get(topic_id)
             if topic is None or topic_id not in spec.topics:
                 continue
             for partition in sorted(spec.assigned[topic_id]):
-                place = (topic_id, partition)
-                if partition < topic.partitions and place not in taken:
-                    taken.add(place)
-                    places.append(place)
-        yield member_id, places
+                tp = (topic_id, partition)
+                if partition < topic.partitions and tp not in retained:
+                    retained.add(tp)
+                    retained_partitions.append(tp)
+        yield member_id, retained_partitions
 
 
 # ---- all members subscribe to the same topics
 
 
-def _assign_alike(members: Members, topics: TopicsById) -> AssignmentBuilder:
+def _assign_same_topics(members: Members, topics: TopicsById) -> AssignmentBuilder:
     builder = AssignmentBuilder(members)
     total = sum(topic.partitions for topic in topics.values())
-    share, extras = divmod(total, len(members))
-    for member_id, places in _retained(members, topics):
-        may_keep = share
-        if len(places) > share and extras:
-            may_keep += 1
-            extras -= 1
-        if len(places) > may_keep:
+    load, remainder = divmod(total, len(members))
+    for member_id, retained_partitions in _retained(members, topics):
+        max_load = load
+        if len(retained_partitions) > load and remainder:
+            max_load += 1
+            remainder -= 1
+        if len(retained_partitions) > max_load:
             rack = members[member_id].rack_id
             if rack is not None:
-                places.sort(key=lambda place: not _is_near(topics, place, rack))
-            del places[may_keep:]
-        for topic_id, partition in places:
+                retained_partitions.sort(key=lambda tp: rack not in _racks(topics, tp))
+            del retained_partitions[max_load:]
+        for topic_id, partition in retained_partitions:
             builder.assign(member_id, topic_id, partition)
     free = list(_free(builder, topics))
-    order = sorted(members)
-    room = {member_id: share - builder.loads[member_id] for member_id in order if builder.loads[member_id] < share}
-    free = _assign_near(builder, members, topics, free, room)
-    free = _assign_free(builder, free, room)
-    # Members with one partition more than the share already have their extra one.
-    room = {member_id: 1 for member_id in order if builder.loads[member_id] == share}
-    free = _assign_near(builder, members, topics, free, room)
-    _assign_free(builder, free, room)
+    member_ids = sorted(members)
+    loads = builder.loads
+    capacity = {member_id: load - loads[member_id] for member_id in member_ids if loads[member_id] < load}
+    free = _assign_by_rack(builder, members, topics, free, capacity)
+    free = _assign_in_order(builder, free, capacity)
+    # The partitions of the remainder: one per member that has none of them yet.
+    capacity = {member_id: 1 for member_id in member_ids if loads[member_id] == load}
+    free = _assign_by_rack(builder, members, topics, free, capacity)
+    _assign_in_order(builder, free, capacity)
     return builder
 
 
-def _free(builder: AssignmentBuilder, topics: TopicsById) -> Iterator[Place]:
-    taken: dict[UUID, set[int]] = {topic_id: set() for topic_id in topics}
-    for held in builder.held.values():
-        for topic_id, partitions in held.items():
-            taken[topic_id] |= partitions
-    for topic_id in in_order(topics):
-        has = taken[topic_id]
+def _free(builder: AssignmentBuilder, topics: TopicsById) -> Iterator[Tp]:
+    """Yield the partitions that no member has."""
+    assigned: dict[UUID, set[int]] = {topic_id: set() for topic_id in topics}
+    for partitions_by_topic in builder.partitions.values():
+        for topic_id, partitions in partitions_by_topic.items():
+            assigned[topic_id] |= partitions
+    for topic_id in sorted_by_name(topics):
         for partition in range(topics[topic_id].partitions):
-            if partition not in has:
+            if partition not in assigned[topic_id]:
                 yield topic_id, partition
 
 
-def _assign_near(
-    builder: AssignmentBuilder, members: Members, topics: TopicsById, free: list[Place], room: dict[str, int]
-) -> list[Place]:
-    """Assign to members in a rack of the partition's replicas while they have room; returns the
-    remaining partitions."""
-    near: dict[str, list[str]] = {}
-    for member_id in reversed(list(room)):
+def _assign_by_rack(
+    builder: AssignmentBuilder,
+    members: Members,
+    topics: TopicsById,
+    free: list[Tp],
+    capacity: dict[str, int],
+) -> list[Tp]:
+    """Assign partitions to members in a rack of their replicas while these members have capacity.
+    Return the remaining partitions."""
+    members_by_rack: dict[str, list[str]] = {}
+    for member_id in reversed(list(capacity)):
         rack = members[member_id].rack_id
         if rack is not None:
-            near.setdefault(rack, []).append(member_id)
-    if not near:
+            members_by_rack.setdefault(rack, []).append(member_id)
+    if not members_by_rack:
         return free
-    rest = []
-    for place in free:
-        for rack in _racks(topics, place):
-            waiting = near.get(rack)
-            if waiting:
-                member_id = waiting[-1]
-                builder.assign(member_id, *place)
-                room[member_id] -= 1
-                if not room[member_id]:
-                    del room[member_id]
-                    waiting.pop()
+    remaining = []
+    for tp in free:
+        for rack in sorted(_racks(topics, tp)):
+            member_ids = members_by_rack.get(rack)
+            if member_ids:
+                member_id = member_ids[-1]
+                builder.assign(member_id, *tp)
+                capacity[member_id] -= 1
+                if not capacity[member_id]:
+                    del capacity[member_id]
+                    member_ids.pop()
                 break
         else:
-            rest.append(place)
-    return rest
+            remaining.append(tp)
+    return remaining
 
 
-def _assign_free(builder: AssignmentBuilder, free: list[Place], room: dict[str, int]) -> list[Place]:
-    places = iter(free)
-    for member_id, count in room.items():
+def _assign_in_order(builder: AssignmentBuilder, free: list[Tp], capacity: dict[str, int]) -> list[Tp]:
+    """Fill the members one after the other. Return the remaining partitions."""
+    unassigned = iter(free)
+    for member_id, count in capacity.items():
         for _ in range(count):
-            place = next(places, None)
-            if place is None:
+            tp = next(unassigned, None)
+            if tp is None:
                 return []
-            builder.assign(member_id, *place)
-    return list(places)
+            builder.assign(member_id, *tp)
+    return list(unassigned)
 
 
-def _racks(topics: TopicsById, place: Place) -> Iterable[str]:
-    racks = topics[place[0]].racks
-    return sorted(racks[place[1]]) if place[1] < len(racks) else ()
-
-
-def _is_near(topics: TopicsById, place: Place, rack: str) -> bool:
-    racks = topics[place[0]].racks
-    return place[1] < len(racks) and rack in racks[place[1]]
+def _racks(topics: TopicsById, tp: Tp) -> frozenset[str]:
+    """Return the racks of the partition's replicas."""
+    topic_id, partition = tp
+    racks = topics[topic_id].racks
+    return racks[partition] if partition < len(racks) else frozenset()
 
 
 # ---- the subscriptions differ
 
 
-def _assign_unlike(members: Members, topics: TopicsById) -> AssignmentBuilder:
+def _assign_different_topics(members: Members, topics: TopicsById) -> AssignmentBuilder:
     builder = AssignmentBuilder(members)
-    for member_id, places in _retained(members, topics):
-        for topic_id, partition in places:
+    for member_id, retained_partitions in _retained(members, topics):
+        for topic_id, partition in retained_partitions:
             builder.assign(member_id, topic_id, partition)
-    subscribers: dict[UUID, list[str]] = {}
-    for member_id in sorted(members):
-        for topic_id in members[member_id].topics:
-            subscribers.setdefault(topic_id, []).append(member_id)
+    subscribers = subscribers_by_topic(members)
     subscribed = {topic_id: topics[topic_id] for topic_id in subscribers}
     free: dict[UUID, list[int]] = {}
     for topic_id, partition in _free(builder, subscribed):
         free.setdefault(topic_id, []).append(partition)
     # Topics with the fewest subscribers first.
-    order = sorted(
+    topic_ids = sorted(
         subscribed,
         key=lambda topic_id: (
             len(subscribers[topic_id]),
@@ -169,18 +178,18 @@ def _assign_unlike(members: Members, topics: TopicsById) -> AssignmentBuilder:
             topic_id.bytes,
         ),
     )
-    for topic_id in order:
+    for topic_id in topic_ids:
         if topic_id in free:
-            _assign_to_smallest(builder, members, topics, topic_id, free[topic_id], subscribers[topic_id])
-    moved = True
-    while moved:
-        moved = False
-        for topic_id in order:
-            moved |= _balance(builder, topic_id, subscribers[topic_id])
+            _assign_to_lowest(builder, members, topics, topic_id, free[topic_id], subscribers[topic_id])
+    has_moved = True
+    while has_moved:
+        has_moved = False
+        for topic_id in topic_ids:
+            has_moved |= _balance(builder, topic_id, subscribers[topic_id])
     return builder
 
 
-def _assign_to_smallest(
+def _assign_to_lowest(
     builder: AssignmentBuilder,
     members: Members,
     topics: TopicsById,
@@ -188,18 +197,20 @@ def _assign_to_smallest(
     partitions: list[int],
     subscribers: list[str],
 ) -> None:
+    """Assign each partition to the subscriber with the lowest load. On a tie, prefer a member in a
+    rack of the partition's replicas."""
     heap = [(builder.loads[member_id], member_id) for member_id in subscribers]
     heapq.heapify(heap)
     for partition in partitions:
         load, member_id = heap[0]
-        racks = frozenset(_racks(topics, (topic_id, partition)))
+        racks = _racks(topics, (topic_id, partition))
         if racks and members[member_id].rack_id not in racks:
-            near = min(
+            same_rack = min(
                 (entry for entry in heap if entry[0] == load and members[entry[1]].rack_id in racks), default=None
             )
-            if near is not None:
-                builder.assign(near[1], topic_id, partition)
-                heap[heap.index(near)] = (load + 1, near[1])
+            if same_rack is not None:
+                builder.assign(same_rack[1], topic_id, partition)
+                heap[heap.index(same_rack)] = (load + 1, same_rack[1])
                 heapq.heapify(heap)
                 continue
         builder.assign(member_id, topic_id, partition)
@@ -207,29 +218,34 @@ def _assign_to_smallest(
 
 
 def _balance(builder: AssignmentBuilder, topic_id: UUID, subscribers: list[str]) -> bool:
-    """Terminates because every move reduces the sum of the squares of the shares."""
-    loads = builder.loads
-    moved = False
-    givers = [(-loads[member_id], member_id) for member_id in subscribers if builder.held[member_id].get(topic_id)]
-    takers = [(loads[member_id], member_id) for member_id in subscribers]
-    heapq.heapify(givers)
-    heapq.heapify(takers)
-    while givers:
-        load, giver = givers[0]
-        if -load != loads[giver] or not builder.held[giver][topic_id]:
-            heapq.heappop(givers)
-            if builder.held[giver][topic_id]:
-                heapq.heappush(givers, (-loads[giver], giver))
+    """Move partitions of one topic while a move makes the loads more even. Return whether a
+    partition moved.
+
+    This terminates because every move reduces the sum of the squares of the loads. An entry of a
+    heap is stale if the load of its member has changed.
+    """
+    loads, partitions = builder.loads, builder.partitions
+    has_moved = False
+    donors = [(-loads[member_id], member_id) for member_id in subscribers if partitions[member_id].get(topic_id)]
+    receivers = [(loads[member_id], member_id) for member_id in subscribers]
+    heapq.heapify(donors)
+    heapq.heapify(receivers)
+    while donors:
+        load, donor = donors[0]
+        if -load != loads[donor] or not partitions[donor][topic_id]:
+            heapq.heappop(donors)
+            if partitions[donor][topic_id]:
+                heapq.heappush(donors, (-loads[donor], donor))
             continue
-        while takers[0][0] != loads[takers[0][1]]:
-            _, stale = heapq.heappop(takers)
-            heapq.heappush(takers, (loads[stale], stale))
-        _, taker = takers[0]
-        if loads[giver] - loads[taker] < 2:
+        while receivers[0][0] != loads[receivers[0][1]]:
+            _, stale = heapq.heappop(receivers)
+            heapq.heappush(receivers, (loads[stale], stale))
+        _, receiver = receivers[0]
+        if loads[donor] - loads[receiver] < 2:
             break
-        partition = max(builder.held[giver][topic_id])
-        builder.unassign(giver, topic_id, partition)
-        builder.assign(taker, topic_id, partition)
-        heapq.heappush(givers, (-loads[taker], taker))
-        moved = True
-    return moved
+        partition = max(partitions[donor][topic_id])
+        builder.unassign(donor, topic_id, partition)
+        builder.assign(receiver, topic_id, partition)
+        heapq.heappush(donors, (-loads[receiver], receiver))
+        has_moved = True
+    return has_moved
