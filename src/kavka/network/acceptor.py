@@ -1,4 +1,4 @@
-"""Listening sockets. With `max.connections` open, new connections stay in the backlog."""
+"""Listening sockets. At the limit `max.connections`, new connections stay in the backlog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FREE_PORT_ATTEMPTS = 10
 
 
 class SocketBuffers(NamedTuple):
-    """Sizes of each connection's socket buffers; None keeps the operating system's default."""
+    """Sizes of each connection's socket buffers. None is the operating system's default."""
 
     send: int | None = None
     receive: int | None = None
@@ -28,8 +28,8 @@ class SocketBuffers(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Acceptor:
-    """Owns the listening sockets of one listener. `on_connection(socket, address)` gets each
-    admitted connection."""
+    """Owns the listening sockets of one listener. Calls `on_connection(socket, address)` for each
+    admitted connection. Only the loop thread uses it."""
 
     _loop: AbstractEventLoop
     _limits: ConnectionLimits
@@ -40,17 +40,19 @@ class Acceptor:
     _resume: TimerHandle | None = field(init=False, default=None)
 
     def bind(self, host: str, port: int, backlog: int) -> int:
-        """Bind all addresses of `host` ("" for all of the machine); returns the port, which is a
-        free one for 0. Raises OSError, and then binds none."""
-        for last_try in (*(False for _ in range(_FREE_PORT_ATTEMPTS)), True):
+        """Bind all addresses of `host` ("" is every address of the machine). Returns the port; for
+        port 0 it is a free port. Raises OSError if an address cannot be bound. Then no address
+        stays bound."""
+        attempts = _FREE_PORT_ATTEMPTS
+        while True:
             try:
                 return self._bind_all(host, port, backlog)
             except OSError as error:
                 self.close()
+                attempts -= 1
                 # A port that is free at one address may be in use at the next.
-                if port or last_try or error.errno != errno.EADDRINUSE:
+                if port or attempts < 0 or error.errno != errno.EADDRINUSE:
                     raise
-        raise AssertionError
 
     def _bind_all(self, host: str, port: int, backlog: int) -> int:
         addresses = socket.getaddrinfo(
@@ -117,7 +119,7 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         limits = self._limits
         for _ in range(_ACCEPTS_PER_TURN):
-            if limits.full:
+            if limits.is_full:
                 self.pause()
                 return
             if delay := limits.pause(self._loop.time()):
@@ -128,7 +130,7 @@ class Acceptor:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Without file descriptors the socket stays readable: pause.
+                # The process may be out of file descriptors. The socket stays readable: pause.
                 logger.error("Accepting a connection failed: %s", error.strerror)
                 self._pause_for(_OUT_OF_FILES_PAUSE_S)
                 return

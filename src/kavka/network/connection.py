@@ -1,22 +1,24 @@
-"""One client connection: requests in, responses out in the order of the requests.
+"""One client connection. Responses are sent in the order of the requests.
 
     readable -> one recv into the buffer that all connections share -> every complete request in it
-    is decoded and handled -> staged appends are written (one writev a log) -> one send of responses
+    is decoded and handled -> staged appends are written (one writev per log) -> one send of all
+    responses
 
-A request is a view of the receive buffer, valid until the call returns: a handler that waits keeps
-only decoded values. An incomplete request is carried over to the next read. A large one gets a
-separate buffer, which grows as its bytes arrive, so that a length alone never allocates memory.
+A request is a view of the receive buffer and is valid until the call returns. A handler that waits
+keeps only decoded values. An incomplete request is carried over to the next read. A large request
+gets a separate buffer, which grows as its bytes arrive, so a length field alone never allocates
+memory.
 
-Waiting: a future keeps its place in the response queue while later requests are handled. A
-coroutine stops the reading until it is done. So do too many pending responses, responses that the
-peer does not receive, and a large request while `queued.max.request.bytes` are in use.
+Waiting: a future stays in the response queue while later requests are handled. The connection is
+not read while a coroutine runs, while too many responses are pending or unsent, or while a large
+request waits for `queued.max.request.bytes`.
 
-Fairness: a connection handles requests for `TURN_S` in a turn of the loop. The rest of its requests
-wait for the next turn.
+Fairness: a connection handles requests for `TURN_S` in a turn of the loop. Its other requests wait
+for the next turn.
 
-Closing: after the end of the input, or a request that cannot be served, the pending responses are
-sent before the connection closes. A socket error, a response that cannot be encoded, or the stop of
-the server close it at once.
+Closing: after the end of the input, or after a request that cannot be served, the pending responses
+are sent before the connection closes. A socket error, a response that cannot be encoded, or the
+stop of the server closes the connection at once.
 """
 
 from __future__ import annotations
@@ -54,12 +56,13 @@ _RESPONSE_HEAD_FLEXIBLE = Struct(">iiB")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 _PRODUCE = int(ApiKey.PRODUCE)
 
-# A request up to this size is carried over in the shared buffer; a larger one gets a separate one.
+# A request up to this size is carried over in the shared buffer. A larger request gets a separate
+# buffer.
 CARRY_LIMIT = 128 * 1024
 # Decoding turns every few bytes into an object, except for the records of a Produce. A larger
 # request other than Produce would block the loop for seconds and take gigabytes.
 MAX_DECODED_BYTES = 16 * 1024 * 1024
-# Checked after each read, so that the requests of one read may exceed them.
+# These limits are checked after each read. The requests of one read may exceed them.
 MAX_PENDING_RESPONSES = 256
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 MAX_UNSENT_PIECES = 1024
@@ -67,20 +70,20 @@ MAX_UNSENT_PIECES = 1024
 TURN_S = 0.002
 # The minimum growth of a large request's buffer.
 MIN_GROWTH = 64 * 1024
-# How long pending responses are sent after the end of the input.
+# How long the connection waits for pending responses after the end of the input.
 LINGER_S = 30.0
-# A client repeats its header: up to this size it is decoded only once.
+# A client sends the same header with every request. A header up to this size is decoded only once.
 MAX_CACHED_HEADER = 256
 # A partition of a Produce has at least six bytes, so a Produce of this size has few elements.
 UNCOUNTED_PRODUCE = 4 * ELEMENTS_ON_LOOP
-# Groups store the client ids of their members, so longer ones are truncated.
+# Groups store the client ids of their members, so longer client ids are truncated.
 MAX_CLIENT_ID = 1024
 ANONYMOUS = "User:ANONYMOUS"
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Exchange:
-    """A request and its response, once it exists: one entry of the response queue."""
+    """One entry of the response queue: a request and, when `done`, its response."""
 
     api: registry.Api
     version: int
@@ -103,7 +106,7 @@ class Connection:
     _loop: asyncio.AbstractEventLoop = field(init=False)
     _outbox: Outbox = field(init=False)
     _carry: bytes = field(init=False, default=b"")
-    _client: bytes | None = field(init=False, default=None)
+    _cached_header: bytes | None = field(init=False, default=None)
     _client_id: str | None = field(init=False, default=None)
     _frame: bytearray | None = field(init=False, default=None)
     _frame_size: int = field(init=False, default=0)
@@ -111,13 +114,13 @@ class Connection:
     _response_queue: deque[Exchange] = field(init=False, default_factory=deque)
     _tasks: set[asyncio.Future[Any]] = field(init=False, default_factory=set)
     _is_muted: bool = field(init=False, default=False)
-    # Bytes reserved from the server for a large request that a coroutine handles.
-    _held: int = field(init=False, default=0)
+    # Reserved by a complete large request, until its handler is done.
+    _reserved_bytes: int = field(init=False, default=0)
     _waits_for_bytes: bool = field(init=False, default=False)
-    _paused: bool = field(init=False, default=False)
-    _ending: bool = field(init=False, default=False)
+    _is_paused: bool = field(init=False, default=False)
+    _is_ending: bool = field(init=False, default=False)
     _linger: asyncio.TimerHandle | None = field(init=False, default=None)
-    _reading: bool = field(init=False, default=False)
+    _is_reading: bool = field(init=False, default=False)
     last_active: float = field(init=False)
     closed: bool = field(init=False, default=False)
 
@@ -131,13 +134,13 @@ class Connection:
     # ---- reading
 
     def _start_reading(self) -> None:
-        if not self._reading and not self.closed:
-            self._reading = True
+        if not self._is_reading and not self.closed:
+            self._is_reading = True
             self._loop.add_reader(self._fd, self._on_readable)
 
     def _stop_reading(self) -> None:
-        if self._reading:
-            self._reading = False
+        if self._is_reading:
+            self._is_reading = False
             self._loop.remove_reader(self._fd)
 
     def _on_readable(self) -> None:
@@ -151,27 +154,27 @@ class Connection:
 
     def _read_shared(self) -> None:
         buffer = self._server.receive_buffer
-        carried = len(self._carry)
-        if carried:
-            buffer[:carried] = self._carry
+        carried_size = len(self._carry)
+        if carried_size:
+            buffer[:carried_size] = self._carry
         try:
-            received = self._sock.recv_into(buffer[carried:] if carried else buffer)
+            received = self._sock.recv_into(buffer[carried_size:] if carried_size else buffer)
         except BlockingIOError:
             return
         if not received:
             self._end_input()
             return
         self.last_active = self._loop.time()
-        self._handle_all(buffer[: carried + received])
+        self._handle_all(buffer[: carried_size + received])
 
     def _read_into_frame(self) -> None:
         frame = self._frame
         assert frame is not None
         if self._filled == len(frame):
             frame.extend(bytes(min(max(len(frame), MIN_GROWTH), self._frame_size - len(frame))))
-        with memoryview(frame) as view, view[self._filled :] as room:
+        with memoryview(frame) as view, view[self._filled :] as unfilled:
             try:
-                received = self._sock.recv_into(room)
+                received = self._sock.recv_into(unfilled)
             except BlockingIOError:
                 return
         if not received:
@@ -181,21 +184,21 @@ class Connection:
         self._filled += received
         if self._filled == self._frame_size:
             self._frame = None
-            self._held = self._frame_size
+            self._reserved_bytes = self._frame_size
             try:
                 self._handle_all(memoryview(frame))
             finally:
                 # A coroutine uses the bytes after this call.
                 if not self._is_muted:
-                    self._release_held()
+                    self._release_reserved()
 
-    def _release_held(self) -> None:
-        held, self._held = self._held, 0
-        if held:
-            self._server.release_bytes(held)
+    def _release_reserved(self) -> None:
+        reserved, self._reserved_bytes = self._reserved_bytes, 0
+        if reserved:
+            self._server.release_bytes(reserved)
 
     def _handle_all(self, data: memoryview) -> None:
-        """Handle every complete request in `data`; carry the rest over."""
+        """Handle every complete request in `data`, and carry the remaining bytes over."""
         position = 0
         end = len(data)
         self._carry = b""
@@ -217,21 +220,21 @@ class Connection:
                 self._handle(data[position : position + size])
                 position += size
                 if len(self._response_queue) >= MAX_PENDING_RESPONSES:
-                    # One read may bring thousands of small requests: send their responses first.
+                    # One read may contain thousands of small requests: send their responses first.
                     self._finish_turn()
                     if self._is_congested():
                         break
                 if self._is_muted or self.closed:
                     break
                 if position < end and perf_counter() > deadline:
-                    self._paused = True
+                    self._is_paused = True
                     self._loop.call_soon(self._resume)
                     break
             if position < end:
                 self._carry = bytes(data[position:])
         finally:
-            # Also after a bad request: the appends of earlier requests are written, and no view of
-            # the shared buffer remains.
+            # After an invalid request too, the appends of earlier requests are written, and no view
+            # of the shared buffer remains.
             self._finish_turn()
 
     def _start_frame(self, size: int, received: memoryview) -> None:
@@ -256,7 +259,7 @@ class Connection:
             if len(data) > MAX_DECODED_BYTES:
                 raise ProtocolError(f"{api.name} of {len(data)} bytes; the limit is {MAX_DECODED_BYTES}")
             self._server.write_staged()
-        cached_header = self._client
+        cached_header = self._cached_header
         if (
             cached_header is not None
             and version >= api.flexible_from
@@ -273,7 +276,7 @@ class Connection:
             if client_id is not None and len(client_id) > MAX_CLIENT_ID:
                 client_id = client_id[:MAX_CLIENT_ID]
             if version >= api.flexible_from and position <= MAX_CACHED_HEADER:
-                self._client, self._client_id = bytes(data[8:position]), client_id
+                self._cached_header, self._client_id = bytes(data[8:position]), client_id
         context = RequestContext(
             self._server.services, version, correlation_id, client_id, self.listener, self.address, ANONYMOUS
         )
@@ -328,9 +331,9 @@ class Connection:
         future.add_done_callback(partial(self._completed, exchange, request, mutes))
 
     async def _await(self, future: asyncio.Future[Any]) -> Any:
-        """The last wait of a coroutine. Closing the connection cancels it, like a handler's
-        future."""
-        self._release_held()
+        """Await the response of a coroutine that has nothing else to do. Closing the connection
+        cancels the future, like a handler's future."""
+        self._release_reserved()
         if self.closed:
             future.cancel()
         self._tasks.add(future)
@@ -342,7 +345,7 @@ class Connection:
     def _completed(self, exchange: Exchange, request: Any, mutes: bool, done: asyncio.Future[Any]) -> None:
         self._tasks.discard(done)
         if mutes:
-            self._release_held()
+            self._release_reserved()
         try:
             if done.cancelled():
                 # Without this response, no later response can be sent.
@@ -351,23 +354,23 @@ class Connection:
             if mutes:
                 self._is_muted = False
             error = done.exception()
-            ends = isinstance(error, (ProtocolError, ConnectionMustClose, EncodingFailed))
+            must_close = isinstance(error, (ProtocolError, ConnectionMustClose, EncodingFailed))
             if error is None:
                 result = done.result()
                 if isinstance(result, asyncio.Future):
                     self._wait_for_future(exchange, request, result)
                     return
                 exchange.response = result
-            elif not ends:
+            elif not must_close:
                 exchange.response = self._error_response(exchange.api, request, exchange.version, error)
             if self.closed:
-                # Appends that a coroutine has staged are written nevertheless.
+                # Appends that a coroutine has staged must be written.
                 self._server.write_staged()
                 return
             if exchange.response is None:
                 self._response_queue.remove(exchange)
                 self._server.count(exchange.api, perf_counter() - exchange.started)
-            if error is not None and ends:
+            if error is not None and must_close:
                 raise error
             exchange.done = True
             self.last_active = self._loop.time()
@@ -377,7 +380,8 @@ class Connection:
             self._on_failure(failure)
 
     def _wait_for_future(self, exchange: Exchange, request: Any, future: asyncio.Future[Any]) -> None:
-        """A coroutine is done, but its response waits for replicas. Handle later requests now."""
+        """A coroutine is done, but its response waits for replicas. Later requests are handled
+        now."""
         if self.closed:
             future.cancel()
             self._server.write_staged()
@@ -401,7 +405,7 @@ class Connection:
                 self._encode(exchange, pieces)
                 self._server.count(exchange.api, now - exchange.started)
             self._outbox.send(pieces)
-        if self._ending:
+        if self._is_ending:
             self._close_if_drained()
         elif self._is_congested():
             self._stop_reading()
@@ -414,7 +418,7 @@ class Connection:
         except Exception as error:
             raise EncodingFailed(f"the response to {api.name} v{exchange.version} cannot be encoded") from error
         size = sum(map(len, body))
-        # The header of a flexible response has (empty) tagged fields, except that of ApiVersions.
+        # The header of a flexible response has tagged fields (none), except for ApiVersions.
         if exchange.version >= api.flexible_from and api.key != _API_VERSIONS:
             out.append(_RESPONSE_HEAD_FLEXIBLE.pack(size + 5, exchange.correlation_id, 0))
         else:
@@ -426,15 +430,15 @@ class Connection:
         return (
             self._is_muted
             or self._waits_for_bytes
-            or self._paused
-            or self._ending
+            or self._is_paused
+            or self._is_ending
             or len(self._response_queue) >= MAX_PENDING_RESPONSES
             or outbox.queued_bytes > MAX_UNSENT_BYTES
             or outbox.queued_pieces > MAX_UNSENT_PIECES
         )
 
     def on_bytes_released(self) -> None:
-        """The bytes that a large request waits for may be available."""
+        """Another request released bytes of `queued.max.request.bytes`."""
         self._waits_for_bytes = False
         try:
             self._handle_carried()
@@ -443,15 +447,15 @@ class Connection:
 
     def _resume(self) -> None:
         """Continue in the next turn of the loop."""
-        self._paused = False
+        self._is_paused = False
         try:
             self._handle_carried()
         except Exception as error:
             self._on_failure(error)
 
     def _handle_carried(self) -> None:
-        """Handle the carried requests and start to read again, unless still congested."""
-        if self._reading or self.closed or self._is_congested():
+        """Handle the carried requests, and read again, unless the connection is congested."""
+        if self._is_reading or self.closed or self._is_congested():
             return
         if self._carry:
             self._handle_all(memoryview(bytearray(self._carry)))
@@ -462,7 +466,7 @@ class Connection:
         try:
             self._outbox.on_writable()
             self.last_active = self._loop.time()
-            if self._ending:
+            if self._is_ending:
                 self._close_if_drained()
             else:
                 self._handle_carried()
@@ -485,7 +489,7 @@ class Connection:
         """Stop reading, send the pending responses, then close."""
         if self.closed:
             return
-        self._ending = True
+        self._is_ending = True
         self._stop_reading()
         self._carry = b""
         self._drop_frame()
@@ -494,7 +498,7 @@ class Connection:
             self._linger = self._loop.call_later(LINGER_S, self.close)
 
     def _close_if_drained(self) -> None:
-        if not self._response_queue and self._outbox.empty:
+        if not self._response_queue and self._outbox.is_empty:
             self.close()
 
     def _drop_frame(self) -> None:
@@ -503,8 +507,8 @@ class Connection:
             self._server.release_bytes(self._frame_size)
 
     def close(self) -> None:
-        """Close at once. Futures are cancelled. Coroutines continue, as they must not stop
-        half-way."""
+        """Close at once. Futures are cancelled. Coroutines run to their end: their changes must not
+        stay incomplete."""
         if self.closed:
             return
         self.closed = True
@@ -525,5 +529,5 @@ class Connection:
         return list(self._tasks)
 
     def is_idle_since(self, time: float) -> bool:
-        """Whether nothing was received or sent since then, and no response is pending."""
+        """Whether nothing was received or sent since `time`, and no response is pending."""
         return self.last_active < time and not self._response_queue

@@ -1,13 +1,13 @@
-"""Requests of many elements: decoded, and their responses encoded, in a worker thread.
+"""Requests of many elements. A worker thread decodes them and encodes their responses.
 
-Every array element and tagged field of a request costs a microsecond or more to decode, and some
-hundred bytes. Up to `ELEMENTS_ON_LOOP` of them are decoded on the loop. A request with more is
-decoded again in a worker, up to `MAX_ELEMENTS`; with more than that it is refused as malformed,
-which closes its connection. The handler itself runs on the loop, as every handler does, where
-possible for a part of the elements at a time. The connection reads no further request before the
-response is encoded.
+Every array element and tagged field of a request takes a microsecond or more to decode, and a few
+hundred bytes of memory. Up to `ELEMENTS_ON_LOOP` elements are decoded on the loop. A request with
+more elements is decoded again in a worker, up to `MAX_ELEMENTS`. A larger request is refused as
+malformed, which closes its connection. The handler itself runs on the loop, like every handler, and
+handles `PART` elements at a time if the API permits it. The connection reads no further request
+before the response is encoded.
 
-The figures are in docs/decisions/0007-limits-of-decoding.md.
+docs/decisions/0007-limits-of-decoding.md has the measurements.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
-from itertools import groupby
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kavka.api import registry
 from kavka.api.context import RequestContext
 from kavka.api.produce import ConnectionMustClose
+from kavka.network.zero_copy import join_bytes
 from kavka.protocol.api_keys import ApiKey
 from kavka.protocol.primitives import decode_bounded
 
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 
 ELEMENTS_ON_LOOP = 8192
 MAX_ELEMENTS = 100_000
-# Requests that cannot be handled in parts, and of which no client sends so large ones.
+# Requests that cannot be handled in parts. No client sends larger ones.
 MAX_ELEMENTS_OF = {
     int(ApiKey.PRODUCE): 20_000,
     int(ApiKey.FETCH): 50_000,
     int(ApiKey.CREATE_TOPICS): 50_000,
     int(ApiKey.ADD_PARTITIONS_TO_TXN): 20_000,
 }
-# A controller names all partitions of a broker in one request.
+# A controller sends all partitions of a broker in one request.
 MAX_ELEMENTS_BETWEEN_BROKERS = 2_000_000
 
-# Requests whose elements are independent of each other, with the fields of their elements and of
-# the results. They are handled in parts, so that the loop serves others in between.
+# Requests with independent elements: (field of the elements, field of the results). They are
+# handled in parts, so that the loop serves other connections in between.
 DIVISIBLE: dict[int, tuple[tuple[str, str], ...]] = {
     int(ApiKey.LIST_OFFSETS): (("topics", "topics"),),
     int(ApiKey.METADATA): (("topics", "topics"),),
@@ -61,21 +62,19 @@ NESTED_RESULTS = "partitions"
 PART = 1000
 
 ErrorResponse = Callable[[registry.Api, Any, int, BaseException], Any]
-# Awaits the future of a response. The end of the connection cancels it.
+# Awaits the future of a response. Closing the connection cancels the future.
 Wait = Callable[[asyncio.Future[Any]], Awaitable[Any]]
 
 
 class EncodingFailed(Exception):
-    """The response cannot be encoded, which is a bug of the broker. The connection is closed."""
+    """The response cannot be encoded, because of a bug in the broker. The connection is closed."""
 
 
+@dataclass(slots=True, eq=False)
 class EncodedResponse:
-    """A response that is encoded already."""
+    """A response that is already encoded."""
 
-    __slots__ = ("_pieces",)
-
-    def __init__(self, pieces: list[Any]) -> None:
-        self._pieces = pieces
+    _pieces: list[Any]
 
     def encode(self, out: list[Any], version: int) -> None:
         out.extend(self._pieces)
@@ -90,11 +89,10 @@ async def serve(
     failed: ErrorResponse,
     wait: Wait,
 ) -> EncodedResponse | None:
-    """The response to the request whose body starts at `position`; None where it gets none (Produce
-    with acks=0).
+    """The response to the request whose body starts at `position`. None for a Produce with acks=0.
 
-    `data` belongs to this request alone. ProtocolError, ConnectionMustClose and EncodingFailed end
-    the connection.
+    No other request uses `data`. ProtocolError, ConnectionMustClose and EncodingFailed close the
+    connection.
     """
     version = context.version
     run = server.services.run_in_worker
@@ -113,7 +111,7 @@ async def serve(
         response = await _handle(server, api, context, request, failed, wait)
     if response is None:
         return None
-    # The worker gets the last references: freeing so many objects takes time as well.
+    # The worker gets the last references, because it also takes long to free so many objects.
     messages = [response, request]
     del response, request
     async with server.large_requests:
@@ -125,16 +123,11 @@ async def serve(
 
 
 def _encode(messages: list[Any], version: int) -> list[Any]:
-    """The first of the messages, encoded to few pieces: bytes that follow one another are
-    joined."""
+    """The first message, encoded, with adjacent bytes joined. Drops all messages."""
     pieces: list[Any] = []
     messages[0].encode(pieces, version)
     messages.clear()
-    joined: list[Any] = []
-    for is_bytes, group in groupby(pieces, lambda piece: isinstance(piece, bytes)):
-        following = list(group)
-        joined += [b"".join(following)] if is_bytes else following
-    return joined
+    return join_bytes(pieces)
 
 
 async def _handle(
@@ -143,7 +136,7 @@ async def _handle(
     server.write_staged()
     try:
         result = api.handle(context, request)
-        # A response is encoded when the appends that it acknowledges are written.
+        # The appends must be written before the response that acknowledges them is encoded.
         server.write_staged()
         while isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
             result = await (wait(result) if isinstance(result, asyncio.Future) else result)
@@ -165,30 +158,30 @@ async def _handle_in_parts(
     elements: str,
     results: str,
 ) -> Any:
-    """As `_handle`, for `PART` elements of the request in each turn of the loop. All results go
-    into one response."""
+    """Like `_handle`, but handles about `PART` elements of the request in each turn of the loop.
+    Returns one response with all results."""
     response: Any = None
     for part, continues in _parts(getattr(request, elements)):
         setattr(request, elements, part)
-        partial = await _handle(server, api, context, request, failed, wait)
+        partial_response = await _handle(server, api, context, request, failed, wait)
         if response is None:
-            response = partial
+            response = partial_response
         else:
-            if getattr(partial, "error_code", 0):
-                # The results of this part may be missing: a client must not take them for those of
-                # the whole request.
-                response.error_code = partial.error_code
-            merged, more = getattr(response, results), getattr(partial, results)
-            if continues and merged and more:
-                getattr(merged[-1], NESTED_RESULTS).extend(getattr(more.pop(0), NESTED_RESULTS))
-            merged.extend(more)
+            if getattr(partial_response, "error_code", 0):
+                # This part may have no results: the client must not take the results of the other
+                # parts for a complete response.
+                response.error_code = partial_response.error_code
+            merged, partial_results = getattr(response, results), getattr(partial_response, results)
+            if continues and merged and partial_results:
+                getattr(merged[-1], NESTED_RESULTS).extend(getattr(partial_results.pop(0), NESTED_RESULTS))
+            merged.extend(partial_results)
         await asyncio.sleep(0)
     return response
 
 
 def _parts(elements: list[Any]) -> Iterator[tuple[list[Any], bool]]:
-    """Lists of elements of about `PART` elements and nested ones, each with whether its first
-    element continues the last element of the list before."""
+    """Divide the elements into lists of about `PART` elements, nested elements included. The flag
+    of a list says whether its first element continues the last element of the previous list."""
     part: list[Any] = []
     weight = 0
     for element in elements:

@@ -1,4 +1,4 @@
-"""[pure] Limits of open connections, in total and per address, and of the connection rate."""
+"""[pure] Limits on open connections, in total and per address, and on the connection rate."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ WINDOW_S = 1.0
 
 
 class ConnectionLimits:
-    """Owns the counts of open connections. Over the total limit or the rate, new connections stay
-    in the backlog. Over the limit of an address they are refused. Changed limits apply to new
-    connections only.
+    """Owns the counts of open connections. Above the total limit or the rate, new connections stay
+    in the backlog. Above the limit of an address, connections are refused. Changed limits apply to
+    new connections only.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class ConnectionLimits:
         self._max_rate = max_rate
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self.count >= self._max
 
     def pause(self, now: float) -> float:

@@ -24,8 +24,8 @@ STOP_GRACE_S = 1.0
 
 
 class Server:
-    """Owns the listeners, the connections and the shared receive buffer. Created on the loop that
-    it runs on. `services` must be ready before `start`."""
+    """Owns the listeners, the connections and the shared receive buffer. Only the loop thread
+    creates and uses it. `services` must be ready before `start`."""
 
     def __init__(self, services: BrokerServices) -> None:
         settings = services.settings
@@ -35,7 +35,7 @@ class Server:
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER))
         self.max_request_bytes: int = settings.socket_request_max_bytes
         self.large_frame_bytes = 0
-        # Decoding a large request takes memory and a worker: one at a time.
+        # Held while a worker decodes or encodes a large request, because that takes much memory.
         self.large_requests = asyncio.Lock()
         self._waiting_for_bytes: dict[Connection, None] = {}
         self.write_staged = services.replica_manager.staged_appends.write
@@ -58,7 +58,7 @@ class Server:
         services.metrics.gauge("kavka_connections", "Open client connections", read=lambda: float(self.limits.count))
 
     def listen(self, listener: str, host: str, port: int) -> int:
-        """Bind; returns the port. Connections stay in the backlog until `start`."""
+        """Bind a listener. Returns the port. Connections stay in the backlog until `start`."""
         settings = self.services.settings
         buffers = SocketBuffers(
             send=_configured(settings, "socket.send.buffer.bytes"),
@@ -79,7 +79,7 @@ class Server:
         )
 
     def settings_changed(self) -> None:
-        """Apply the dynamic settings: the connection limits."""
+        """Apply changed connection limits."""
         self.limits.change(*self._limits())
         self._accept_again()
 
@@ -103,7 +103,8 @@ class Server:
             connection.close()
 
     async def stop(self) -> None:
-        """Close all connections. Wait for pending tasks: a topic may be half created."""
+        """Close all connections, and wait for pending tasks, for example an incomplete topic
+        creation."""
         pending = [task for connection in self.connections for task in connection.tasks()]
         self.close()
         pending = [task for task in pending if not task.done()]
@@ -134,10 +135,8 @@ class Server:
                 acceptor.start()
 
     def reserve_bytes(self, connection: Connection, size: int) -> bool:
-        """Reserve bytes of `queued.max.request.bytes` for a large request.
-
-        False if they are in use. The connection's `on_bytes_released` is then called later.
-        """
+        """Reserve bytes of `queued.max.request.bytes` for a large request. Returns False if they
+        are in use. Then the connection's `on_bytes_released` is called later."""
         if 0 < self._max_bytes_in_flight <= self.large_frame_bytes:
             self._waiting_for_bytes[connection] = None
             return False
@@ -165,7 +164,7 @@ class Server:
 
 
 def _configured(settings: Any, name: str) -> int | None:
-    """The configured value. Without one the operating system's choice is better than Kafka's
-    default."""
+    """The configured value. None if the property is not set: the operating system's default is
+    better than Kafka's."""
     value: int = settings[name]
     return value if settings.is_set(name) and value > 0 else None

@@ -1,5 +1,5 @@
-"""A server with connections over socket pairs, and one made-up API whose requests say how they want
-to be handled."""
+"""A server with connections over socket pairs, and a fake API. The prefix of a request selects how
+the API handles it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kavka.network.connection import Connection
 from kavka.network.server import Server
 
 KEY = 3
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 
 
 class Settings(SimpleNamespace):
@@ -49,7 +49,7 @@ def settings(**changes: Any) -> Settings:
 
 
 class Text:
-    """A request or a response that is nothing but its bytes."""
+    """A request or a response whose body is its bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -64,16 +64,20 @@ class Text:
 
 class Unencodable(Text):
     def encode(self, out: list[Any], version: int) -> None:
-        raise TypeError("not this")
+        raise TypeError("cannot be encoded")
 
 
 class EchoApi:
-    """Responds to `x` with `x`. A prefix says how:
+    """Responds to `x` with `x`. A prefix selects another behaviour:
 
-    future:x   when `futures[x]` is given a result;  task:x  the same in a coroutine;  fail:x  with
-    a KafkaError; crash:x  with a bug;  close:x  by closing;  broken:x  with what cannot be encoded;
-    none:x  not at all; later none:x, later close:x  in a coroutine;  task of future:x  as future:x,
-    but out of a coroutine
+    future:x          responds when the test sets the result of `futures[x]`
+    task:x            like future:x, in a coroutine
+    task of future:x  a coroutine returns the future
+    fail:x            raises a KafkaError
+    crash:x           raises an unexpected error
+    close:x           closes the connection; `later close:x` does so in a coroutine
+    broken:x          returns a response that cannot be encoded
+    none:x            sends no response; `later none:x` does so in a coroutine
     """
 
     key = KEY
@@ -88,17 +92,17 @@ class EchoApi:
 
     def on_error(self, request: Text, version: int, error: KafkaError) -> Text:
         if request.data.startswith(b"crash:in the error"):
-            raise TypeError("even here")
+            raise TypeError("the error handler fails too")
         return Text(b"error %d" % error.code)
 
     def handle(self, ctx: Any, request: Text) -> Any:
         text = request.data.decode()
         self.handled.append(text)
-        how, _, what = text.rpartition(":")
-        match how:
+        behaviour, _, name = text.rpartition(":")
+        match behaviour:
             case "future" | "task":
-                waiting = self.futures[what] = asyncio.get_running_loop().create_future()
-                return waiting if how == "future" else self._later(waiting)
+                future = self.futures[name] = asyncio.get_running_loop().create_future()
+                return future if behaviour == "future" else self._await(future)
             case "fail":
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
             case "crash":
@@ -110,21 +114,22 @@ class EchoApi:
             case "none":
                 return None
             case "later none" | "later close" | "task of future":
-                self.futures[what] = asyncio.get_running_loop().create_future()
-                return self._in_coroutine(how, what)
+                self.futures[name] = asyncio.get_running_loop().create_future()
+                return self._in_coroutine(behaviour, name)
         return Text(request.data)
 
-    async def _later(self, waiting: asyncio.Future[Any]) -> Any:
-        return await asyncio.shield(waiting)
+    async def _await(self, future: asyncio.Future[Any]) -> Any:
+        return await asyncio.shield(future)
 
-    async def _in_coroutine(self, how: str, what: str) -> Any:
+    async def _in_coroutine(self, behaviour: str, name: str) -> Any:
         await asyncio.sleep(0)
-        if how == "later close":
+        if behaviour == "later close":
             raise ConnectionMustClose
-        return self.futures[what] if how == "task of future" else None
+        return self.futures[name] if behaviour == "task of future" else None
 
-    def response(self, what: str) -> None:
-        self.futures[what].set_result(Text(what.encode()))
+    def respond(self, name: str) -> None:
+        """Complete the pending request of that name."""
+        self.futures[name].set_result(Text(name.encode()))
 
 
 def frame(text: str | bytes, correlation: int = 0, key: int = KEY, version: int = 0) -> bytes:
@@ -142,17 +147,17 @@ class Peer:
         self._loop = asyncio.get_running_loop()
 
     async def send(self, *frames: bytes) -> None:
-        await asyncio.wait_for(self._loop.sock_sendall(self.sock, b"".join(frames)), PATIENCE_S)
+        await asyncio.wait_for(self._loop.sock_sendall(self.sock, b"".join(frames)), TIMEOUT_S)
 
     def start_sending(self, *frames: bytes) -> asyncio.Task[None]:
-        """Send in the background what the broker does not read at once."""
+        """Send in the background, because the broker may not read all bytes at once."""
         self.sending = self._loop.create_task(self.send(*frames))
         return self.sending
 
-    async def exactly(self, size: int) -> bytes:
+    async def receive(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            piece = await asyncio.wait_for(self._loop.sock_recv(self.sock, size - len(data)), PATIENCE_S)
+            piece = await asyncio.wait_for(self._loop.sock_recv(self.sock, size - len(data)), TIMEOUT_S)
             if not piece:
                 raise EOFError(bytes(data))
             data += piece
@@ -160,27 +165,27 @@ class Peer:
 
     async def response(self) -> tuple[int, bytes]:
         """(correlation id, body) of the next response."""
-        (size,) = struct.unpack(">i", await self.exactly(4))
-        data = await self.exactly(size)
+        (size,) = struct.unpack(">i", await self.receive(4))
+        data = await self.receive(size)
         return struct.unpack(">i", data[:4])[0], data[4:]
 
     async def responses(self, count: int) -> list[str]:
         return [(await self.response())[1].decode() for _ in range(count)]
 
-    async def nothing(self) -> None:
-        """Run the loop a few times and check that no response arrives."""
+    async def assert_no_response(self) -> None:
+        """Run the loop a few times, and check that no response arrives."""
         for _ in range(5):
             await asyncio.sleep(0.005)
         try:
             data = self.sock.recv(1)
         except BlockingIOError:
             return
-        raise AssertionError(f"there is {data!r}")
+        raise AssertionError(f"received {data!r}")
 
-    async def closed(self) -> None:
-        """The broker ended the connection, with nothing before that."""
+    async def assert_closed(self) -> None:
+        """Check that the broker closes the connection without another response."""
         try:
-            data = await asyncio.wait_for(self._loop.sock_recv(self.sock, 100), PATIENCE_S)
+            data = await asyncio.wait_for(self._loop.sock_recv(self.sock, 100), TIMEOUT_S)
         except ConnectionError:
             data = b""
         assert data == b""
@@ -205,26 +210,28 @@ class World:
         self.writes += 1
 
     def connect(self, send_buffer: int | None = None) -> Peer:
-        ours, theirs = socket.socketpair()
-        for sock in (ours, theirs):
+        server_side, client_side = socket.socketpair()
+        for sock in (server_side, client_side):
             sock.setblocking(False)
             if send_buffer is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         assert self.server.limits.admit("peer")
-        self.server._on_connection("PLAINTEXT", ours, "peer")
-        peer = Peer(theirs, next(c for c in self.server.connections if c not in [p.connection for p in self.peers]))
+        self.server._on_connection("PLAINTEXT", server_side, "peer")
+        connected = {peer.connection for peer in self.peers}
+        [connection] = [connection for connection in self.server.connections if connection not in connected]
+        peer = Peer(client_side, connection)
         self.peers.append(peer)
         return peer
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not condition():
                 await asyncio.sleep(0.001)
 
     async def close(self) -> None:
-        for waiting in self.api.futures.values():
-            if not waiting.done():
-                waiting.cancel()
+        for future in self.api.futures.values():
+            if not future.done():
+                future.cancel()
         await self.server.stop()
         for peer in self.peers:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Listening sockets: what is bound, and when connections are accepted."""
+"""Listening sockets: binding, and accepting connections within the limits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Listening:
         self.limits = limits
         self.accepted: list[socket.socket] = []
         self.times: list[float] = []
-        self.fails = False
+        self.must_fail = False
         self.acceptor = Acceptor(asyncio.get_running_loop(), limits, self._on_connection, buffers)
         self.port = self.acceptor.bind("127.0.0.1", 0, 50)
         self.acceptor.start()
         self.clients: list[socket.socket] = []
 
     def _on_connection(self, sock: socket.socket, address: str) -> None:
-        if self.fails:
-            raise OSError(errno.EINVAL, "reset already")
+        if self.must_fail:
+            raise OSError(errno.EINVAL, "the connection was reset")
         self.accepted.append(sock)
         self.times.append(time.monotonic())
 
@@ -39,7 +39,7 @@ class Listening:
         await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", self.port))
         return client
 
-    async def count(self) -> int:
+    async def accepted_count(self) -> int:
         for _ in range(5):
             await asyncio.sleep(0.005)
         return len(self.accepted)
@@ -50,9 +50,9 @@ class Listening:
             sock.close()
 
 
-def listening(body, limits: ConnectionLimits, **more) -> None:
+def listening(body, limits: ConnectionLimits, **options) -> None:
     async def scenario() -> None:
-        world = Listening(limits, **more)
+        world = Listening(limits, **options)
         try:
             await body(world)
         finally:
@@ -65,10 +65,10 @@ def test_a_full_broker_keeps_connections_in_the_backlog():
     async def body(world: Listening) -> None:
         for _ in range(3):
             await world.connect()
-        assert await world.count() == 2
+        assert await world.accepted_count() == 2
         world.limits.release("127.0.0.1")
         world.acceptor.start()
-        assert await world.count() == 3
+        assert await world.accepted_count() == 3
 
     listening(body, ConnectionLimits(2, 100, {}))
 
@@ -76,9 +76,9 @@ def test_a_full_broker_keeps_connections_in_the_backlog():
 def test_an_address_with_too_many_connections_is_refused():
     async def body(world: Listening) -> None:
         await world.connect()
-        turned_away = await world.connect()
-        assert await asyncio.get_running_loop().sock_recv(turned_away, 1) == b""
-        assert await world.count() == 1
+        refused = await world.connect()
+        assert await asyncio.get_running_loop().sock_recv(refused, 1) == b""
+        assert await world.accepted_count() == 1
 
     listening(body, ConnectionLimits(100, 1, {}))
 
@@ -100,34 +100,33 @@ def test_more_connections_than_the_rate_allows_wait_for_the_next_second(monkeypa
 
 def test_a_connection_that_closes_before_accept_does_not_count():
     async def body(world: Listening) -> None:
-        world.fails = True
+        world.must_fail = True
         await world.connect()
-        assert await world.count() == 0
+        assert await world.accepted_count() == 0
         assert world.limits.count == 0
-        world.fails = False
+        world.must_fail = False
         await world.connect()
-        assert await world.count() == 1
+        assert await world.accepted_count() == 1
 
     listening(body, ConnectionLimits(100, 100, {}))
 
 
 def test_accepting_pauses_without_file_descriptors(monkeypatch):
     real = socket.socket.accept
-    refusals = [OSError(errno.EMFILE, "Too many open files")]
-
+    errors = [OSError(errno.EMFILE, "Too many open files")]
     attempts: list[float] = []
 
     def accept(self):
         attempts.append(time.monotonic())
-        if refusals:
-            raise refusals.pop()
+        if errors:
+            raise errors.pop()
         return real(self)
 
     async def body(world: Listening) -> None:
         monkeypatch.setattr(socket.socket, "accept", accept)
         await world.connect()
         async with asyncio.timeout(60):
-            while await world.count() == 0:
+            while await world.accepted_count() == 0:
                 await asyncio.sleep(0.01)
         assert attempts[1] - attempts[0] > 0.09
 
@@ -137,7 +136,7 @@ def test_accepting_pauses_without_file_descriptors(monkeypatch):
 def test_socket_buffers_are_set_if_configured():
     async def body(world: Listening) -> None:
         await world.connect()
-        assert await world.count() == 1
+        assert await world.accepted_count() == 1
         sock = world.accepted[0]
         # The kernel doubles the configured size.
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 20_000
@@ -150,15 +149,15 @@ def test_socket_buffers_are_set_if_configured():
 def test_a_port_in_use_leaves_nothing_bound():
     async def scenario() -> None:
         limits = ConnectionLimits(1, 1, {})
-        holder = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
-        port = holder.bind("127.0.0.1", 0, 5)
-        other = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
-        with pytest.raises(OSError) as refused:
-            other.bind("localhost", port, 5)
-        assert refused.value.errno == errno.EADDRINUSE
-        assert not other._sockets
-        holder.close()
-        assert other.bind("127.0.0.1", port, 5) == port
-        other.close()
+        first = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
+        port = first.bind("127.0.0.1", 0, 5)
+        second = Acceptor(asyncio.get_running_loop(), limits, lambda sock, address: None)
+        with pytest.raises(OSError) as raised:
+            second.bind("localhost", port, 5)
+        assert raised.value.errno == errno.EADDRINUSE
+        assert not second._sockets
+        first.close()
+        assert second.bind("127.0.0.1", port, 5) == port
+        second.close()
 
     asyncio.run(scenario())

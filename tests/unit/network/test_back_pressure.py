@@ -17,12 +17,12 @@ LARGE = 1_000_000
 
 
 async def settle(world: World) -> int:
-    """How many requests were handled when no more are."""
-    before = -1
-    while before != len(world.api.handled):
-        before = len(world.api.handled)
+    """Wait until no more requests are handled. Returns the number of handled requests."""
+    previous_count = -1
+    while previous_count != len(world.api.handled):
+        previous_count = len(world.api.handled)
         await asyncio.sleep(0.03)
-    return before
+    return previous_count
 
 
 def test_reading_stops_while_the_peer_does_not_receive_its_responses():
@@ -79,17 +79,17 @@ def test_reading_stops_with_too_many_pending_responses():
             await asyncio.sleep(0)
         assert await settle(world) == MAX_PENDING_RESPONSES
         for n in range(MAX_PENDING_RESPONSES - 1, -1, -1):
-            world.api.response(str(n))
+            world.api.respond(str(n))
         assert await peer.responses(MAX_PENDING_RESPONSES) == [str(n) for n in range(MAX_PENDING_RESPONSES)]
         await world.until(lambda: len(world.api.handled) == count)
         for n in range(MAX_PENDING_RESPONSES, count):
-            world.api.response(str(n))
+            world.api.respond(str(n))
         assert len(await peer.responses(50)) == 50
 
     in_world(body)
 
 
-def begun(size: int = LARGE) -> bytes:
+def first_half(size: int = LARGE) -> bytes:
     """The first half of a large request."""
     return frame(bytes(size))[: size // 2]
 
@@ -97,19 +97,19 @@ def begun(size: int = LARGE) -> bytes:
 def test_large_requests_wait_for_queued_bytes_and_small_ones_do_not():
     async def body(world: World) -> None:
         first, second, small = world.connect(), world.connect(), world.connect()
-        await first.send(begun())
+        await first.send(first_half())
         await world.until(lambda: world.server.large_frame_bytes > 0)
         reserved = world.server.large_frame_bytes
-        sending = second.start_sending(frame("before"), frame(b"2" * LARGE), frame("behind"))
-        assert await second.responses(1) == ["before"]
-        await second.nothing()
+        sending = second.start_sending(frame("first"), frame(b"2" * LARGE), frame("last"))
+        assert await second.responses(1) == ["first"]
+        await second.assert_no_response()
         assert world.server.large_frame_bytes == reserved
         await small.send(frame("small"))
         assert await small.responses(1) == ["small"]
         await first.send(frame(bytes(LARGE))[LARGE // 2 :])
         assert len((await first.response())[1]) == LARGE
         assert (await second.response())[1] == b"2" * LARGE
-        assert await second.responses(1) == ["behind"]
+        assert await second.responses(1) == ["last"]
         await sending
 
     in_world(body, queued_max_request_bytes=LARGE)
@@ -118,10 +118,10 @@ def test_large_requests_wait_for_queued_bytes_and_small_ones_do_not():
 def test_bytes_of_an_aborted_large_request_are_released():
     async def body(world: World) -> None:
         first, second = world.connect(), world.connect()
-        await first.send(begun())
+        await first.send(first_half())
         await world.until(lambda: world.server.large_frame_bytes > 0)
         sending = second.start_sending(frame(b"2" * LARGE))
-        await second.nothing()
+        await second.assert_no_response()
         first.sock.close()
         assert (await second.response())[1] == b"2" * LARGE
         await sending
@@ -129,9 +129,9 @@ def test_bytes_of_an_aborted_large_request_are_released():
     in_world(body, queued_max_request_bytes=1)
 
 
-@pytest.mark.parametrize("how", ["task", "task of future"])
-def test_bytes_of_a_large_request_are_released_when_its_coroutine_ends(how: str):
-    """A Produce may wait for a worker that opens its batches. Its bytes are in memory until
+@pytest.mark.parametrize("behaviour", ["task", "task of future"])
+def test_bytes_of_a_large_request_are_released_when_its_coroutine_ends(behaviour: str):
+    """A Produce may wait for a worker that decodes its batches. Its bytes stay in memory until
     then."""
 
     async def body(world: World) -> None:
@@ -139,7 +139,7 @@ def test_bytes_of_a_large_request_are_released_when_its_coroutine_ends(how: str)
         handle = world.api.handle
         world.api.handle = lambda ctx, request: handle(ctx, Text(request.data.strip(b" ")))
         gate = asyncio.Event()
-        if how == "task of future":
+        if behaviour == "task of future":
             in_coroutine = world.api._in_coroutine
 
             async def later(*args: str) -> object:
@@ -147,19 +147,19 @@ def test_bytes_of_a_large_request_are_released_when_its_coroutine_ends(how: str)
                 return await in_coroutine(*args)
 
             world.api._in_coroutine = later
-        first.start_sending(frame(b" " * LARGE + f"{how}:x".encode()))
+        first.start_sending(frame(b" " * LARGE + f"{behaviour}:x".encode()))
         await world.until(lambda: bool(world.api.handled))
         assert world.server.large_frame_bytes > LARGE
         sending = second.start_sending(frame(b"2" * LARGE))
-        await second.nothing()
-        if how == "task":
-            world.api.response("x")
+        await second.assert_no_response()
+        if behaviour == "task":
+            world.api.respond("x")
         else:
             gate.set()
         # A response that waits for replicas does not need the bytes.
         assert (await second.response())[1] == b"2" * LARGE
-        if how != "task":
-            world.api.response("x")
+        if behaviour != "task":
+            world.api.respond("x")
         assert await first.responses(1) == ["x"]
         await sending
 
@@ -169,15 +169,14 @@ def test_bytes_of_a_large_request_are_released_when_its_coroutine_ends(how: str)
 def test_an_invalid_request_after_a_wait_for_bytes_closes_only_its_connection():
     async def body(world: World) -> None:
         first, second = world.connect(), world.connect()
-        await first.send(begun())
+        await first.send(first_half())
         await world.until(lambda: world.server.large_frame_bytes > 0)
-        bad = frame(b"2" * LARGE, key=999)
-        sending = second.start_sending(bad)
-        await second.nothing()
+        sending = second.start_sending(frame(b"2" * LARGE, key=999))
+        await second.assert_no_response()
         await first.send(frame(bytes(LARGE))[LARGE // 2 :])
         assert len((await first.response())[1]) == LARGE
         await asyncio.wait((sending,))
-        await second.closed()
+        await second.assert_closed()
 
     in_world(body, queued_max_request_bytes=1)
 
@@ -185,9 +184,9 @@ def test_an_invalid_request_after_a_wait_for_bytes_closes_only_its_connection():
 def test_a_connection_that_closes_while_it_waits_for_bytes_is_removed():
     async def body(world: World) -> None:
         first, second = world.connect(), world.connect()
-        await first.send(begun())
+        await first.send(first_half())
         await world.until(lambda: world.server.large_frame_bytes > 0)
-        await second.send(begun()[:200_000])
+        await second.send(first_half()[:200_000])
         await world.until(lambda: bool(world.server._waiting_for_bytes))
         second.connection.close()
         assert not world.server._waiting_for_bytes
@@ -201,7 +200,7 @@ def test_a_length_alone_allocates_no_memory():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(struct.pack(">i", 90_000_000) + b"x" * 1000)
-        await peer.nothing()
+        await peer.assert_no_response()
         assert len(peer.connection._frame) < 300_000
 
     in_world(body)
@@ -210,20 +209,20 @@ def test_a_length_alone_allocates_no_memory():
 def test_an_idle_connection_is_closed_unless_a_response_is_pending():
     async def body(world: World) -> None:
         world.server.start()
-        silent, busy, waiting = world.connect(), world.connect(), world.connect()
+        idle, busy, waiting = world.connect(), world.connect(), world.connect()
         await waiting.send(frame("future:a"))
         for _ in range(30):
             await busy.send(frame("x"))
             assert await busy.responses(1) == ["x"]
             await asyncio.sleep(0.01)
-        await silent.closed()
+        await idle.assert_closed()
         assert not busy.connection.closed
         assert not waiting.connection.closed
-        world.api.response("a")
+        world.api.respond("a")
         assert await waiting.responses(1) == ["a"]
         await asyncio.sleep(0.05)
         assert not waiting.connection.closed
-        await waiting.closed()
+        await waiting.assert_closed()
 
     in_world(body, connections_max_idle_ms=150)
 
@@ -247,20 +246,20 @@ def test_the_stop_cancels_futures_and_waits_for_coroutines_up_to_its_grace_time(
         await quick.send(frame("future:a"), frame("task:b"))
         await slow.send(frame("task:c"))
         await world.until(lambda: len(world.api.futures) == 3)
-        asyncio.get_running_loop().call_later(0.02, world.api.response, "b")
+        asyncio.get_running_loop().call_later(0.02, world.api.respond, "b")
         tasks = [task for peer in (quick, slow) for task in peer.connection.tasks()]
         await world.server.stop()
         assert world.api.futures["a"].cancelled()
         assert all(task.done() for task in tasks)
-        await quick.closed()
-        await slow.closed()
+        await quick.assert_closed()
+        await slow.assert_closed()
 
     in_world(body)
 
 
 def test_a_pipelining_connection_does_not_starve_others():
-    """Requests of a millisecond each, hundreds in one read: another connection is served between
-    them."""
+    """One read contains hundreds of requests of a millisecond each. Another connection is served
+    between them."""
 
     async def body(world: World) -> None:
         def handle(ctx, request):
@@ -281,8 +280,8 @@ def test_a_pipelining_connection_does_not_starve_others():
 
 
 def test_carried_requests_are_handled_without_new_input(monkeypatch):
-    """Every request uses up its turn: the rest is handled although the socket never becomes
-    readable again."""
+    """Every request uses up its turn. The other requests are handled although the socket never
+    becomes readable again."""
     monkeypatch.setattr("kavka.network.connection.TURN_S", -1.0)
 
     async def body(world: World) -> None:
@@ -290,11 +289,11 @@ def test_carried_requests_are_handled_without_new_input(monkeypatch):
         await peer.send(frame("a"), frame("future:b"), frame("task:c"), frame("d"), frame("fail:e"), frame("f"))
         assert await peer.responses(1) == ["a"]
         await world.until(lambda: "c" in world.api.futures)
-        world.api.response("b")
+        world.api.respond("b")
         assert await peer.responses(1) == ["b"]
-        world.api.response("c")
+        world.api.respond("c")
         assert await peer.responses(4) == ["c", "d", "error 42", "f"]
-        # Half of a request is received, its turn ends, and the peer sends the rest.
+        # The turn ends after an incomplete request. Then the peer sends the last byte.
         last = frame("h")
         await peer.send(frame("g"), last[:-1])
         assert await peer.responses(1) == ["g"]
@@ -311,11 +310,11 @@ def test_a_connection_may_close_between_its_turns(monkeypatch):
         peer = world.connect()
         await peer.send(frame("a"), frame("close:b"), frame("c"))
         assert await peer.responses(1) == ["a"]
-        await peer.closed()
+        await peer.assert_closed()
         other = world.connect()
         await other.send(*(frame(str(n)) for n in range(50)))
         other.sock.shutdown(socket.SHUT_WR)
         assert await other.responses(50) == [str(n) for n in range(50)]
-        await other.closed()
+        await other.assert_closed()
 
     in_world(body)

@@ -17,11 +17,11 @@ def test_responses_are_sent_in_the_order_of_the_requests():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a", 1), frame("b", 2), frame("future:c", 3), frame("d", 4))
-        await peer.nothing()
+        await peer.assert_no_response()
         assert world.api.handled == ["future:a", "b", "future:c", "d"]
-        world.api.response("c")
-        await peer.nothing()
-        world.api.response("a")
+        world.api.respond("c")
+        await peer.assert_no_response()
+        world.api.respond("a")
         assert [await peer.response() for _ in range(4)] == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
 
     in_world(body)
@@ -32,9 +32,9 @@ def test_a_coroutine_delays_later_requests_until_it_is_done():
         peer = world.connect()
         await peer.send(frame("task:a"), frame("b"))
         await peer.send(frame("c"))
-        await peer.nothing()
+        await peer.assert_no_response()
         assert world.api.handled == ["task:a"]
-        world.api.response("a")
+        world.api.respond("a")
         assert await peer.responses(3) == ["a", "b", "c"]
         await peer.send(frame("d"))
         assert await peer.responses(1) == ["d"]
@@ -42,16 +42,16 @@ def test_a_coroutine_delays_later_requests_until_it_is_done():
     in_world(body)
 
 
-def test_a_completed_future_does_not_let_requests_pass_a_pending_coroutine():
+def test_a_completed_future_does_not_resume_reading_during_a_coroutine():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("task:b"), frame("c"))
-        await peer.nothing()
-        world.api.response("a")
+        await peer.assert_no_response()
+        world.api.respond("a")
         assert await peer.responses(1) == ["a"]
-        await peer.nothing()
+        await peer.assert_no_response()
         assert world.api.handled == ["future:a", "task:b"]
-        world.api.response("b")
+        world.api.respond("b")
         assert await peer.responses(2) == ["b", "c"]
 
     in_world(body)
@@ -75,10 +75,10 @@ def test_every_request_has_the_client_id_of_its_header():
         return struct.pack(">i", len(head)) + head
 
     async def body(world: World) -> None:
-        seen: list[str | None] = []
+        client_ids: list[str | None] = []
 
         def handle(ctx, request):
-            seen.append(ctx.client_id)
+            client_ids.append(ctx.client_id)
             return request
 
         world.api.max_version = world.api.flexible_from = 9
@@ -89,11 +89,11 @@ def test_every_request_has_the_client_id_of_its_header():
             *map(tagged, clients), frame("x"), tagged("a", b"\1\5\1z"), tagged("a", b"\1\5\1z"), tagged("a")
         )
         for _ in range(len(clients)):
-            assert await peer.exactly(10) == struct.pack(">iix", 6, 0) + b"x"
+            assert await peer.receive(10) == struct.pack(">iix", 6, 0) + b"x"
         assert await peer.responses(1) == ["x"]
         for _ in range(3):
-            assert await peer.exactly(10) == struct.pack(">iix", 6, 0) + b"x"
-        assert seen == [*clients, "c", "a", "a", "a"]
+            assert await peer.receive(10) == struct.pack(">iix", 6, 0) + b"x"
+        assert client_ids == [*clients, "c", "a", "a", "a"]
 
     in_world(body)
 
@@ -118,7 +118,7 @@ def test_responses_are_sent_before_an_invalid_frame_closes_the_connection():
         peer = world.connect()
         await peer.send(frame("a"), frame("b"), struct.pack(">i", 3) + b"bad" + frame("never"))
         assert await peer.responses(2) == ["a", "b"]
-        await peer.closed()
+        await peer.assert_closed()
         assert world.api.handled == ["a", "b"]
 
     in_world(body)
@@ -128,10 +128,10 @@ def test_pending_responses_are_sent_before_an_invalid_frame_closes_the_connectio
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("b"), frame("x", key=999), frame("never"))
-        await peer.nothing()
-        world.api.response("a")
+        await peer.assert_no_response()
+        world.api.respond("a")
         assert await peer.responses(2) == ["a", "b"]
-        await peer.closed()
+        await peer.assert_closed()
         assert world.api.handled == ["future:a", "b"]
 
     in_world(body)
@@ -155,7 +155,7 @@ def test_an_unsupported_request_closes_the_connection(data):
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(data)
-        await peer.closed()
+        await peer.assert_closed()
         assert not world.api.handled
 
     in_world(body, socket_request_max_bytes=1000)
@@ -164,7 +164,7 @@ def test_an_unsupported_request_closes_the_connection(data):
 def test_an_unsupported_api_versions_gets_a_response_of_version_0():
     async def body(world: World) -> None:
         peer = world.connect()
-        await peer.send(frame(b"whatever is in it", 5, key=18, version=99), frame("a", 6))
+        await peer.send(frame(b"any body", 5, key=18, version=99), frame("a", 6))
         correlation, data = await peer.response()
         response, end = ApiVersionsResponse.decode(memoryview(data), 0, 0)
         assert (correlation, response.error_code, end) == (5, 35, len(data))
@@ -181,7 +181,7 @@ def test_a_request_over_the_decoding_limit_closes_the_connection_unless_it_is_pr
         peer = world.connect()
         await peer.send(frame("x" * 900), frame("x" * 1000))
         assert len((await peer.response())[1]) == 900
-        await peer.closed()
+        await peer.assert_closed()
 
     in_world(body)
 
@@ -200,18 +200,18 @@ def test_a_failed_request_without_a_response_closes_after_earlier_responses():
         peer = world.connect()
         await peer.send(frame("a"), frame("close:b"), frame("c"))
         assert await peer.responses(1) == ["a"]
-        await peer.closed()
+        await peer.assert_closed()
         assert world.api.handled == ["a", "close:b"]
 
     in_world(body)
 
 
-def test_a_coroutine_without_a_response_keeps_its_place():
+def test_a_coroutine_without_a_response_leaves_no_gap():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("later none:b"), frame("c"), frame("later none:d"), frame("e"))
         await world.until(lambda: len(world.api.handled) == 5)
-        world.api.response("a")
+        world.api.respond("a")
         assert await peer.responses(3) == ["a", "c", "e"]
 
     in_world(body)
@@ -221,22 +221,22 @@ def test_a_failed_coroutine_without_a_response_closes_after_earlier_responses():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("later close:b"), frame("c"))
-        await peer.nothing()
-        world.api.response("a")
+        await peer.assert_no_response()
+        world.api.respond("a")
         assert await peer.responses(1) == ["a"]
-        await peer.closed()
+        await peer.assert_closed()
         assert world.api.handled == ["future:a", "later close:b"]
 
     in_world(body)
 
 
-def test_a_coroutine_may_return_a_future_and_let_requests_pass():
+def test_later_requests_are_handled_when_a_coroutine_returns_a_future():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("task of future:a"), frame("b"))
         await world.until(lambda: len(world.api.handled) == 2)
-        await peer.nothing()
-        world.api.response("a")
+        await peer.assert_no_response()
+        world.api.respond("a")
         assert await peer.responses(2) == ["a", "b"]
 
     in_world(body)
@@ -272,7 +272,7 @@ def test_a_failure_without_a_response_closes_the_connection(text):
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame(text))
-        await peer.closed()
+        await peer.assert_closed()
         other = world.connect()
         await other.send(frame("a"))
         assert await other.responses(1) == ["a"]
@@ -284,9 +284,9 @@ def test_a_cancelled_future_closes_the_connection():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("b"))
-        await peer.nothing()
+        await peer.assert_no_response()
         world.api.futures["a"].cancel()
-        await peer.closed()
+        await peer.assert_closed()
 
     in_world(body)
 
@@ -296,11 +296,11 @@ def test_after_the_end_of_input_pending_responses_are_sent():
         peer = world.connect()
         await peer.send(frame("future:a"), frame("b"))
         peer.sock.shutdown(1)
-        await peer.nothing()
+        await peer.assert_no_response()
         assert not peer.connection.closed
-        world.api.response("a")
+        world.api.respond("a")
         assert await peer.responses(2) == ["a", "b"]
-        await peer.closed()
+        await peer.assert_closed()
 
     in_world(body)
 
@@ -311,7 +311,7 @@ def test_after_the_end_of_input_the_connection_closes_within_the_linger_time(mon
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"))
-        await peer.nothing()
+        await peer.assert_no_response()
         peer.sock.close()
         await world.until(lambda: peer.connection.closed)
         assert world.api.futures["a"].cancelled()
@@ -323,17 +323,17 @@ def test_closing_cancels_futures_but_not_coroutines():
     async def body(world: World) -> None:
         peer = world.connect()
         await peer.send(frame("future:a"), frame("task:b"), frame("never"))
-        await peer.nothing()
+        await peer.assert_no_response()
         peer.connection.close()
         writes = world.writes
         await asyncio.sleep(0.01)
         assert world.api.futures["a"].cancelled()
         assert not world.api.futures["b"].done()
-        world.api.response("b")
+        world.api.respond("b")
         await world.until(lambda: not peer.connection.tasks())
         assert world.writes > writes
         assert world.api.handled == ["future:a", "task:b"]
-        await peer.closed()
+        await peer.assert_closed()
 
     in_world(body)
 
@@ -359,7 +359,7 @@ def test_a_connection_counts_its_requests_and_their_time():
         await peer.send(frame("a"), frame("future:b"), frame("none:c"))
         assert await peer.responses(1) == ["a"]
         await asyncio.sleep(0.05)
-        world.api.response("b")
+        world.api.respond("b")
         assert await peer.responses(1) == ["b"]
         requests, seconds = world.server._counters[3]
         assert requests.value == 3
@@ -370,36 +370,36 @@ def test_a_connection_counts_its_requests_and_their_time():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_request_gets_one_response_in_order(seed):
-    chance = random.Random(seed)
+    rng = random.Random(seed)
 
     async def body(world: World) -> None:
         peer = world.connect(send_buffer=8192)
-        kinds = [chance.choice(("", "", "future:", "future:", "task:", "fail:", "none:")) for _ in range(400)]
+        kinds = [rng.choice(("", "", "future:", "future:", "task:", "fail:", "none:")) for _ in range(400)]
         # Some responses exceed the socket buffer, some requests the carry limit.
-        texts = [str(n) + "x" * chance.choice((0, 10, 30_000 if kind else 200_000)) for n, kind in enumerate(kinds)]
+        texts = [str(n) + "x" * rng.choice((0, 10, 30_000 if kind else 200_000)) for n, kind in enumerate(kinds)]
         data = b"".join(frame(kind + text, n) for n, (kind, text) in enumerate(zip(kinds, texts, strict=True)))
 
-        async def ask() -> None:
+        async def send() -> None:
             position = 0
             while position < len(data):
-                size = chance.choice((1, 50, 5000, 300_000))
+                size = rng.choice((1, 50, 5000, 300_000))
                 await peer.send(data[position : position + size])
                 position += size
                 await asyncio.sleep(0)
 
-        async def decide() -> None:
+        async def respond() -> None:
             while True:
-                waiting = [what for what, future in world.api.futures.items() if not future.done()]
-                if waiting:
-                    world.api.response(chance.choice(waiting))
+                pending = [name for name, future in world.api.futures.items() if not future.done()]
+                if pending:
+                    world.api.respond(rng.choice(pending))
                 await asyncio.sleep(0)
 
-        asking, deciding = asyncio.ensure_future(ask()), asyncio.ensure_future(decide())
+        sending, responding = asyncio.ensure_future(send()), asyncio.ensure_future(respond())
         for n, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
             if kind != "none:":
                 assert await peer.response() == (n, b"error 42" if kind == "fail:" else text.encode())
-        await asking
-        deciding.cancel()
+        await sending
+        responding.cancel()
         assert len(world.api.handled) == len(kinds)
 
     in_world(body)

@@ -28,7 +28,7 @@ def elements(buffer: memoryview, position: int) -> tuple[list[Any], int]:
 
 
 class Elements(Text):
-    """An array of strings; the response says how many there were."""
+    """An array of strings. The response has their number."""
 
     @classmethod
     def decode(cls, buffer: memoryview, position: int, version: int) -> tuple[Text, int]:
@@ -44,7 +44,7 @@ def strings(count: int) -> bytes:
     return count.to_bytes(4, "big") + b"\0\0" * count
 
 
-def counting(world: World) -> None:
+def use_counting_api(world: World) -> None:
     async def run_in_worker(function: Any, *args: Any) -> Any:
         return await asyncio.to_thread(function, *args)
 
@@ -53,9 +53,9 @@ def counting(world: World) -> None:
     world.server.apis = {**world.server.apis, 3: world.api}  # type: ignore[dict-item]
 
 
-def test_a_large_request_is_served_in_its_place() -> None:
+def test_the_response_to_a_large_request_keeps_its_order() -> None:
     async def body(world: World) -> None:
-        counting(world)
+        use_counting_api(world)
         peer = world.connect()
         counts = [1, ELEMENTS_ON_LOOP, ELEMENTS_ON_LOOP + 1, 2, MAX_ELEMENTS, 3]
         peer.start_sending(*(frame(strings(count), n) for n, count in enumerate(counts)))
@@ -66,17 +66,17 @@ def test_a_large_request_is_served_in_its_place() -> None:
 
 def test_too_many_elements_close_the_connection_after_earlier_responses() -> None:
     async def body(world: World) -> None:
-        counting(world)
+        use_counting_api(world)
         peer = world.connect()
         peer.start_sending(frame(strings(1)), frame(strings(MAX_ELEMENTS + 1)), frame(strings(1)))
         assert await peer.responses(1) == ["1"]
-        await peer.closed()
+        await peer.assert_closed()
         assert world.api.handled == ["1"]
 
     in_world(body)
 
 
-def test_a_count_is_refused_before_anything_is_decoded() -> None:
+def test_an_array_over_the_limit_is_refused_before_its_elements_are_decoded() -> None:
     decoded = []
 
     def element(buffer: Any, position: int) -> tuple[int, int]:
@@ -104,7 +104,7 @@ def test_nested_arrays_and_tagged_fields_count_together() -> None:
         decode_bounded(4, skip_tags, b"\x05" + b"\0\0" * 5, 0)
 
 
-def test_the_limit_ends_with_the_message() -> None:
+def test_the_limit_applies_to_one_message() -> None:
     with pytest.raises(ProtocolError):
         decode_bounded(1, read_array, strings(5), 0, 2, read_string)
     assert len(read_array(strings(5), 0, 2, read_string)[0]) == 5
@@ -122,13 +122,13 @@ async def wait(future: asyncio.Future[Any]) -> Any:
     return await future
 
 
-def test_requests_that_must_not_name_a_resource_twice_are_not_divided() -> None:
+def test_requests_that_refuse_duplicate_resources_are_not_divided() -> None:
     assert not {int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS)} & DIVISIBLE.keys()
 
 
-def test_an_error_of_a_later_part_is_that_of_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The committed offsets of the failed part are missing: a consumer would take them for none,
-    and reset."""
+def test_an_error_of_a_later_part_becomes_the_error_of_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response lacks the committed offsets of the failed part. Without an error the consumer
+    would reset these offsets."""
     monkeypatch.setattr(large_request, "PART", 2)
 
     def handle(context: Any, request: OffsetFetchRequest) -> Any:
@@ -153,7 +153,7 @@ def test_an_error_of_a_later_part_is_that_of_the_response(monkeypatch: pytest.Mo
 
 def test_closing_the_connection_cancels_a_large_request() -> None:
     async def body(world: World) -> None:
-        counting(world)
+        use_counting_api(world)
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         world.api.handle = lambda ctx, request: waiting  # type: ignore[method-assign]
         peer = world.connect()

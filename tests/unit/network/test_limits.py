@@ -18,9 +18,9 @@ def test_a_full_broker_is_full_until_a_connection_closes():
     limits = ConnectionLimits(2, 10, {})
     assert limits.admit("a")
     assert limits.admit("b")
-    assert limits.full
+    assert limits.is_full
     limits.release("a")
-    assert not limits.full
+    assert not limits.is_full
     assert limits.count == 1
 
 
@@ -39,9 +39,9 @@ def test_changed_limits_apply_to_new_connections():
     limits = ConnectionLimits(2, 1, {})
     limits.admit("a")
     limits.change(1, 2, {"b": 0}, 10)
-    assert limits.full
+    assert limits.is_full
     limits.change(10, 2, {"b": 0}, 10)
-    assert not limits.full
+    assert not limits.is_full
     assert limits.admit("a")
     assert not limits.admit("a")
     assert not limits.admit("b")
