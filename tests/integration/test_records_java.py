@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kavka.records.batch import LOG_APPEND_TIME, batches
+from kavka.records.batch import LOG_APPEND_TIME, assign_offsets, batches
 from kavka.records.builder import BatchBuilder
 from kavka.records.compression import CODEC_NAMES
 from kavka.records.control import end_marker
 from kavka.records.convert import down_convert
 from kavka.records.reader import batch_records
 from kavka.records.record import Record
-from kavka.records.validate import ProduceRules, assign_offsets, validate_produce
+from kavka.records.rules import ProduceRules
+from kavka.records.validate import validate_produce
 from tests.golden.records.generate import run
 from tests.support.jars import JavaMissing
 from tests.unit.records.support import APPEND_TIME, FORMATS, NOW, TIME, built, golden_records

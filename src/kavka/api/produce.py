@@ -45,7 +45,8 @@ from kavka.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from kavka.records.limits import LOOP_S, OPENING_S
-from kavka.records.validate import InvalidRecordError, TooLargeToOpenHere, ValidatedBatch, validate_produce
+from kavka.records.rules import InvalidRecordError, TooLargeToOpenHere, ValidatedBatch
+from kavka.records.validate import validate_produce
 from kavka.replication.partition import Partition
 from kavka.replication.purgatory import DelayedProduce
 from kavka.replication.replica_manager import ReplicaManager

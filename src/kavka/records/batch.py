@@ -14,9 +14,10 @@ Magic 0 and 1, one message each (the CRC-32 covers everything from `magic` on):
     8   message_size     i32      17  attributes        i8       ..  key         i32 length, bytes
     12  crc              u32                                     ..  value       i32 length, bytes
 
-A compressed message of magic 0 or 1 is a wrapper: its value is a compressed message set, its offset
-that of the last inner message. In all formats the length field does not count the 12 bytes of
-offset and length (`LOG_OVERHEAD`), and the CRC does not cover the base offset and the leader epoch.
+A compressed message of magic 0 or 1 is a wrapper: its value is a compressed message set, and its
+offset is that of the last inner message. In all formats the length field does not count the 12
+bytes of offset and length (`LOG_OVERHEAD`), and the CRC does not cover the base offset and the
+leader epoch.
 The attributes are: bits 0-2 codec, 3 timestamp type (1: LogAppendTime), 4 transactional, 5 control,
 6 base_timestamp is a delete horizon (4 to 6 only in magic 2).
 """
@@ -36,20 +37,20 @@ from kavka.common.errors import ErrorCode, KafkaError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
+# The bytes of offset and length, which the length field does not count, in every magic.
 LOG_OVERHEAD = 12
-"""The bytes of offset and length, which the length field does not count, in every magic."""
+# The bytes up to and including the magic.
 MIN_HEADER_TO_MAGIC = 17
-"""The bytes up to and including the magic."""
 
 MAGIC_POSITION = 16
 CRC_POSITION = 17
+# The CRC of magic 2 covers the batch from this position to its end.
 ATTRIBUTES_POSITION = 21
-"""The CRC of magic 2 covers the batch from this position to its end."""
 MAX_TIMESTAMP_POSITION = 35
 LEGACY_CRC_POSITION = 12
+# The size of a message of magic 0 or 1 with null key and null value, including offset and size.
 LEGACY_SIZE_V0 = 26
 LEGACY_SIZE_V1 = 34
-"""The size of a message of magic 0 or 1 with null key and null value, offset and size included."""
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
@@ -60,21 +61,20 @@ DELETE_HORIZON_MASK = 0x40
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
+# The minimum size of a magic 2 record: one byte each for its length, attributes, two deltas, key
+# length, value length and header count.
 MIN_RECORD_SIZE = 7
-"""The minimum size of a magic 2 record: length, attributes, both deltas, key and value length,
-header count."""
 
+# The 13 fields of a magic 2 header, in the order of `BatchHeader`.
 HEADER = Struct(">qiibIhiqqqhii")
-"""The 13 fields of a magic 2 header, in the order of `BatchHeader`."""
+# The 17 bytes that all magics share: offset, length, leader epoch or CRC, magic.
 LENGTH_AND_MAGIC = Struct(">qiIb")
-"""The 17 bytes that all magics share: offset, length, (leader epoch or crc), magic."""
-OFFSET_AND_LENGTH = Struct(">qi")
 U32 = Struct(">I")
 I32 = Struct(">i")
 I64 = Struct(">q")
 _LEGACY_V0 = Struct(">qiIbb")
 _LEGACY_V1 = Struct(">qiIbbq")
-_PLACE = Struct(">qii")
+_OFFSET_LENGTH_EPOCH = Struct(">qii")
 _LEGACY_HEADER_SIZE = (LEGACY_SIZE_V0 - 8, LEGACY_SIZE_V1 - 8)
 
 
@@ -83,7 +83,7 @@ def corrupt(message: str) -> KafkaError:
 
 
 class BatchHeader(NamedTuple):
-    """The header of one magic 2 batch, unchecked."""
+    """The unchecked header of one magic 2 batch."""
 
     base_offset: int
     batch_length: int
@@ -140,7 +140,7 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     """The magic 2 header at `pos`. Raises CORRUPT_MESSAGE if it is incomplete. Does not check
     the magic."""
     if pos < 0 or len(buf) - pos < HEADER_SIZE:
-        raise corrupt(f"a batch header takes {HEADER_SIZE} bytes and only {max(0, len(buf) - pos)} are left")
+        raise corrupt(f"a batch header needs {HEADER_SIZE} bytes, but only {max(0, len(buf) - pos)} remain")
     return tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
 
 
@@ -148,9 +148,9 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 class Batch:
     """The header fields of one batch (magic 2) or one message (magic 0, 1) in `buf[start:end]`.
 
-    For a compressed message of magic 0 or 1, `count` is None and `base_offset` is the offset of the
-    last inner message: only decompression gives the others. Both timestamps are that of the message
-    in magic 1, and -1 in magic 0.
+    For a compressed message of magic 0 or 1, `count` is None, and `base_offset` is the offset of
+    the last inner message, because the first offset is only known after decompression. Both
+    timestamps are that of the message in magic 1, and -1 in magic 0.
     """
 
     buf: Buffer
@@ -191,8 +191,7 @@ class Batch:
 
     @property
     def delete_horizon(self) -> int | None:
-        """The time (ms) from which on the cleaner may remove the tombstones of this batch, or
-        None."""
+        """The time (ms) from which the cleaner may remove the tombstones of this batch, or None."""
         if self.magic == 2 and self.attributes & DELETE_HORIZON_MASK:
             return self.base_timestamp
         return None
@@ -203,7 +202,7 @@ class Batch:
 
     @property
     def data(self) -> memoryview:
-        """The bytes of the batch, not copied."""
+        """A view of the bytes of the batch."""
         return memoryview(self.buf)[self.start : self.end]
 
     def crc_ok(self) -> bool:
@@ -226,8 +225,8 @@ class Batch:
 def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Batch]:
     """Iterate over the batches in `buf[start:end]`, of any magic, reading only their headers.
 
-    Ends at the first incomplete batch (the last one of a fetch, or after a crash); the complete
-    ones end at the last `Batch.end`. Raises CORRUPT_MESSAGE for an invalid length or magic.
+    The iteration ends at the first incomplete batch: the last batch of a fetch, or the end of a
+    file after a crash. Raises CORRUPT_MESSAGE for an invalid length or magic.
     """
     if end is None:
         end = len(buf)
@@ -238,7 +237,7 @@ def batches(buf: Buffer, start: int = 0, end: int | None = None) -> Iterator[Bat
 
 
 def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
-    """The batch at `pos`, or None if `buf[pos:end]` does not hold all of it."""
+    """The batch at `pos`, or None if it is incomplete in `buf[pos:end]`."""
     if end - pos < MIN_HEADER_TO_MAGIC:
         return None
     offset, length, _, magic = LENGTH_AND_MAGIC.unpack_from(buf, pos)
@@ -255,28 +254,24 @@ def batch_at(buf: Buffer, pos: int, end: int) -> Batch | None:
             buf, pos, stop, 2, offset, offset + delta, count, attributes, crc,
             base_ts, max_ts, pid, pepoch, sequence, epoch,
         )  # fmt: skip
-    if magic == 1:
-        if length < LEGACY_SIZE_V1 - LOG_OVERHEAD:
-            raise corrupt(f"message size {length} is less than that of an empty message of magic 1")
-        if stop > end:
-            return None
+    if magic not in (0, 1):
+        raise corrupt(f"there is no record format of magic {magic}")
+    if length < (LEGACY_SIZE_V1 if magic else LEGACY_SIZE_V0) - LOG_OVERHEAD:
+        raise corrupt(f"message size {length} is less than that of an empty message of magic {magic}")
+    if stop > end:
+        return None
+    if magic:
         _, _, crc, _, attributes, timestamp = _LEGACY_V1.unpack_from(buf, pos)
-    elif magic == 0:
-        if length < LEGACY_SIZE_V0 - LOG_OVERHEAD:
-            raise corrupt(f"message size {length} is less than that of an empty message of magic 0")
-        if stop > end:
-            return None
+    else:
         _, _, crc, _, attributes = _LEGACY_V0.unpack_from(buf, pos)
         timestamp = -1
-    else:
-        raise corrupt(f"there is no record format of magic {magic}")
     count = None if attributes & CODEC_MASK else 1
     return Batch(buf, pos, stop, magic, offset, offset, count, attributes, crc, timestamp, timestamp)
 
 
 def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memoryview | None]:
-    """Key and value of a message of magic 0 or 1, not copied. Raises CORRUPT_MESSAGE if they do
-    not fill the message exactly."""
+    """Views of the key and the value of a message of magic 0 or 1. Raises CORRUPT_MESSAGE if they
+    do not fill the message exactly."""
     view = memoryview(buf)
     pos = batch.start + _LEGACY_HEADER_SIZE[batch.magic]
     end = batch.end
@@ -287,7 +282,7 @@ def legacy_key_value(buf: Buffer, batch: Batch) -> tuple[memoryview | None, memo
         (length,) = I32.unpack_from(view, pos)
         pos += 4
         if length < -1 or length > end - pos:
-            raise corrupt(f"a message has a {name} of {length} bytes where {end - pos} are left")
+            raise corrupt(f"a message has a {name} of {length} bytes, but {end - pos} remain")
         if length < 0:
             fields.append(None)
         else:
@@ -307,7 +302,7 @@ def assign_offsets(
     batch also gets the timestamp type LogAppendTime and that max timestamp, and the CRC is
     recomputed.
     """
-    _PLACE.pack_into(buf, 0, base_offset, len(buf) - LOG_OVERHEAD, leader_epoch)
+    _OFFSET_LENGTH_EPOCH.pack_into(buf, 0, base_offset, len(buf) - LOG_OVERHEAD, leader_epoch)
     if log_append_time is not None:
         buf[22] |= TIMESTAMP_TYPE_MASK
         I64.pack_into(buf, MAX_TIMESTAMP_POSITION, log_append_time)

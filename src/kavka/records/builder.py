@@ -1,4 +1,4 @@
-"""Building record batches and message sets."""
+"""Builders of record batches and message sets."""
 
 from __future__ import annotations
 
@@ -40,31 +40,10 @@ _SMALL = len(SMALL_VARINTS)
 class BatchBuilder:
     """Collects records and builds one batch (magic 2) or a message set (magic 0, 1).
 
-    In magic 0 and 1 each record is one message without compression; with compression all records
-    are in one wrapper. `append_time` is the timestamp of all records under LOG_APPEND_TIME.
-    `delete_horizon` (magic 2) is set by the cleaner for batches with tombstones. `build` may be
-    called once.
+    In magic 0 and 1 without compression, each record is one message; with compression, one wrapper
+    contains all records. `append_time` is the timestamp of all records under LOG_APPEND_TIME. The
+    cleaner sets `delete_horizon` (magic 2) for batches with tombstones. `build` may be called once.
     """
-
-    __slots__ = (
-        "_append_time",
-        "_attributes",
-        "_base_offset",
-        "_base_sequence",
-        "_base_timestamp",
-        "_body",
-        "_codec",
-        "_count",
-        "_delete_horizon",
-        "_leader_epoch",
-        "_level",
-        "_max_timestamp",
-        "_next_offset",
-        "_producer_epoch",
-        "_producer_id",
-        "_timestamp_type",
-        "magic",
-    )
 
     def __init__(
         self,
@@ -143,8 +122,8 @@ class BatchBuilder:
                 base_timestamp = self._base_timestamp = timestamp
             delta = offset - self._base_offset
             time_delta = timestamp - base_timestamp
-            # Attributes, timestamp delta, offset delta, key, value, headers, prefixed by their
-            # length.
+            # The record is its length, then attributes, timestamp delta, offset delta, key, value
+            # and headers.
             parts = [
                 b"\x00",
                 SMALL_VARINTS[time_delta] if 0 <= time_delta < _SMALL else encode_varint(time_delta),
@@ -183,27 +162,21 @@ class BatchBuilder:
         self._body += legacy_message(self.magic, offset, attributes, timestamp, key, value)
 
     def build(self, last_offset: int | None = None, max_timestamp: int | None = None) -> bytearray:
-        """The bytes of the batch. `last_offset` (magic 2) may be past the last record, as after
-        compaction, and the batch may then have no records; `max_timestamp` is for such a batch."""
+        """The bytes of the batch. As after compaction, `last_offset` (magic 2) may be past the last
+        record. The batch may then have no records, and `max_timestamp` sets its max timestamp."""
         if self.magic < 2:
             return self._build_messages()
         if last_offset is None:
             last_offset = self._next_offset - 1
-        if self._timestamp_type == LOG_APPEND_TIME:
-            newest = self._append_time
-        else:
-            newest = self._max_timestamp
-        if max_timestamp is not None:
-            newest = max_timestamp
-        base_timestamp = self._base_timestamp
-        if base_timestamp is None:
-            base_timestamp = newest
+        if max_timestamp is None:
+            max_timestamp = self._append_time if self._timestamp_type == LOG_APPEND_TIME else self._max_timestamp
+        base_timestamp = max_timestamp if self._base_timestamp is None else self._base_timestamp
         out = bytearray(HEADER_SIZE)
         out += compress(self._codec, self._body, self._level) if self._codec else self._body
         try:
             HEADER.pack_into(
                 out, 0, self._base_offset, len(out) - LOG_OVERHEAD, self._leader_epoch, 2, 0, self._attributes,
-                last_offset - self._base_offset, base_timestamp, newest, self._producer_id, self._producer_epoch,
+                last_offset - self._base_offset, base_timestamp, max_timestamp, self._producer_id, self._producer_epoch,
                 self._base_sequence, self._count,
             )  # fmt: skip
         except StructError as error:
@@ -233,8 +206,8 @@ def plain_batch(records: Sequence[tuple[bytes | None, bytes | None]], timestamp:
         else:
             length = len(value)
             value_size = SMALL_VARINTS[length] if length < _SMALL else encode_varint(length)
-        place = SMALL_VARINTS[delta] if delta < _SMALL else encode_varint(delta)
-        data = b"".join((b"\x00\x00", place, key_size, key, value_size, value, b"\x00"))
+        offset_delta = SMALL_VARINTS[delta] if delta < _SMALL else encode_varint(delta)
+        data = b"".join((b"\x00\x00", offset_delta, key_size, key, value_size, value, b"\x00"))
         length = len(data)
         body += SMALL_VARINTS[length] if length < _SMALL else encode_varint(length)
         body += data
@@ -251,7 +224,7 @@ def plain_batch(records: Sequence[tuple[bytes | None, bytes | None]], timestamp:
 def legacy_message(
     magic: int, offset: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
 ) -> bytearray:
-    """One message of magic 0, which has no timestamp, or 1."""
+    """One message of magic 0 or 1. Magic 0 has no timestamp."""
     size = LEGACY_SIZE_V1 if magic else LEGACY_SIZE_V0
     size += (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
     try:

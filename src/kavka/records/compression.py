@@ -4,7 +4,7 @@
 - snappy: xerial framing, as Java writes it (16 bytes of header, then blocks of a 4-byte big-endian
   length and raw snappy). Raw snappy, which some older clients send, can also be read.
 - lz4: LZ4 frames. Clients of magic 0 included the magic number in the checksum of the frame
-  header. Both checksums can be read; `broken_lz4` writes the old one.
+  header. Both checksums can be read; `broken_lz4` writes the checksum of magic 0.
 - zstd: plain frames, magic 2 only.
 """
 
@@ -28,14 +28,13 @@ ZSTD: Final = 4
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 CODEC_IDS: Final = {name: codec for codec, name in enumerate(CODEC_NAMES)}
 DEFAULT_LEVELS: Final = {GZIP: 6, LZ4: 9, ZSTD: 3}
-LEVEL_RANGES: Final = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
 
+# The default limit for the decompressed size of a batch.
 MAX_DECOMPRESSED: Final = 256 * 1024 * 1024
-"""The default limit for the decompressed size of a batch."""
 
+# The maximum number of blocks, frames or members in a batch. Compressors fill blocks of 32 KB or
+# more; many small or empty blocks would only cost CPU time.
 MAX_BLOCKS: Final = 65_536
-"""The maximum number of blocks, frames or members in a batch. Compressors fill blocks of 32 KB;
-many small or empty blocks only cost time."""
 
 _GZIP_WBITS = 31
 _GZIP_WINDOW = 4096
@@ -77,8 +76,8 @@ def compress(codec: int, data: Buffer, level: int | None = None, *, broken_lz4: 
 
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> bytes:
-    """Decompress `data`. Raises MESSAGE_TOO_LARGE if the result exceeds `max_size` bytes, before
-    it takes much more memory than that, and CORRUPT_MESSAGE if the data is malformed."""
+    """Decompress `data`. Raises MESSAGE_TOO_LARGE if the result exceeds `max_size` bytes, before it
+    uses much more memory than that, and CORRUPT_MESSAGE if the data is malformed."""
     decoder = _DECODERS.get(codec)
     if decoder is None:
         raise _unknown_codec(codec)
@@ -89,12 +88,12 @@ def _unknown_codec(codec: int) -> KafkaError:
     return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"there is no compression type {codec}")
 
 
-class UnpacksToTooMuch(KafkaError):
+class DecompressedTooLarge(KafkaError):
     """The decompressed data exceeds the limit."""
 
 
 def _too_large(max_size: int) -> KafkaError:
-    return UnpacksToTooMuch(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records unpack to more than {max_size} bytes")
+    return DecompressedTooLarge(ErrorCode.MESSAGE_TOO_LARGE, f"compressed records unpack to more than {max_size} bytes")
 
 
 def _check_blocks(name: str, count: int) -> None:
@@ -111,26 +110,26 @@ def _as_is(data: Buffer, max_size: int) -> bytes:
 def _decompress_gzip(data: Buffer, max_size: int) -> bytes:
     view = memoryview(data)
     pieces: list[bytes] = []
-    room = max_size
+    remaining = max_size
     pos = 0
     while True:
         unpacker = zlib.decompressobj(_GZIP_WBITS)
         # zlib copies the bytes after a member to `unused_data`. The first member is usually the
-        # only one and gets all bytes; later ones get windows, or many small members would take
-        # quadratic time.
+        # only one and is passed all bytes. Later members are passed windows, because many small
+        # members would otherwise need quadratic time.
         window = len(view) if pos == 0 else _GZIP_WINDOW
         while not unpacker.eof:
             chunk = view[pos : pos + window]
             if not chunk:
                 raise corrupt("gzip: the stream ends too early")
             try:
-                # zlib grows its output from 16 KB up and does not allocate the limit in advance.
-                piece = unpacker.decompress(chunk, room + 1)
+                # zlib grows its output buffer from 16 KB and does not allocate the limit at once.
+                piece = unpacker.decompress(chunk, remaining + 1)
             except zlib.error as error:
                 raise corrupt(f"gzip: {error}") from None
-            if len(piece) > room:
+            if len(piece) > remaining:
                 raise _too_large(max_size)
-            room -= len(piece)
+            remaining -= len(piece)
             pieces.append(piece)
             _check_blocks("gzip", len(pieces))
             pos += len(chunk) - len(unpacker.unused_data)
@@ -154,7 +153,7 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
     if view[:8] != _XERIAL_MAGIC:
         return _decompress_raw_snappy(view, max_size, max_size)
     pieces: list[bytes] = []
-    room = max_size
+    remaining = max_size
     pos = count = 0
     end = len(view)
     while pos < end:
@@ -169,20 +168,20 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         length = int.from_bytes(view[pos : pos + 4], "big")
         pos += 4
         if length > end - pos:
-            raise corrupt(f"snappy: a block of {length} bytes where {max(0, end - pos)} are left")
-        piece = _decompress_raw_snappy(view[pos : pos + length], room, max_size)
+            raise corrupt(f"snappy: a block of {length} bytes, but {max(0, end - pos)} remain")
+        piece = _decompress_raw_snappy(view[pos : pos + length], remaining, max_size)
         pieces.append(piece)
-        room -= len(piece)
+        remaining -= len(piece)
         pos += length
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _decompress_raw_snappy(block: memoryview, room: int, max_size: int) -> bytes:
+def _decompress_raw_snappy(block: memoryview, remaining: int, max_size: int) -> bytes:
     try:
         length = cramjam.snappy.decompress_raw_len(block)
         if length > _SNAPPY_MAX_RATIO * len(block):
             raise corrupt(f"snappy: a block of {len(block)} bytes cannot unpack to {length}")
-        if length > room:
+        if length > remaining:
             raise _too_large(max_size)
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
@@ -250,7 +249,7 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
         packed = length < 0x80000000
         length &= 0x7FFFFFFF
         if length > block_max or length + block_trailer > size - pos:
-            raise corrupt(f"lz4: a block of {length} bytes where {size - pos} are left")
+            raise corrupt(f"lz4: a block of {length} bytes, but {size - pos} remain")
         blocks.append((pos, length, packed))
         _check_blocks("lz4", len(blocks))
         bound += min(block_max, length * _LZ4_MAX_RATIO) if packed else length
@@ -270,9 +269,9 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
 def _decompress_lz4_blocks(
     view: memoryview, blocks: list[tuple[int, int, bool]], block_max: int, max_size: int
 ) -> bytes:
-    """Independent blocks without checksums, as Kafka's clients write them."""
+    """Decompress independent blocks without checksums, which Kafka's clients write."""
     pieces: list[bytes] = []
-    room = max_size
+    remaining = max_size
     for pos, length, packed in blocks:
         piece = view[pos : pos + length]
         if packed:
@@ -285,8 +284,8 @@ def _decompress_lz4_blocks(
             unpacked = bytes(memoryview(out)[:written])
         else:
             unpacked = bytes(piece)
-        room -= len(unpacked)
-        if room < 0:
+        remaining -= len(unpacked)
+        if remaining < 0:
             raise _too_large(max_size)
         pieces.append(unpacked)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -340,8 +339,8 @@ def _zstd_bound(view: memoryview, max_size: int) -> int:
 def _decompress_into(
     unpack: Callable[[Buffer, bytearray], int], name: str, data: Buffer, bound: int, max_size: int
 ) -> bytes:
-    """Decompress into a buffer of `bound` bytes, or of `max_size + 1` bytes if that is smaller;
-    the decoder stops at its end. Pages of the buffer that are not written take no memory."""
+    """Decompress into a buffer of `bound` or `max_size + 1` bytes, whichever is smaller. The
+    decoder stops at its end. Pages of the buffer that are not written use no memory."""
     out = bytearray(min(bound, max_size + 1))
     try:
         written = unpack(data, out)
@@ -359,11 +358,11 @@ def _header_checksum(descriptor: bytes) -> int:
     mask = 0xFFFFFFFF
     p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
     value = p5 + len(descriptor)
-    whole = len(descriptor) & ~3
-    for pos in range(0, whole, 4):
+    word_end = len(descriptor) & ~3
+    for pos in range(0, word_end, 4):
         value = (value + int.from_bytes(descriptor[pos : pos + 4], "little") * p3) & mask
         value = ((value << 17 | value >> 15) & mask) * p4 & mask
-    for byte in descriptor[whole:]:
+    for byte in descriptor[word_end:]:
         value = (value + byte * p5) & mask
         value = ((value << 11 | value >> 21) & mask) * p1 & mask
     value = (value ^ value >> 15) * p2 & mask

@@ -1,8 +1,8 @@
 """Control records: the markers that end a transaction in a partition.
 
-A control batch is a magic 2 batch with the control bit set and one record. Its key is: version i16,
-type i16. The value of an end marker (type 0 abort, 1 commit) is: version i16, epoch of the
-transaction coordinator i32.
+A control batch is a magic 2 batch with the control bit and one record. The key of the record has a
+version (i16) and a type (i16: 0 abort, 1 commit). The value of an end marker has a version (i16)
+and the epoch of the transaction coordinator (i32).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def control_type(key: bytes | None) -> int:
 
 
 def parse_end_marker(batch: Batch, verify_crc: bool = True) -> EndMarker | None:
-    """The end marker in a control batch; None if it has another type or, after compaction, no
-    record."""
+    """The end marker in a control batch, or None if its record has another type or compaction has
+    removed the record."""
     if not batch.is_control:
         raise corrupt("not a control batch")
     record = next(batch_records(batch, verify_crc), None)

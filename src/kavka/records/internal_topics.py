@@ -1,8 +1,7 @@
-"""The records of `__consumer_offsets` and `__transaction_state` as JSON, with Kafka's names and in
-Kafka's order.
+"""Converts the records of `__consumer_offsets` and `__transaction_state` to JSON, with Kafka's
+names in Kafka's order.
 
-Fields that a version of a record does not have are omitted, and so are tagged fields that are not
-set.
+Fields that the version of a record does not have, and tagged fields that are not set, are omitted.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TRANSACTION_STATES = (
     "PrepareEpochFence",
 )  # fmt: skip
 
-# (class, field): the versions that have the field, where not all do.
+# The versions that have a field (class, name), for fields that not all versions have.
 _VERSIONS = {
     ("OffsetCommitValue", "leader_epoch"): range(3, 1000),
     ("OffsetCommitValue", "expire_timestamp"): range(1, 2),
@@ -67,9 +66,10 @@ _VERSION = Struct(">h")
 
 
 class Decoded(NamedTuple):
+    """`message` is None if the version is not supported."""
+
     version: int
     message: TopMessage | None
-    """None if this version is not supported."""
 
 
 def version_of(data: bytes) -> int:
@@ -86,10 +86,10 @@ def decode(kind: type[TopMessage], data: bytes) -> Decoded:
 
 
 def to_json(message: Message, version: int) -> dict[str, Any]:
-    """The fields of a message in this version, with bytes as base64 and ids as Kafka writes
+    """The fields of a message that `version` has, with bytes as base64 and ids as Kafka writes
     them."""
     name = type(message).__name__
-    shown: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     fields: tuple[str, ...] = type(message).__slots__
     for field in fields:
         value = getattr(message, field)
@@ -98,17 +98,17 @@ def to_json(message: Message, version: int) -> dict[str, Any]:
             continue
         if qualified in _TAGGED and (value is None or value == [] or value == getattr(type(message)(), field)):
             continue
-        shown[_camel(field)] = _plain(value, version)
-    return shown
+        document[_camel(field)] = _json_value(value, version)
+    return document
 
 
 def group_metadata_to_json(value: offsets_topic.GroupMetadataValue, version: int) -> dict[str, Any]:
     """Like `to_json`, with the subscriptions and assignments of a consumer group decoded."""
     group = to_json(value, version)
     if value.protocol_type == "consumer":
-        for member, shown in zip(value.members, group["members"], strict=True):
-            shown["subscription"] = _embedded(consumer_protocol.ConsumerProtocolSubscription, member.subscription)
-            shown["assignment"] = _embedded(consumer_protocol.ConsumerProtocolAssignment, member.assignment)
+        for member, document in zip(value.members, group["members"], strict=True):
+            document["subscription"] = _embedded(consumer_protocol.ConsumerProtocolSubscription, member.subscription)
+            document["assignment"] = _embedded(consumer_protocol.ConsumerProtocolAssignment, member.assignment)
     return group
 
 
@@ -125,30 +125,30 @@ def _embedded(kind: type[TopMessage], data: bytes) -> Any:
 def record_to_json(
     kinds: dict[int, tuple[type[TopMessage], type[TopMessage]]], key: bytes, value: bytes | None
 ) -> dict[str, Any] | None:
-    """A record as Kafka's formatters show it: its key and its value, each with its version; None
-    for a key that is not in `kinds`. Raises ProtocolError for malformed records."""
+    """A record as Kafka's formatters show it: its key and its value, each with its version. None if
+    the version of the key is not in `kinds`. Raises ProtocolError for malformed records."""
     kind = version_of(key)
     if kind not in kinds:
         return None
     key_type, value_type = kinds[kind]
     message = decode(key_type, key).message
     assert message is not None
-    shown: dict[str, Any] = {"key": {"version": kind, "data": to_json(message, kind)}, "value": None}
+    document: dict[str, Any] = {"key": {"version": kind, "data": to_json(message, kind)}, "value": None}
     if value is not None:
         version, decoded = decode(value_type, value)
-        shown["value"] = {"version": version, "data": "unknown" if decoded is None else to_json(decoded, version)}
-    return shown
+        document["value"] = {"version": version, "data": "unknown" if decoded is None else to_json(decoded, version)}
+    return document
 
 
 def dumps(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _plain(value: Any, version: int) -> Any:
+def _json_value(value: Any, version: int) -> Any:
     if isinstance(value, Message):
         return to_json(value, version)
     if isinstance(value, (list, tuple)):
-        return [_plain(item, version) for item in value]
+        return [_json_value(item, version) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
     return uuid_text(value) if isinstance(value, UUID) else value
@@ -156,5 +156,5 @@ def _plain(value: Any, version: int) -> Any:
 
 @cache
 def _camel(field: str) -> str:
-    first, *rest = field.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+    first, *others = field.split("_")
+    return first + "".join(word.capitalize() for word in others)

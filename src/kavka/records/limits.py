@@ -1,8 +1,9 @@
 """Limits for batches that the broker decompresses, independent of the topic configuration.
 
 A few kilobytes of compressed data can decompress to gigabytes and to millions of records. The
-limits grow with the size of the compressed batch, so that decompression costs at most a fixed
-multiple of sending it. They have a minimum that regular batches do not exceed.
+limits grow with the size of the compressed batch, so that the cost of decompression is at most a
+fixed multiple of the cost of sending the batch. Each limit has a minimum that regular batches do
+not exceed.
 docs/decisions/0007-limits-of-decoding.md has the figures.
 """
 
@@ -22,12 +23,12 @@ MIN_RECORDS: Final = 100_000
 SMALL_BATCH_BYTES: Final = 16 * 1024
 SMALL_UNPACKED_BYTES: Final = 64 * 1024
 
+# The time for which one request may decompress batches on the event loop. Worker threads decompress
+# further batches.
 LOOP_S: Final = 0.025
-"""The time that one request may decompress batches on the event loop. Worker threads decompress the
-rest."""
+# The time for which worker threads may decompress the batches of one request, equal to the request
+# timeout of Java clients. Partitions after that fail with REQUEST_TIMED_OUT, and clients retry.
 OPENING_S: Final = 30.0
-"""The time that the batches of one request may be decompressed in worker threads, equal to the
-request timeout of Java clients. Later partitions get REQUEST_TIMED_OUT, and clients retry."""
 
 
 def unpacked_limit(size: int) -> int:

@@ -1,8 +1,8 @@
 """The slow path of produce validation, for batches that the fast path in `validate` does not
 accept.
 
-Checks are in Kafka's order, so that a batch with several errors gets the same code as in Kafka: the
-request (one batch, magic, codec), then the header of each batch (base offset, size, CRC), then its
+The checks are in Kafka's order, so that a batch with several errors has the same error code as in
+Kafka: the request (one batch, magic, codec), the header of each batch (base offset, size, CRC), its
 counts, sequence and control bit, then its records one by one. The result is always one magic 2
 batch.
 """
@@ -29,7 +29,7 @@ from kavka.records.batch import (
     rewrite_crc,
 )
 from kavka.records.builder import BatchBuilder
-from kavka.records.compression import NONE, ZSTD, UnpacksToTooMuch, codec_name, compress
+from kavka.records.compression import NONE, ZSTD, DecompressedTooLarge, codec_name, compress
 from kavka.records.limits import (
     MAX_UNPACKED_BYTES,
     SMALL_BATCH_BYTES,
@@ -42,7 +42,7 @@ from kavka.records.record import Record
 from kavka.records.rules import InvalidRecordError, ProduceRules, TooLargeToOpenHere, ValidatedBatch
 
 _SHOWN_ERRORS = 3
-# Checking stops after this many invalid records: a producer uses the list only as a hint.
+# Validation stops after this many invalid records, because a producer uses the list only as a hint.
 _REPORTED_ERRORS = 10
 
 
@@ -55,7 +55,7 @@ def normalise_small(
         raise TooLargeToOpenHere
     try:
         return normalise_produce(buf, rules, now_ms, api_version, from_client, SMALL_UNPACKED_BYTES)
-    except UnpacksToTooMuch:
+    except DecompressedTooLarge:
         raise TooLargeToOpenHere from None
 
 
@@ -69,16 +69,16 @@ def normalise_produce(
 ) -> ValidatedBatch:
     """Like `validate.validate_produce`, for any input. Raises MESSAGE_TOO_LARGE if a batch
     decompresses to more than `max_unpacked`, or than kavka.records.limits allows."""
-    received = _check_headers(buf, rules, api_version, from_client)
+    received_batches = _check_headers(buf, rules, api_version, from_client)
     if from_client and rules.timestamp_type == LOG_APPEND_TIME:
-        for batch in received:
+        for batch in received_batches:
             if batch.timestamp_type == LOG_APPEND_TIME:
                 raise KafkaError(
                     ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type to LogAppendTime"
                 )
-    if received[0].magic == 2:
-        return _normalise_batch(received[0], rules, now_ms, from_client, max_unpacked)
-    return _normalise_messages(received, rules, now_ms, max_unpacked)
+    if received_batches[0].magic == 2:
+        return _normalise_batch(received_batches[0], rules, now_ms, from_client, max_unpacked)
+    return _normalise_messages(received_batches, rules, now_ms, max_unpacked)
 
 
 def _invalid(message: str) -> KafkaError:
@@ -90,29 +90,29 @@ def _check_headers(
 ) -> list[Batch]:
     """The batches of the request, with valid headers: exactly one, or several uncompressed
     messages. An incomplete batch at the end is ignored, as in Kafka."""
-    received = list(batches(buf))
-    if not received:
-        raise _invalid("a partition's records must hold a whole record batch")
-    first = received[0]
+    received_batches = list(batches(buf))
+    if not received_batches:
+        raise _invalid("the records of a partition must contain a complete record batch")
+    first = received_batches[0]
     if api_version >= 3:
         if first.magic != 2:
-            raise _invalid(f"Produce v{api_version} takes record batches of magic 2 only, not of magic {first.magic}")
-        if len(received) > 1:
-            raise _invalid(f"Produce v{api_version} takes one record batch per partition, not {len(received)}")
-    for batch in received:
+            raise _invalid(f"Produce v{api_version} accepts only record batches of magic 2, not {first.magic}")
+        if len(received_batches) > 1:
+            raise _invalid(f"Produce v{api_version} accepts one batch per partition, not {len(received_batches)}")
+    for batch in received_batches:
         if batch.codec > ZSTD or (batch.codec == ZSTD and (api_version < 7 or batch.magic < 2)):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-                f"{codec_name(batch.codec)} is not for Produce v{api_version} with records of magic {batch.magic}",
+                f"Produce v{api_version} does not accept {codec_name(batch.codec)} with records of magic {batch.magic}",
             )
         if batch.magic == 2 and from_client and batch.base_offset != 0:
             raise _invalid(f"the base offset of a produced batch must be 0, not {batch.base_offset}")
         if batch.size > rules.max_message_bytes:
             raise too_large(batch.size, rules)
         batch.ensure_crc()
-    if len(received) > 1 and any(batch.magic == 2 or batch.codec for batch in received):
+    if len(received_batches) > 1 and any(batch.magic == 2 or batch.codec for batch in received_batches):
         raise _invalid("a compressed message or a batch of magic 2 must be the only one of its partition")
-    return received
+    return received_batches
 
 
 def too_large(size: int, rules: ProduceRules) -> KafkaError:
@@ -129,20 +129,20 @@ def _normalise_batch(
     if from_client:
         _check_counts(batch, count)
     codec = batch.codec
-    target = codec if rules.codec is None or (batch.is_control and codec == NONE) else rules.codec
-    create_time = rules.timestamp_type == CREATE_TIME
+    target_codec = codec if rules.codec is None or (batch.is_control and codec == NONE) else rules.codec
+    is_create_time = rules.timestamp_type == CREATE_TIME
 
     max_timestamp = batch.max_timestamp
     body: bytes | None = None
     if from_client and not batch.is_control:
         body = _open(batch, rules, max_unpacked)
         try:
-            newest = _check_records(
+            largest_timestamp = _check_records(
                 parse_body(body, count, 0, batch.base_timestamp, _append_time(batch)),
                 rules,
                 now_ms,
-                incremental=True,
-                rebuilt=target != codec,
+                check_offsets=True,
+                is_rebuilt=target_codec != codec,
             )
         except InvalidRecordError:
             raise
@@ -150,27 +150,27 @@ def _normalise_batch(
             # Kafka treats a batch with a valid CRC and a wrong number of records as invalid, not as
             # corrupt.
             raise _invalid(error.message) if error.code is ErrorCode.CORRUPT_MESSAGE else error
-        if create_time:
-            max_timestamp = newest
-    elif target != codec:
+        if is_create_time:
+            max_timestamp = largest_timestamp
+    elif target_codec != codec:
         body = _open(batch, rules, max_unpacked)
 
     buffer: memoryview | bytearray
     rewritten = True
-    if target != codec and body is not None:
+    if target_codec != codec and body is not None:
         buffer = bytearray(batch.data[:HEADER_SIZE])
-        buffer += compress(target, body, rules.level)
+        buffer += compress(target_codec, body, rules.level)
         I32.pack_into(buffer, 8, len(buffer) - LOG_OVERHEAD)
         if len(buffer) > rules.max_message_bytes:
             raise too_large(len(buffer), rules)
-    elif create_time and (max_timestamp != batch.max_timestamp or batch.timestamp_type == LOG_APPEND_TIME):
+    elif is_create_time and (max_timestamp != batch.max_timestamp or batch.timestamp_type == LOG_APPEND_TIME):
         buffer = bytearray(batch.data)
     else:
         buffer = batch.data
         rewritten = False
     if rewritten:
-        attributes = (batch.attributes & ~CODEC_MASK) | target
-        if create_time:
+        attributes = (batch.attributes & ~CODEC_MASK) | target_codec
+        if is_create_time:
             attributes &= ~TIMESTAMP_TYPE_MASK
             I64.pack_into(buffer, MAX_TIMESTAMP_POSITION, max_timestamp)
         buffer[ATTRIBUTES_POSITION + 1] = attributes & 0xFF
@@ -216,7 +216,7 @@ def _normalise_messages(messages: list[Batch], rules: ProduceRules, now_ms: int,
                 builder.append(record._replace(offset=-1))
                 yield record
 
-    _check_records(records(), rules, now_ms, incremental=False, rebuilt=True)
+    _check_records(records(), rules, now_ms, check_offsets=False, is_rebuilt=True)
     buffer = builder.build()
     if len(buffer) > rules.max_message_bytes:
         raise too_large(len(buffer), rules)
@@ -224,33 +224,33 @@ def _normalise_messages(messages: list[Batch], rules: ProduceRules, now_ms: int,
 
 
 def _check_records(
-    records: Iterator[Record], rules: ProduceRules, now_ms: int, *, incremental: bool, rebuilt: bool
+    records: Iterator[Record], rules: ProduceRules, now_ms: int, *, check_offsets: bool, is_rebuilt: bool
 ) -> int:
     """Check all records against the topic's rules and return their largest timestamp.
 
-    Kafka cannot write a negative timestamp other than -1, so a `rebuilt` batch must have none. For
-    such a batch Kafka returns UNKNOWN_SERVER_ERROR; in a batch that is not rebuilt, Kafka stores
-    such a timestamp.
+    Kafka cannot write a negative timestamp other than -1, so a rebuilt batch must not have one. For
+    such a batch Kafka returns UNKNOWN_SERVER_ERROR, this broker INVALID_TIMESTAMP. If the batch is
+    not rebuilt, both store such a timestamp.
     """
     compacted = rules.compacted
-    create_time = rules.timestamp_type == CREATE_TIME
+    is_create_time = rules.timestamp_type == CREATE_TIME
     earliest = now_ms - rules.before_max_ms
     latest = now_ms + rules.after_max_ms
-    newest = -1
+    largest_timestamp = -1
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     for index, (offset, timestamp, key, _, _) in enumerate(records):
-        if timestamp > newest:
-            newest = timestamp
+        if timestamp > largest_timestamp:
+            largest_timestamp = timestamp
         problem = None
-        if incremental and offset != index:
-            problem = f"the record has offset {offset} inside its batch where {index} follows"
+        if check_offsets and offset != index:
+            problem = f"the record has relative offset {offset} instead of {index}"
         elif compacted and key is None:
-            problem = "a compacted topic takes no record without a key"
-        elif rebuilt and timestamp < -1:
+            problem = "a compacted topic accepts no record without a key"
+        elif is_rebuilt and timestamp < -1:
             problem = f"timestamp {timestamp} is negative"
             code = ErrorCode.INVALID_TIMESTAMP
-        elif create_time and timestamp != -1 and not earliest <= timestamp <= latest:
+        elif is_create_time and timestamp != -1 and not earliest <= timestamp <= latest:
             problem = f"timestamp {timestamp} is not between {earliest} and {latest}"
             code = ErrorCode.INVALID_TIMESTAMP
         if problem is not None:
@@ -258,10 +258,10 @@ def _check_records(
             if len(errors) == _REPORTED_ERRORS:
                 break
     if errors:
-        shown = "; ".join(f"record {index}: {problem}" for index, problem in errors[:_SHOWN_ERRORS])
+        summary = "; ".join(f"record {index}: {problem}" for index, problem in errors[:_SHOWN_ERRORS])
         number = f"{len(errors)} or more" if len(errors) == _REPORTED_ERRORS else str(len(errors))
-        raise InvalidRecordError(f"{number} records are refused: {shown}", errors, code)
-    return newest
+        raise InvalidRecordError(f"{number} records are invalid: {summary}", errors, code)
+    return largest_timestamp
 
 
 def _validated(buffer: memoryview | bytearray, rules: ProduceRules, now_ms: int, rewritten: bool) -> ValidatedBatch:

@@ -1,9 +1,8 @@
-"""Reading the records of batches, in all formats and with all codecs.
+"""Readers of the records in batches, of all formats and with all codecs.
 
-Malformed data (lengths, counts, overlong numbers, nested wrappers) raises CORRUPT_MESSAGE; data
-that decompresses to more than the limit raises MESSAGE_TOO_LARGE. Records are parsed lazily, so
-memory is bounded by the batch and `max_decompressed`, and an error may come after the first
-records.
+Malformed data (lengths, counts, overlong numbers, nested wrappers) raises CORRUPT_MESSAGE. Data
+that decompresses to more than the limit raises MESSAGE_TOO_LARGE. Records are parsed lazily, so the
+batch and `max_decompressed` bound the memory, and an error may be raised after the first records.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ def read_records(
     include_control: bool = False,
 ) -> Iterator[Record]:
     """The records of all complete batches in `buf`, in order. Control batches are skipped unless
-    `include_control` is set. The first batch of a fetch may start before the fetch offset: the
-    caller skips those records.
-    """
+    `include_control` is set. The first batch of a fetch may start before the fetch offset; the
+    caller must skip the records before it."""
     for batch in batches(buf):
         if include_control or not batch.is_control:
             yield from batch_records(batch, verify_crc, max_decompressed)
@@ -39,7 +37,7 @@ def batch_records(
 ) -> Iterator[Record]:
     """The records of one batch (magic 2), or of one message or wrapper (magic 0, 1).
 
-    With `limited`, MESSAGE_TOO_LARGE also if the batch exceeds kavka.records.limits.
+    With `limited`, raises MESSAGE_TOO_LARGE also if the batch exceeds kavka.records.limits.
     """
     if limited and batch.codec:
         max_decompressed = min(max_decompressed, unpacked_limit(batch.size))
@@ -64,8 +62,9 @@ def batch_body(batch: Batch, max_decompressed: int = MAX_DECOMPRESSED) -> bytes:
 def parse_body(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[Record]:
-    """Parse `body`, the decompressed records of a magic 2 batch. Raises CORRUPT_MESSAGE if it
-    does not hold exactly `count` records."""
+    """Parse `body`, the decompressed records of a magic 2 batch. Raises CORRUPT_MESSAGE if it does
+    not have exactly `count` records. It is one long function, because calls per record would be
+    slow."""
     new = tuple.__new__
     size = len(body)
     pos = 0
@@ -87,7 +86,7 @@ def parse_body(
                     length, pos = decode_varint(body, pos)
             end = pos + length
             if end > size or length < 0:
-                raise corrupt(f"a record of {length} bytes where {size - pos} are left")
+                raise corrupt(f"a record of {length} bytes, but {size - pos} remain")
 
             # The attributes of the record, an unused byte, precede the timestamp delta.
             pos += 1
@@ -172,12 +171,12 @@ def _parse_headers(body: bytes, pos: int, end: int) -> tuple[tuple[Header, ...],
     for _ in range(count):
         length, pos = decode_varint(body, pos)
         if length < 0 or length > end - pos:
-            raise corrupt(f"the key of a header has {length} bytes where {end - pos} are left")
+            raise corrupt(f"the key of a header has {length} bytes, but {end - pos} remain")
         key = body[pos : pos + length].decode("utf-8", "surrogateescape")
         pos += length
         length, pos = decode_varint(body, pos)
         if length < -1 or length > end - pos:
-            raise corrupt(f"the value of a header has {length} bytes where {end - pos} are left")
+            raise corrupt(f"the value of a header has {length} bytes, but {end - pos} remain")
         if length == -1:
             headers.append((key, None))
         else:
@@ -194,9 +193,10 @@ def _message(message: Batch, offset: int, timestamp: int) -> Record:
 def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bool) -> Iterator[Record]:
     """The inner messages of a compressed message.
 
-    In magic 0 the inner messages have absolute offsets. In magic 1 they are relative: the last one
-    has the offset of the wrapper, unless that is 0, as some producers send it. With LogAppendTime
-    all inner messages have the timestamp of the wrapper.
+    In magic 0 the inner messages have absolute offsets. In magic 1 the offsets are relative: the
+    last message has the offset of the wrapper. Some producers send the offset 0 in the wrapper; the
+    inner offsets are then used as they are. With LogAppendTime all inner messages have the
+    timestamp of the wrapper.
     """
     if wrapper.codec >= ZSTD:
         raise KafkaError(
@@ -217,7 +217,7 @@ def _unwrap(wrapper: Batch, verify_crc: bool, max_decompressed: int, limited: bo
         end = message.end
         last = message.last_offset
     if end == 0:
-        raise corrupt("a compressed message holds no messages")
+        raise corrupt("a compressed message has no inner messages")
     if end != len(data):
         raise corrupt("the last message inside a compressed one is incomplete")
     shift = wrapper.last_offset - last if wrapper.magic == 1 and wrapper.last_offset else 0

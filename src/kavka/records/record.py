@@ -9,10 +9,10 @@ Header: TypeAlias = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """`timestamp` is -1 if the record has none (magic 0). For a builder, `offset` -1 means the
-    next offset.
+    """`timestamp` is -1 if the record has none (magic 0). For a builder, `offset` -1 means the next
+    offset.
 
-    Header keys that are not UTF-8 are decoded with surrogate escapes, so that they are written back
+    Header keys that are not UTF-8 are decoded with surrogate escapes, so that they are written
     unchanged.
     """
 

@@ -9,19 +9,18 @@ from kavka.common.errors import ErrorCode, KafkaError
 from kavka.records.batch import CREATE_TIME, LOG_APPEND_TIME
 from kavka.records.limits import MAX_UNPACKED_BYTES
 
-NO_BOUND = (1 << 63) - 1
-"""Kafka's Long.MAX_VALUE: no bound for timestamps."""
+NO_BOUND = (1 << 63) - 1  # Kafka's Long.MAX_VALUE: no bound for timestamps.
 LATEST_API_VERSION = 1 << 15
 
 
 class TooLargeToOpenHere(Exception):
-    """The batch must be decompressed, which may block the event loop for too long: validate it in a
-    worker thread."""
+    """The batch must be decompressed, which may block the event loop for too long. The caller must
+    validate it in a worker thread."""
 
 
 class InvalidRecordError(KafkaError):
-    """Single records are invalid. `record_errors` has the index of each in the batch of the
-    request, and a message."""
+    """Single records are invalid. `record_errors` has the index of each invalid record in its batch
+    and a message."""
 
     def __init__(
         self, message: str, record_errors: list[tuple[int, str]], code: ErrorCode = ErrorCode.INVALID_RECORD
@@ -32,14 +31,16 @@ class InvalidRecordError(KafkaError):
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class ProduceRules:
-    """The configuration of a topic that validation needs. Created per change of configuration, not
-    per request.
+    """The configuration of a topic that validation needs. It is created when the configuration
+    changes, not for every request.
 
-    codec: the stored codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd), None for
-    compression.type=producer. level: the compression level, None for the default of the codec.
-    timestamp_type: CREATE_TIME (0) or LOG_APPEND_TIME (1). before_max_ms, after_max_ms: the maximum
-    difference of a CreateTime timestamp before and after the clock of the broker. max_decompressed:
-    a limit for the decompressed size, in addition to kavka.records.limits.
+    - `codec`: the stored codec (0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd), or None for
+      compression.type=producer;
+    - `level`: the compression level, or None for the default of the codec;
+    - `timestamp_type`: CREATE_TIME (0) or LOG_APPEND_TIME (1);
+    - `before_max_ms`, `after_max_ms`: the maximum time by which a CreateTime timestamp may be
+      before or after the broker's clock;
+    - `max_decompressed`: a limit for the decompressed size, in addition to kavka.records.limits.
     """
 
     codec: int | None = None
@@ -50,7 +51,8 @@ class ProduceRules:
     before_max_ms: int = NO_BOUND
     after_max_ms: int = 3_600_000
     max_decompressed: int = MAX_UNPACKED_BYTES
-    # The header has the largest timestamp, but not the smallest.
+    # Whether the records need not be read. A bound on old timestamps needs them: the header has the
+    # largest timestamp, but not the smallest.
     header_suffices: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,11 +62,11 @@ class ProduceRules:
 
 
 class ValidatedBatch(NamedTuple):
-    """One valid magic 2 batch. `assign_offsets(buffer, base_offset, leader_epoch, append_time)`
-    must follow before it is appended.
+    """One valid magic 2 batch. Before it is appended, the caller must call
+    `assign_offsets(buffer, base_offset, leader_epoch, append_time)`.
 
-    `buffer` is the buffer of the caller, or a new bytearray (`rewritten`). `append_time` is None
-    under CreateTime; under LogAppendTime it is the time to assign, and equal to `max_timestamp`.
+    `buffer` is the buffer of the caller, or a new bytearray if `rewritten`. `append_time` is None
+    under CreateTime; under LogAppendTime it is the time to assign and equals `max_timestamp`.
     """
 
     buffer: memoryview | bytearray

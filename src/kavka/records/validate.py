@@ -3,45 +3,27 @@
 `validate_produce` has a fast path for the batches of current clients: it checks the header, the CRC
 and the record lengths, and returns the buffer of the caller
 (docs/decisions/0001-produce-validation.md has the figures). All other batches go to
-`kavka.records.normalise`, which raises the error that Kafka would return, checks the records where
-a rule requires it (compacted topics, bounds on timestamps), or rewrites them (another compression,
-magic 0, 1).
+`kavka.records.normalise`. It raises the error that Kafka would return, checks the records if a rule
+requires it (compacted topics, bounds on timestamps), or rewrites them (another compression type,
+magic 0 or 1).
 """
 
 from __future__ import annotations
 
 from crc32c import crc32c
 
-from kavka.records.batch import HEADER, HEADER_SIZE, MIN_RECORD_SIZE, assign_offsets
+from kavka.records.batch import HEADER, HEADER_SIZE, MIN_RECORD_SIZE
 from kavka.records.normalise import normalise_produce, normalise_small
-from kavka.records.rules import (
-    LATEST_API_VERSION,
-    NO_BOUND,
-    InvalidRecordError,
-    ProduceRules,
-    TooLargeToOpenHere,
-    ValidatedBatch,
-)
+from kavka.records.rules import LATEST_API_VERSION, ProduceRules, ValidatedBatch
 
-__all__ = [
-    "LATEST_API_VERSION",
-    "NO_BOUND",
-    "InvalidRecordError",
-    "ProduceRules",
-    "TooLargeToOpenHere",
-    "ValidatedBatch",
-    "assign_offsets",
-    "body_holds",
-    "validate_produce",
-]
-
-# Up to this many records all record lengths are checked. Larger offset deltas have two bytes, which
-# are rare enough in other data to be searched for.
+# For up to this many records all record lengths are checked. Larger offset deltas have two bytes or
+# more, a pattern rare enough in other data to be searched for.
 _WALK_UP_TO = 64
 _TAIL = 4096
 _NOWHERE = 1 << 40
-# The distance to the next record by the first byte of a length of one byte, and of two bytes
-# (without the second byte). Odd numbers are negative lengths: they point past any buffer.
+# The distance to the next record, by the first byte of a length of one byte (_SHORT) and of two
+# bytes (_LONGER, without the second byte). Odd numbers are negative lengths and point past any
+# buffer.
 _SHORT = tuple(_NOWHERE if byte & 1 else 1 + (byte >> 1) for byte in range(128))
 _LONGER = tuple(_NOWHERE if byte & 1 else 2 + ((byte & 127) >> 1) for byte in range(256))
 # The fast path accepts only the attribute bits of codec, transactional and delete horizon.
@@ -57,17 +39,19 @@ def validate_produce(
     from_client: bool = True,
     on_loop: bool = False,
 ) -> ValidatedBatch:
-    """Check the records of one partition of a Produce request (or, with `from_client` False, of a
-    coordinator).
+    """Check the records of one partition of a Produce request or, with `from_client` False, of a
+    coordinator.
 
-    `buf` is writable and holds exactly the records field. Raises KafkaError with the code that
-    Kafka returns, and InvalidRecordError if single records are invalid; `buf` is then unchanged.
-    CORRUPT_MESSAGE: sizes or CRC; INVALID_RECORD: counts, offsets, missing keys, control records,
-    not exactly one batch; MESSAGE_TOO_LARGE, also for the decompressed size; INVALID_TIMESTAMP;
-    UNSUPPORTED_COMPRESSION_TYPE.
+    `buf` is writable and contains exactly the records field. Errors leave it unchanged:
 
-    With `on_loop`, TooLargeToOpenHere if the batch must be decompressed and that may take more
-    than a few milliseconds.
+    - CORRUPT_MESSAGE: wrong sizes or CRC;
+    - INVALID_RECORD: wrong counts or offsets, missing keys, control records, not exactly one batch
+      (InvalidRecordError if single records are invalid);
+    - MESSAGE_TOO_LARGE, also for the decompressed size;
+    - INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
+
+    With `on_loop`, raises TooLargeToOpenHere if the batch must be decompressed and that may take
+    more than a few milliseconds.
     """
     size = len(buf)
     if size >= HEADER_SIZE:
@@ -114,10 +98,10 @@ def body_holds(buf: memoryview | bytearray, size: int, count: int) -> bool:
     """Whether the body of an uncompressed magic 2 batch of `size` bytes has exactly `count`
     records.
 
-    For many records, the last one is searched from the end (its offset delta must be count - 1).
-    That takes a microsecond, while the scan of all lengths takes 0.1 per record, and it detects any
-    wrong count that is not forged inside the bytes of a record. If the search fails, the scan
-    decides.
+    If there are many records, the last one, whose offset delta must be count - 1, is searched from
+    the end. The search takes a microsecond, a scan of all lengths 0.1 microseconds per record. The
+    search detects any wrong count that is not forged inside the bytes of a record. If the search
+    fails, the scan decides.
     """
     if count * MIN_RECORD_SIZE > size - HEADER_SIZE:
         return False
@@ -159,8 +143,8 @@ def _ends_with_record(buf: memoryview | bytearray, size: int, delta: int) -> boo
     """Whether the last bytes are a record of less than 4 KB with the offset delta `delta` (64 or
     more).
 
-    A record is: length varint, attributes (always 0), timestamp delta, offset delta, …. The length
-    must reach to the end.
+    A record begins with its length (a varint), attributes (always 0), the timestamp delta and the
+    offset delta. The length must end exactly at the end of the buffer.
     """
     if delta < 8192:
         needle = bytes((delta << 1 & 127 | 128, delta >> 6))

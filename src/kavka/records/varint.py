@@ -22,10 +22,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(buf: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
-    """Returns (value, position after it). Raises CORRUPT_MESSAGE for a number of more than
-    `max_bytes` or of more than 32 bits (64 if `max_bytes` is 10), and IndexError at the end of
-    `buf`.
-    """
+    """Decode a signed number. Returns the number and the position after it. Raises CORRUPT_MESSAGE
+    for a number of more than `max_bytes` bytes or of more than 32 bits (64 if `max_bytes` is 10),
+    and IndexError at the end of `buf`."""
     number = shift = 0
     for _ in range(max_bytes):
         byte = buf[pos]
@@ -39,5 +38,5 @@ def decode_varint(buf: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
     raise corrupt("a variable-length number is too long")
 
 
+# Nearly all lengths and offset deltas are small numbers.
 SMALL_VARINTS = tuple(encode_varint(value) for value in range(2048))
-"""Encodings of small numbers, which nearly all lengths and offset deltas are."""

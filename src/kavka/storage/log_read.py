@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.records.batch import batch_at, corrupt
-from kavka.records.compression import UnpacksToTooMuch
+from kavka.records.compression import DecompressedTooLarge
 from kavka.records.limits import MAX_UNPACKED_BYTES, SMALL_BATCH_BYTES, SMALL_UNPACKED_BYTES
 from kavka.records.reader import batch_records
 from kavka.storage.file_slice import FileSlice
@@ -54,7 +54,7 @@ class StoredBatch(NamedTuple):
                 if record.timestamp >= self.timestamp and record.offset >= self.start:
                     return TimestampOffset(record.timestamp, record.offset, self.leader_epoch)
         except KafkaError as error:
-            may_be_opened = isinstance(error, UnpacksToTooMuch) and max_unpacked < MAX_UNPACKED_BYTES
+            may_be_opened = isinstance(error, DecompressedTooLarge) and max_unpacked < MAX_UNPACKED_BYTES
             if error.code is not ErrorCode.MESSAGE_TOO_LARGE or may_be_opened:
                 raise
             # The start of the batch is never after the matching record.
@@ -68,7 +68,7 @@ class StoredBatch(NamedTuple):
             raise UnopenedBatch(self)
         try:
             return self.first_record(SMALL_UNPACKED_BYTES)
-        except UnpacksToTooMuch:
+        except DecompressedTooLarge:
             raise UnopenedBatch(self) from None
 
 

@@ -16,7 +16,8 @@ import pytest
 from kavka.records.compression import LZ4
 from kavka.records.reader import read_records
 from kavka.records.record import Record
-from kavka.records.validate import ProduceRules, validate_produce
+from kavka.records.rules import ProduceRules
+from kavka.records.validate import validate_produce
 from tests.unit.records.support import FORMATS, NOW, built, golden_records
 
 CLIENTS: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {

@@ -15,13 +15,8 @@ from kavka.records.control import end_marker
 from kavka.records.normalise import normalise_produce
 from kavka.records.reader import read_records
 from kavka.records.record import Record
-from kavka.records.validate import (
-    InvalidRecordError,
-    ProduceRules,
-    ValidatedBatch,
-    body_holds,
-    validate_produce,
-)
+from kavka.records.rules import InvalidRecordError, ProduceRules, ValidatedBatch
+from kavka.records.validate import body_holds, validate_produce
 from tests.unit.records.support import FORMATS, NOW, TIME, built, patched, records_of, simple, with_body
 
 PLAIN = ProduceRules()
