@@ -51,8 +51,8 @@ class Addresses:
 
 
 async def canonical_servers(servers: Iterable[tuple[str, int]], timeout: float) -> list[tuple[str, int]]:
-    """Replace every server by the canonical names of its addresses, or by an address that has no
-    name. A server that cannot be resolved is kept: connecting to it reports the reason."""
+    """Replace every server by the canonical names of its addresses. An address without a name is
+    used itself. A server that cannot be resolved is kept: connecting to it reports the reason."""
     canonical: dict[tuple[str, int], None] = {}
     for host, port in servers:
         try:
@@ -75,8 +75,8 @@ async def _lookup(host: str, port: int) -> list[Address]:
 
 
 def _with_scope(sockaddr: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Put the interface of a link-local IPv6 address into the host: uvloop uses only host and
-    port."""
+    """Append the interface of a link-local IPv6 address to the host, since uvloop uses only host
+    and port."""
     if len(sockaddr) == 4 and sockaddr[3] and "%" not in sockaddr[0]:
         return (f"{sockaddr[0]}%{sockaddr[3]}", *sockaddr[1:])
     return sockaddr

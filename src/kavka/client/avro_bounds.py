@@ -10,6 +10,7 @@ fastavro: as long as both continue, both are at the same byte.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 MAX_DEPTH = 200
@@ -19,7 +20,7 @@ MAX_EMPTY_ITEMS = 100_000
 
 
 class OutOfBounds(ValueError):
-    """A schema, a value or data exceeds a limit; `str()` says which."""
+    """A schema, a value or data exceeds a limit. The message names the limit."""
 
 
 def check_schema(schema: Any, deepest: int) -> None:
@@ -57,8 +58,8 @@ def check_value(value: Any, deepest: int) -> None:
 
 
 def _levels(values: Iterable[Any]) -> list[Any]:
-    """The values that are mappings or sequences. A pair of a name and a value selects a branch of
-    a union and is not a level."""
+    """The values that are mappings or sequences. A pair of a name and a value selects a branch of a
+    union, and is not a level."""
     levels = []
     for value in values:
         while isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
@@ -68,20 +69,19 @@ def _levels(values: Iterable[Any]) -> list[Any]:
     return levels
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
-    """How to walk over a value: `op` is one of the letters below, `arg` its parameter."""
+    """A step of a walk over data. `kind` is one of the letters below, `argument` its parameter."""
 
-    __slots__ = ("arg", "is_empty", "op")
-
-    def __init__(self, op: str, arg: Any = None, is_empty: bool = False) -> None:
-        self.op = op
-        self.arg = arg
-        self.is_empty = is_empty
-        """Whether the value has no bytes."""
+    kind: str
+    argument: Any = None
+    is_empty: bool = False
+    """Whether the value has no bytes."""
 
 
-# n: a number. l: a length and that many bytes. s: `arg` bytes. u: one branch of `arg`. r: all of
-# `arg`. a: blocks of items of the node `arg`. m: like a, with a key before each item.
+# n: a number. l: a length and that many bytes. s: `argument` bytes. u: one of the nodes `argument`.
+# r: all nodes `argument`. a: blocks of items of the node `argument`. m: like a, with a key before
+# each item.
 _NUMBER, _LENGTH_FIRST = _Node("n"), _Node("l")
 _PRIMITIVE = {
     "null": _Node("s", 0, is_empty=True),
@@ -96,8 +96,7 @@ _PRIMITIVE = {
 
 
 class DataBounds:
-    """The walk for data of one schema. Takes the schema as fastavro has parsed it, with full names.
-    Immutable once constructed."""
+    """The limits of data of one schema, which fastavro has parsed. Immutable after construction."""
 
     def __init__(self, schema: Any, deepest: int = MAX_DEPTH) -> None:
         self._deepest = deepest
@@ -152,53 +151,54 @@ class DataBounds:
         self._open.add(name)
         fields = [self._of(field["type"]) for field in schema["fields"]]
         self._open.remove(name)
-        node.arg = [field for field in fields if not field.is_empty]
-        node.is_empty = not node.arg
+        node.argument = [field for field in fields if not field.is_empty]
+        node.is_empty = not node.argument
         return node
 
 
 class _Walk:
-    """A walk over one datum. It does not recurse, so that it needs no stack of Python."""
+    """A walk over one datum. It does not recurse, so nesting cannot exhaust Python's stack."""
 
     def __init__(self, data: bytes, deepest: int) -> None:
         self._data = data
-        self._at = 0
+        self._position = 0
         self._deepest = deepest
         self._empty_items = MAX_EMPTY_ITEMS
 
     def over(self, node: _Node) -> None:
-        above: list[Iterator[_Node]] = []
+        outer_nodes: list[Iterator[_Node]] = []
         nodes: Iterator[_Node] = iter((node,))
         while True:
             for node in nodes:
-                while node.op == "u":
-                    node = self._branch(node.arg)
-                inside = self._enter(node)
-                if inside is not None:
-                    above.append(nodes)
-                    if len(above) > self._deepest:
+                while node.kind == "u":
+                    node = self._branch(node.argument)
+                nested_nodes = self._enter(node)
+                if nested_nodes is not None:
+                    outer_nodes.append(nodes)
+                    if len(outer_nodes) > self._deepest:
                         raise OutOfBounds(f"more than {self._deepest} nested levels")
-                    nodes = inside
+                    nodes = nested_nodes
                     break
             else:
-                if not above:
+                if not outer_nodes:
                     return
-                nodes = above.pop()
+                nodes = outer_nodes.pop()
 
     def _enter(self, node: _Node) -> Iterator[_Node] | None:
-        """Skip a value without nested values and return None; else return the nested nodes."""
-        match node.op:
+        """Return the nested nodes of a value. A value without nested values is skipped, and the
+        result is None."""
+        match node.kind:
             case "n":
                 self._number()
             case "l":
                 self._skip(self._number())
             case "s":
-                self._skip(node.arg)
+                self._skip(node.argument)
             case "r":
-                fields: list[_Node] = node.arg
+                fields: list[_Node] = node.argument
                 return iter(fields)
             case "a" | "m":
-                return self._items(node.arg, node.op == "m")
+                return self._items(node.argument, node.kind == "m")
         return None
 
     def _branch(self, nodes: list[_Node]) -> _Node:
@@ -210,7 +210,7 @@ class _Walk:
     def _items(self, item: _Node, has_keys: bool) -> Iterator[_Node]:
         while count := self._number():
             size = self._number() if count < 0 else None
-            start, count = self._at, abs(count)
+            start, count = self._position, abs(count)
             if item.is_empty and not has_keys:
                 self._empty_items -= count
                 if self._empty_items < 0:
@@ -221,27 +221,27 @@ class _Walk:
                         self._skip(self._number())
                     yield item
             # A reader that skips a block relies on its size.
-            if size is not None and size != self._at - start:
-                raise OutOfBounds(f"a block of {self._at - start} bytes that claims {size} bytes")
+            if size is not None and size != self._position - start:
+                raise OutOfBounds(f"a block of {self._position - start} bytes that claims {size} bytes")
 
     def _number(self) -> int:
-        data, at = self._data, self._at
+        data, position = self._data, self._position
         number = shift = 0
         while True:
-            if at >= len(data) or shift > 63:
+            if position >= len(data) or shift > 63:
                 raise OutOfBounds("a number that does not end")
-            byte = data[at]
-            at += 1
+            byte = data[position]
+            position += 1
             number |= (byte & 127) << shift
             if byte < 128:
                 break
             shift += 7
         if number >> 64:
             raise OutOfBounds("a number of more than 64 bits")
-        self._at = at
+        self._position = position
         return number >> 1 ^ -(number & 1)
 
     def _skip(self, count: int) -> None:
-        if not 0 <= count <= len(self._data) - self._at:
-            raise OutOfBounds(f"{count} bytes where {len(self._data) - self._at} are left")
-        self._at += count
+        if not 0 <= count <= len(self._data) - self._position:
+            raise OutOfBounds(f"{count} bytes where {len(self._data) - self._position} are left")
+        self._position += count

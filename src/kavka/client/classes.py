@@ -1,5 +1,5 @@
-"""Settings that name a class: a Java name of a Kafka class, a dotted Python name, a class, an
-object or a function."""
+"""Loads classes from settings. The value is the Java name of a Kafka class, a dotted Python name, a
+class, an object or a function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JAVA = ("org.apache.kafka.", "kafka.producer.", "kafka.serializer.", "io.conflue
 
 
 def module_of(text: str) -> str | None:
-    """The module that `load` imports for this text; None if the text is a name of a Kafka class."""
+    """The module that `load` imports for this text; None if the text names a Kafka class."""
     text = text.strip()
     if text == _short(text) or text.startswith(JAVA):
         return None
@@ -32,7 +32,7 @@ def split_name(text: str) -> tuple[str, str]:
     return module, attribute
 
 
-def load(name: str, value: Any, java_names: Mapping[str, str], what: str) -> Any:
+def load(name: str, value: Any, java_names: Mapping[str, str], description: str) -> Any:
     """Return the class or object that a setting's value names.
 
     `java_names` maps the last part of a Java name (`StringSerializer`) to a Python class
@@ -50,7 +50,8 @@ def load(name: str, value: Any, java_names: Mapping[str, str], what: str) -> Any
     elif is_java:
         names = f"; supported are {', '.join(sorted(java_names))}" if java_names else ""
         raise ConfigError(
-            name, f"'{value}' is not a supported name of {what}{names}; package.module.Class loads a Python class"
+            name,
+            f"'{value}' is not a supported name of {description}{names}; package.module.Class loads a Python class",
         )
     module, attribute = split_name(text)
     try:
@@ -63,22 +64,22 @@ def load(name: str, value: Any, java_names: Mapping[str, str], what: str) -> Any
 
 
 def make(
-    name: str, value: Any, java_names: Mapping[str, str], what: str, configs: Mapping[str, Any], *extra: Any
+    name: str, value: Any, java_names: Mapping[str, str], description: str, configs: Mapping[str, Any], *extra: Any
 ) -> Any:
-    """Return the object that a setting names. A class is instantiated without arguments; then the
-    object's `configure(configs, *extra)` is called, if it has that method."""
-    made = load(name, value, java_names, what)
-    if isinstance(made, type):
+    """Return the object that a setting names. A class is instantiated without arguments. If the
+    object has a method `configure`, `configure(configs, *extra)` is called."""
+    instance = load(name, value, java_names, description)
+    if isinstance(instance, type):
         try:
-            made = made()
+            instance = instance()
         except Exception as error:
-            raise ConfigError(name, f"{made.__name__} cannot be instantiated: {error}") from error
-    configure = getattr(made, "configure", None)
+            raise ConfigError(name, f"{instance.__name__} cannot be instantiated: {error}") from error
+    configure = getattr(instance, "configure", None)
     if callable(configure):
         try:
             configure(configs, *extra)
         except ConfigError:
             raise
         except Exception as error:
-            raise ConfigError(name, f"{type(made).__name__} cannot be configured: {error}") from error
-    return made
+            raise ConfigError(name, f"{type(instance).__name__} cannot be configured: {error}") from error
+    return instance

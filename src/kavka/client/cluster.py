@@ -1,4 +1,4 @@
-"""A client's view of the cluster: connections to its brokers, and metadata that a background task
+"""The cluster of a client: connections to its brokers, and metadata that a background task
 refreshes.
 
     cluster = Cluster(config)
@@ -54,16 +54,16 @@ class Cluster(Connections):
         self.cluster_id: str | None = None
         self.controller_id = -1
         self.version = 0
-        """Increases with every response."""
+        """Increases with every change of the metadata."""
         self.allow_auto_create = allow_auto_create
         self.all_topics = False
-        """Request all topics of the cluster, for subscriptions by pattern, and not only those of
-        `add_topic`."""
+        """Whether to request all topics of the cluster, for subscriptions by pattern, and not only
+        those of `add_topic`."""
         self.complete = False
         """Whether the last response had all topics of the cluster."""
         self._servers = parse_servers(config["bootstrap.servers"])
         self._used_topics: dict[str, float] = {}
-        self._new: set[str] = set()
+        self._new_topics: set[str] = set()
         self._refresh = asyncio.Event()
         self._waiters: set[asyncio.Future[None]] = set()
         self._listeners: list[Callable[[Cluster], None]] = []
@@ -85,8 +85,8 @@ class Cluster(Connections):
     # --- start and stop
 
     async def start(self) -> None:
-        """Start to refresh metadata, without waiting for a broker. The running loop becomes the
-        cluster's loop."""
+        """Start the task that refreshes metadata, without waiting for a broker. The running loop
+        becomes the cluster's loop."""
         if self._task is None and self.config["client.dns.lookup"] == "resolve_canonical_bootstrap_servers_only":
             timeout = self.config.seconds("socket.connection.setup.timeout.ms")
             self._servers = await canonical_servers(self._servers, timeout)
@@ -115,8 +115,8 @@ class Cluster(Connections):
         max_version: int | None = None,
         channel: str = MAIN,
     ) -> Any:
-        """Send a request to a broker (None: any) and return the response. Raises KafkaError and
-        does not retry.
+        """Send a request to a broker (None for any broker) and return the response. Raises
+        KafkaError and does not retry.
 
         `timeout` covers connecting and the request; the default is `request.timeout.ms`.
         """
@@ -132,32 +132,32 @@ class Cluster(Connections):
         return await connection.send(request, timeout=max(0.001, deadline - self._now()), max_version=max_version)
 
     async def any_connection(self, *, timeout: float | None = None) -> Connection:
-        """An open connection to the least loaded broker; if there is none, connect to one broker
-        after another until a connection succeeds."""
+        """Return the open connection with the fewest requests in flight. If there is none, connects
+        to one broker after another until a connection succeeds."""
         self.check_usable()
         deadline = None if timeout is None else self._now() + timeout
         failure: KafkaError | None = None
         while True:
-            open_now = [
+            open_connections = [
                 link.connection
                 for (_, channel), link in self._links.items()
                 if link.connection is not None and channel == MAIN
             ]
-            if open_now:
-                return min(open_now, key=lambda connection: connection.in_flight)
-            left = None if deadline is None else deadline - self._now()
-            if left is not None and left <= 0:
+            if open_connections:
+                return min(open_connections, key=lambda connection: connection.in_flight)
+            remaining = None if deadline is None else deadline - self._now()
+            if remaining is not None and remaining <= 0:
                 reason = cause_of(self.connect_error() or failure)
                 raise KafkaTimeout(f"no broker could be reached within {timeout:g} s{reason}")
             try:
-                return await self.connection(self._next_to_try(), timeout=left)
+                return await self.connection(self._next_broker(), timeout=remaining)
             except KafkaError as error:
                 if self.closed:
                     raise
                 failure = error
                 self._maybe_rebootstrap()
 
-    def _next_to_try(self) -> int:
+    def _next_broker(self) -> int:
         """A broker without a failure, else the broker that may be retried first."""
         if not self.nodes:
             self._bootstrap()
@@ -169,8 +169,8 @@ class Cluster(Connections):
         return min(self.nodes, key=order)
 
     async def find_coordinator(self, key: str, key_type: int = GROUP, *, timeout: float | None = None) -> Node:
-        """The broker that coordinates a group or a transactional id. Retries while no coordinator
-        is available.
+        """Return the coordinator of a group or a transactional id. Retries while no coordinator is
+        available.
 
         Raises KafkaTimeout, or a KafkaError that is not retriable (authorization).
         """
@@ -210,14 +210,14 @@ class Cluster(Connections):
     # --- metadata: topics in use
 
     def add_topic(self, name: str) -> None:
-        """Include this topic in the metadata from now on. A new topic is requested at once."""
+        """Include this topic in the metadata from now on. A new topic is requested immediately."""
         if name not in self._used_topics:
-            self._new.add(name)
+            self._new_topics.add(name)
             self._refresh.set()
         self._used_topics[name] = self._now()
 
     def set_topics(self, names: Iterable[str]) -> None:
-        """Include exactly these topics (a consumer's subscription)."""
+        """Include exactly these topics, for example a consumer's subscription."""
         topics = set(names)
         for name in list(self._used_topics):
             if name not in topics:
@@ -230,11 +230,11 @@ class Cluster(Connections):
         self._refresh.set()
         return self.version
 
-    async def wait_for_update(self, beyond: int, timeout: float | None = None) -> None:
-        """Wait until `version` is higher than `beyond`. Raises KafkaTimeout."""
+    async def wait_for_update(self, version_seen: int, timeout: float | None = None) -> None:
+        """Wait until `version` is higher than `version_seen`. Raises KafkaTimeout."""
         try:
             async with asyncio.timeout(timeout):
-                while self.version <= beyond:
+                while self.version <= version_seen:
                     self.check_usable()
                     waiter = self._loop.create_future()
                     self._waiters.add(waiter)
@@ -289,18 +289,18 @@ class Cluster(Connections):
         return metadata.partitions[partition].leader
 
     def on_update(self, listener: Callable[[Cluster], None]) -> None:
-        """`listener(cluster)` is called on the loop after every change of the metadata."""
+        """Call `listener(cluster)` on the loop after every change of the metadata."""
         self._listeners.append(listener)
 
     def add_node(self, node: Node) -> None:
-        """Add a broker that a response other than Metadata named."""
+        """Add a broker from a response other than Metadata."""
         if self.nodes.get(node.id) != node:
             self.nodes = {**self.nodes, node.id: node}
             self._drop_moved()
 
     def update_leader(self, topic: str, partition: int, leader: int, leader_epoch: int, nodes: Iterable[Node]) -> bool:
-        """Apply the new leader that a produce or fetch response with an error named. Returns
-        whether the metadata changed."""
+        """Apply the new leader in the error of a produce or fetch response. Returns whether the
+        metadata changed."""
         current = self.topics.get(topic)
         if current is None or leader < 0:
             return False
@@ -338,14 +338,14 @@ class Cluster(Connections):
                 self._refresh.set()
 
     async def _wait_for_work(self) -> None:
-        """Wait until a refresh is requested and its backoff has ended, or at most 10 s."""
+        """Wait up to 10 s for a request to refresh, and then for the end of its backoff."""
         age = self._max_age - (self._now() - self._last_success)
         if not self._refresh.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(max(age, 0.0), 10.0)):
                     await self._refresh.wait()
-        # A refresh soon after another one waits, unless it is for topics not requested before.
-        while self._failures or not (self._new or (self.all_topics and not self.complete)):
+        # A refresh soon after another one waits, unless it is for new topics.
+        while self._failures or not (self._new_topics or (self.all_topics and not self.complete)):
             wait = self._last_attempt + self._retry.delay(max(1, self._failures)) - self._now()
             if wait <= 0:
                 return
@@ -354,11 +354,20 @@ class Cluster(Connections):
     async def _update(self) -> None:
         self._refresh.clear()
         self._last_attempt = self._now()
-        # Request all topics in use, or only the new ones if the others are fresh.
-        full = self.all_topics or not self._new or self._now() - self._last_success >= self._max_age or not self.version
-        new, self._new = self._new, set()
+        # Request all topics in use, or only the new topics if the metadata of the others is fresh.
+        is_full = (
+            self.all_topics
+            or not self._new_topics
+            or self._now() - self._last_success >= self._max_age
+            or not self.version
+        )
+        new_topics, self._new_topics = self._new_topics, set()
         names = (
-            None if self.all_topics else sorted(self._used_topics) if full else sorted(new & self._used_topics.keys())
+            None
+            if self.all_topics
+            else sorted(self._used_topics)
+            if is_full
+            else sorted(new_topics & self._used_topics.keys())
         )
         try:
             connection = await self.any_connection(timeout=self._request_timeout)
@@ -367,7 +376,7 @@ class Cluster(Connections):
                 self._metadata_request(names, version), timeout=self._request_timeout, version=version
             )
         except BaseException:
-            self._new |= new
+            self._new_topics |= new_topics
             raise
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
             self._rebootstrap()
@@ -400,11 +409,11 @@ class Cluster(Connections):
                 topics[name] = topic_metadata(topic, self.topics.get(name))
             else:
                 errors[name] = code
-        # A partial response has nothing about the topics that were not requested.
+        # A response for some topics does not change the others.
         if names is not None:
-            others = self._used_topics.keys() - set(names)
-            topics = {name: t for name, t in self.topics.items() if name in others} | topics
-            errors = {name: code for name, code in self.topic_errors.items() if name in others} | errors
+            other_topics = self._used_topics.keys() - set(names)
+            topics = {name: t for name, t in self.topics.items() if name in other_topics} | topics
+            errors = {name: code for name, code in self.topic_errors.items() if name in other_topics} | errors
         self.complete = names is None
         self.topics = topics
         self.topic_errors = errors
@@ -438,8 +447,8 @@ class Cluster(Connections):
     def _forget_idle_topics(self) -> None:
         if self._topic_idle is None or self.all_topics:
             return
-        before = self._now() - self._topic_idle
-        idle = [name for name, used in self._used_topics.items() if used < before]
+        used_before = self._now() - self._topic_idle
+        idle = [name for name, used in self._used_topics.items() if used < used_before]
         for name in idle:
             del self._used_topics[name]
         if idle:
@@ -455,8 +464,8 @@ class Cluster(Connections):
             for node_id in self.nodes
             if (link := self._links.get((node_id, MAIN))) is None or link.connection is not None or not link.failures
         ]
-        too_long = self._now() - self._last_success > max(self._rebootstrap_after, self._max_age)
-        if not reachable or (too_long and self._failures):
+        is_overdue = self._now() - self._last_success > max(self._rebootstrap_after, self._max_age)
+        if not reachable or (is_overdue and self._failures):
             self._rebootstrap()
 
     def _rebootstrap(self) -> None:

@@ -1,7 +1,7 @@
-"""Configuration of clients: the settings that all clients share, and how settings are passed.
+"""Configuration of clients: the settings that all clients share, and the parsing of settings.
 
-A client takes a mapping by Kafka's names, keyword arguments with underscores instead of dots, or
-both (keywords win):
+Settings are a mapping by Kafka's names, keyword arguments with underscores instead of dots, or
+both. Keyword arguments take precedence:
 
     Producer({"bootstrap.servers": "localhost:9092"}, acks="all", batch_size=65536)
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
 from kavka.common.config import (
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 K = ConfigKey
 
 NOT_YET = "has no effect yet"
-NOT_HERE = "has no effect: it applies to the Java client"
+JAVA_ONLY = "has no effect: it applies to the Java client"
 
 LONGEST_TIMEOUT = 1e8
 """Seconds (about three years); every timer accepts this value."""
@@ -81,14 +82,14 @@ COMMON = (
       "Receive buffer of the socket; -1: the operating system decides (Kafka: 32768 to 65536).", AtLeast(-1)),
     K("security.protocol", STRING, "PLAINTEXT", "Protocol of connections; TLS and SASL are not supported yet.",
       OneOf(("PLAINTEXT",), ignore_case=True)),
-    K("metric.reporters", LIST, (), "Metrics reporters.", importance=LOW, warning=NOT_HERE),
-    K("metrics.sample.window.ms", LONG, 30_000, "Window of a metrics sample.", AtLeast(0), LOW, warning=NOT_HERE),
-    K("metrics.num.samples", INT, 2, "Number of metrics samples.", AtLeast(1), LOW, warning=NOT_HERE),
+    K("metric.reporters", LIST, (), "Metrics reporters.", importance=LOW, warning=JAVA_ONLY),
+    K("metrics.sample.window.ms", LONG, 30_000, "Window of a metrics sample.", AtLeast(0), LOW, warning=JAVA_ONLY),
+    K("metrics.num.samples", INT, 2, "Number of metrics samples.", AtLeast(1), LOW, warning=JAVA_ONLY),
     K("metrics.recording.level", STRING, "INFO", "Recording level of metrics.", OneOf(("INFO", "DEBUG", "TRACE")), LOW,
-      warning=NOT_HERE),
+      warning=JAVA_ONLY),
     K("enable.metrics.push", BOOLEAN, True, "Push metrics to the cluster.", importance=LOW, warning=NOT_YET),
-    K("config.providers", LIST, (), "Providers of configuration values.", importance=LOW, warning=NOT_HERE),
-    K("auto.include.jmx.reporter", BOOLEAN, True, "Include the JMX reporter.", importance=LOW, warning=NOT_HERE),
+    K("config.providers", LIST, (), "Providers of configuration values.", importance=LOW, warning=JAVA_ONLY),
+    K("auto.include.jmx.reporter", BOOLEAN, True, "Include the JMX reporter.", importance=LOW, warning=JAVA_ONLY),
 )
 # fmt: on
 
@@ -109,7 +110,7 @@ def renamed(name: str) -> Alias:
 class ClientConfig(Mapping[str, Any]):
     """The parsed settings of one client by Kafka's names, with a value for every key of the table.
 
-    `originals` are the settings of the user with current names, not parsed; `configure()` of a
+    `originals` are the unparsed settings of the user, with aliases replaced; `configure()` of a
     user's class gets them. Immutable.
     """
 
@@ -149,25 +150,25 @@ class ClientConfig(Mapping[str, Any]):
         return len(self._values)
 
     def is_explicit(self, name: str) -> bool:
-        """Whether the user has set it."""
+        """Whether the user has set this setting."""
         return name in self._explicit
 
     def replaced(self, name: str, value: Any) -> ClientConfig:
         """A copy with one parsed value changed."""
-        other = object.__new__(ClientConfig)
-        other.table, other.originals, other._explicit = self.table, self.originals, self._explicit
-        other._values = {**self._values, name: value}
-        return other
+        changed = copy(self)
+        changed._values = {**self._values, name: value}
+        return changed
 
     def seconds(self, name: str) -> float:
-        """The value in seconds of a setting in milliseconds."""
+        """The value of a setting in milliseconds, converted to seconds."""
         return min(float(self._values[name]) / 1000, LONGEST_TIMEOUT)
 
 
 def _collect(
     config: Mapping[str, Any] | None, keywords: Mapping[str, Any], aliases: Mapping[str, Alias]
 ) -> dict[str, Any]:
-    """The settings of the user with aliases replaced; a current name wins over its alias."""
+    """The settings of the user with aliases replaced. A current name takes precedence over its
+    alias."""
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
             "bootstrap.servers",

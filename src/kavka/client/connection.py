@@ -5,9 +5,8 @@ oldest request in flight; the correlation id is only verified. A response that i
 decoded or has a wrong correlation id closes the connection: the late request fails with
 `KafkaTimeout`, all others with `Disconnected`. The broker may or may not have processed them.
 
-The length of a response is trusted only after its correlation id was verified. Even then memory
-grows with the received bytes: a peer that does not speak Kafka's protocol causes an allocation of
-at most `FIRST_BODY`.
+The length of a response is used only after its correlation id was verified. Even then memory grows
+with the received bytes: a peer with another protocol causes an allocation of at most `FIRST_BODY`.
 
 All methods must run on the loop that opened the connection.
 """
@@ -37,8 +36,8 @@ from kavka.protocol.primitives import ProtocolError, TopMessage, skip_tags
 SOFTWARE_NAME = "kavka"
 BUFFER_SIZE = 64 * 1024
 WRITE_LIMIT = 16 * 1024 * 1024
-# Large responses are received in pieces of this size. Each read takes the interpreter's lock twice,
-# and the application's thread may hold it.
+# Large responses are received in pieces of this size. Each read acquires the interpreter's lock
+# twice, and the application's thread may hold it.
 PIECE = 512 * 1024
 # The largest accepted response, by request. A fetch may return as much as fetch.max.bytes allows.
 MAX_RESPONSE = 256 * 1024 * 1024
@@ -58,14 +57,13 @@ _unpack_code = Struct(">h").unpack_from
 
 
 Decode: TypeAlias = Callable[[Any, int], tuple[Any, int]]
-# Decoder of the response; whether the headers of request and response have tagged fields.
+# The decoder of the response, and whether the headers of request and response have tagged fields.
 Codec: TypeAlias = tuple[Decode, bool, bool]
 
 
 class ResponseHandler(Protocol):
     """Receives the response to a request. An asyncio.Future is a handler. A hot path may pass a
-    custom object, whose methods are called while the data is read, without a loop iteration in
-    between."""
+    custom object, whose methods are called inside the read, without another loop iteration."""
 
     def done(self) -> bool: ...
 
@@ -106,8 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.throttled_until = 0.0
         self.new_buffer: Callable[[int], bytearray | memoryview] = bytearray
-        """Allocates the buffer of a large response. A reader of records passes one that skips
-        zeroing the memory."""
+        """Allocates the buffer of a large response. The consumer sets a function that does not zero
+        the memory."""
         self.writable = True
         self.last_used = monotonic()
         self.on_close: Callable[[Connection], None] | None = None
@@ -148,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         addresses: Addresses | None = None,
     ) -> Connection:
         """Connect and negotiate versions. Tries every address of the name, each for at most
-        `timeout` seconds; `addresses` remembers which of them failed. Raises Disconnected, or
+        `timeout` seconds; `addresses` records the failed addresses. Raises Disconnected, or
         KafkaTimeout if all addresses timed out."""
         addresses = addresses or Addresses()
         loop = asyncio.get_running_loop()
@@ -179,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _open(self, address: Address, timeout: float, send_buffer: int, receive_buffer: int) -> None:
         """Connect to one address. Raises Disconnected or KafkaTimeout."""
-        where = self.name if str(address) == self.name else f"{self.name} ({address})"
+        location = self.name if str(address) == self.name else f"{self.name} ({address})"
         try:
             async with asyncio.timeout(timeout):
                 await self._connect(address, send_buffer, receive_buffer)
@@ -189,9 +187,9 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(error, KafkaError):
                 raise
             if isinstance(error, TimeoutError):
-                raise KafkaTimeout(f"no connection to {where} within {timeout:g} s") from None
+                raise KafkaTimeout(f"no connection to {location} within {timeout:g} s") from None
             if isinstance(error, OSError):
-                raise Disconnected(f"no connection to {where}: {error}") from None
+                raise Disconnected(f"no connection to {location}: {error}") from None
             raise
 
     async def _connect(self, address: Address, send_buffer: int, receive_buffer: int) -> None:
@@ -202,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 # Detects a lost host while no request is pending.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                # Before connecting: TCP derives its window from the buffer sizes.
+                # Set before connecting, since TCP derives its window from the buffer sizes.
                 if send_buffer >= 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
                 if receive_buffer >= 0:
@@ -213,8 +211,7 @@ class Connection(asyncio.BufferedProtocol):
             sock.close()
             raise
         assert self._transport is not None
-        # Clients limit their requests in flight elsewhere; this limit is for a broker that does not
-        # read at all.
+        # Clients limit their requests in flight; this limit is for a broker that does not read.
         self._transport.set_write_buffer_limits(high=WRITE_LIMIT)
 
     async def _negotiate(self, timeout: float) -> None:
@@ -226,17 +223,20 @@ class Connection(asyncio.BufferedProtocol):
             response = await future
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
                 break
-            highest = next((k.max_version for k in response.api_keys if k.api_key == ApiKey.API_VERSIONS), 0)
-            if highest >= version:
+            max_version = next((k.max_version for k in response.api_keys if k.api_key == ApiKey.API_VERSIONS), 0)
+            if max_version >= version:
                 raise UnsupportedVersion(f"{self.name} rejects every version of ApiVersions")
-            version = highest
+            version = max_version
         if response.error_code:
             raise error_of(response.error_code, f"{self.name} did not return its supported versions")
         for api in response.api_keys:
             self.broker_versions[api.api_key] = api.min_version, api.max_version
-            ours = APIS.get(api.api_key)
-            if ours is not None:
-                low, high = max(ours.min_version, api.min_version), min(ours.max_version, api.max_version)
+            client_range = APIS.get(api.api_key)
+            if client_range is not None:
+                low, high = (
+                    max(client_range.min_version, api.min_version),
+                    min(client_range.max_version, api.max_version),
+                )
                 if low <= high:
                     self.versions[api.api_key] = low, high
         self.features_epoch = response.finalized_features_epoch
@@ -247,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
             self.features[feature.name] = feature.max_version_level
 
     def close(self, error: BaseException | None = None) -> None:
-        """Close at once. Requests in flight fail with `error`, or with Disconnected."""
+        """Close immediately. Requests in flight fail with `error`, or with Disconnected."""
         if self._error is None:
             self._error = error
         self._fail_all(error)
@@ -259,18 +259,22 @@ class Connection(asyncio.BufferedProtocol):
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
         """The highest version that both sides support, at most `max_version`. Raises
         UnsupportedVersion."""
-        agreed = self.versions.get(api_key)
-        if agreed is None or (max_version is not None and max_version < agreed[0]):
-            theirs = self.broker_versions.get(api_key)
+        common_range = self.versions.get(api_key)
+        if common_range is None or (max_version is not None and max_version < common_range[0]):
+            broker_range = self.broker_versions.get(api_key)
             name = APIS[api_key].name if api_key in APIS else f"request {api_key}"
-            supported = f"it supports versions {theirs[0]} to {theirs[1]}" if theirs else "it does not support it"
+            supported = (
+                f"it supports versions {broker_range[0]} to {broker_range[1]}"
+                if broker_range
+                else "it does not support it"
+            )
             raise UnsupportedVersion(f"{name} cannot be sent to {self.name}: {supported}")
-        return agreed[1] if max_version is None or max_version > agreed[1] else max_version
+        return common_range[1] if max_version is None or max_version > common_range[1] else max_version
 
     def supports(self, api_key: int, version: int = 0) -> bool:
         """Whether the broker supports this version of the request or a later one."""
-        agreed = self.versions.get(api_key)
-        return agreed is not None and agreed[1] >= version
+        common_range = self.versions.get(api_key)
+        return common_range is not None and common_range[1] >= version
 
     @property
     def in_flight(self) -> int:
@@ -279,10 +283,10 @@ class Connection(asyncio.BufferedProtocol):
     def send(
         self, request: TopMessage, *, timeout: float, max_version: int | None = None, version: int | None = None
     ) -> asyncio.Future[Any]:
-        """Send and return at once; the future gets the response object. Its fields of type records
-        are views of the frame, which they keep alive.
+        """Send a request and return a future for the response. Record fields of the response are
+        views of its frame, which they keep alive.
 
-        `version` defaults to the highest that both sides support and `max_version` allows.
+        `version` defaults to the highest version that both sides support and `max_version` allows.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if version is None:
@@ -363,9 +367,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._body is not None:
                 self._body_filled += size
-                left = self._body_size - self._body_filled
-                self._wake_for(left)
-                if not left:
+                remaining = self._body_size - self._body_filled
+                self._wake_for(remaining)
+                if not remaining:
                     frame, self._body = self._body, None
                     self._complete_oldest(memoryview(frame))
                 elif self._body_filled == len(self._body):
@@ -379,29 +383,29 @@ class Connection(asyncio.BufferedProtocol):
             self.close(Disconnected(f"{self.name} sent an invalid response: {error}"))
 
     def _split(self) -> None:
-        """Process every complete frame in the buffer; keep the start of an incomplete one."""
+        """Process every complete frame in the buffer; keep the start of an incomplete frame."""
         view, end, start = self._view, self._filled, 0
         while end - start >= 4:
             (size,) = _unpack_size(view, start)
-            after = start + 4 + size
-            if after > end or size < 4:
+            frame_end = start + 4 + size
+            if frame_end > end or size < 4:
                 self._check_start(view[start:end], size)
                 if size + 4 > BUFFER_SIZE and end - start >= 8:
                     body = self.new_buffer(min(size, FIRST_BODY))
-                    have = end - start - 4
-                    body[:have] = view[start + 4 : end]
-                    self._body, self._body_filled, self._body_size, self._filled = body, have, size, 0
-                    self._wake_for(size - have)
+                    received = end - start - 4
+                    body[:received] = view[start + 4 : end]
+                    self._body, self._body_filled, self._body_size, self._filled = body, received, size, 0
+                    self._wake_for(size - received)
                     return
                 break
-            self._complete_oldest(memoryview(bytes(view[start + 4 : after])))
-            start = after
+            self._complete_oldest(memoryview(bytes(view[start + 4 : frame_end])))
+            start = frame_end
             if self.closed:
                 return
         if start:
-            rest = end - start
-            self._buffer[:rest] = self._buffer[start:end]
-            self._filled = rest
+            remaining = end - start
+            self._buffer[:remaining] = self._buffer[start:end]
+            self._filled = remaining
 
     def _check_start(self, data: memoryview, size: int) -> None:
         """Check the length and, if received, the correlation id of an incomplete response."""
@@ -413,11 +417,11 @@ class Connection(asyncio.BufferedProtocol):
         if len(data) >= 8:
             _check_correlation_id(data, 4, pending)
 
-    def _wake_for(self, left: int) -> None:
-        """Let the kernel wake the loop only for large pieces, while `left` bytes of a large
+    def _wake_for(self, remaining: int) -> None:
+        """Make the kernel wake the loop only for large pieces, while `remaining` bytes of a large
         response are missing. The kernel wakes it earlier if the connection ends or the socket's
         buffer is full."""
-        wake_at = max(1, min(left, PIECE))
+        wake_at = max(1, min(remaining, PIECE))
         if wake_at != self._wake_at and self._socket is not None and _LINUX:
             self._wake_at = wake_at
             with contextlib.suppress(OSError):
@@ -446,7 +450,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None and exc is not None:
-            self._error = Disconnected(f"the connection to {self.name} was lost{self._when()}: {exc}")
+            self._error = Disconnected(f"the connection to {self.name} was lost{self._disconnect_hint()}: {exc}")
         self._fail_all(None)
         self._transport = None
 
@@ -459,14 +463,15 @@ class Connection(asyncio.BufferedProtocol):
     # --- failures and timeouts
 
     def _disconnected(self) -> BaseException:
-        return self._error or Disconnected(f"{self.name} closed the connection{self._when()}")
+        return self._error or Disconnected(f"{self.name} closed the connection{self._disconnect_hint()}")
 
-    def _when(self) -> str:
-        """A hint for a connection that ends: TLS servers reject a plain request by closing it."""
+    def _disconnect_hint(self) -> str:
+        """A hint for error messages: TLS servers reject a plain request by closing the
+        connection."""
         return "" if self.broker_versions else " before the first response (is it a TLS port?)"
 
     def _fail_all(self, error: BaseException | None) -> None:
-        first = not self.closed
+        is_first = not self.closed
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -475,7 +480,7 @@ class Connection(asyncio.BufferedProtocol):
         for entry in entries:
             if not entry.handler.done():
                 entry.handler.set_exception(error or self._disconnected())
-        if first and self.on_close is not None:
+        if is_first and self.on_close is not None:
             self.on_close(self)
 
     def _set_timer(self, at: float) -> None:
@@ -489,13 +494,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             return
         now = monotonic()
-        late = next((entry for entry in self._in_flight if entry.deadline <= now), None)
-        if late is None:
+        expired = next((entry for entry in self._in_flight if entry.deadline <= now), None)
+        if expired is None:
             self._set_timer(min(entry.deadline for entry in self._in_flight))
             return
-        name = APIS[late.api_key].name
-        if not late.handler.done():
-            late.handler.set_exception(KafkaTimeout(f"{self.name} did not respond to {name} in time"))
+        name = APIS[expired.api_key].name
+        if not expired.handler.done():
+            expired.handler.set_exception(KafkaTimeout(f"{self.name} did not respond to {name} in time"))
         self.close(Disconnected(f"the connection to {self.name} was closed: no response to {name} in time"))
 
 
@@ -523,7 +528,8 @@ def _gather(pieces: list[Any]) -> list[Any]:
 
 
 def _decode_api_versions(version: int) -> Decode:
-    """A broker that does not support the version responds in version 0."""
+    """Return the decoder of an ApiVersions response. A broker that does not support the version
+    responds in version 0."""
 
     def decode(frame: Any, pos: int) -> tuple[Any, int]:
         if len(frame) < pos + 2:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kavka.client.addresses import Addresses
 from kavka.client.config import ClientConfig
@@ -21,19 +22,17 @@ MAIN = ""
 """The default channel; see `Connections.connection`."""
 
 
+@dataclass(slots=True, eq=False)
 class _Link:
     """The connection to a broker on one channel, and its connect failures."""
 
-    __slots__ = ("connection", "error", "failures", "node_id", "opening", "retry_at")
-
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
-        self.connection: Connection | None = None
-        self.opening: asyncio.Task[Connection] | None = None
-        self.failures = 0
-        self.error: KafkaError | None = None
-        """The error of the last attempt, None after a success."""
-        self.retry_at = 0.0
+    node_id: int
+    connection: Connection | None = None
+    opening: asyncio.Task[Connection] | None = None
+    failures: int = 0
+    error: KafkaError | None = None
+    """The error of the last attempt; None after a success."""
+    retry_at: float = 0.0
 
 
 class Connections:
@@ -77,11 +76,11 @@ class Connections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def connection(self, node_id: int, channel: str = MAIN, *, timeout: float | None = None) -> Connection:
-        """An open connection to a broker. Opens one if necessary, after the backoff for earlier
-        failures.
+        """Return an open connection to a broker. Opens one if necessary, after the backoff for
+        earlier failures. Raises Disconnected or KafkaTimeout.
 
-        Channels are separate connections to the same broker: a broker responds in order, so a
-        heartbeat would wait behind a long poll. Raises Disconnected or KafkaTimeout.
+        Channels are separate connections to the same broker. A broker responds in order, so a
+        heartbeat on the channel of fetches would wait for a long poll.
         """
         link = self._link(node_id, channel)
         if link.connection is not None:
@@ -106,7 +105,7 @@ class Connections:
             raise KafkaTimeout(f"no connection to {broker} within {timeout:g} s{cause_of(link.error)}") from None
 
     def ready_connection(self, node_id: int, channel: str = MAIN) -> Connection | None:
-        """The open connection; if there is none, start to open one and return None (see
+        """The open connection. If there is none, starts to open one and returns None (see
         `on_connected`)."""
         link = self._link(node_id, channel)
         if link.connection is None and link.opening is None:
@@ -114,7 +113,7 @@ class Connections:
         return link.connection
 
     def unreachable(self, node_id: int, channel: str = MAIN) -> bool:
-        """Whether the last attempt to connect failed and none has succeeded since."""
+        """Whether there is no connection and the last attempt to connect failed."""
         link = self._links.get((node_id, channel))
         return link is not None and link.connection is None and link.failures > 0
 
@@ -126,8 +125,8 @@ class Connections:
         return max(failed, key=lambda link: link.retry_at).error
 
     def on_connected(self, callback: Callable[[int], None]) -> None:
-        """`callback(node_id)` is called on the loop whenever a connection opens or closes, or an
-        attempt fails."""
+        """Call `callback(node_id)` on the loop whenever a connection opens or closes, or an attempt
+        fails."""
         self._connected.append(callback)
 
     def connections(self) -> list[Connection]:
@@ -188,7 +187,7 @@ class Connections:
                 self._loop.call_soon(self._notify_connected, node_id)
         if self.closed or self._links.get((node_id, channel)) is not link or self._moved(node_id, connection):
             connection.close()
-            raise Disconnected(f"broker {node_id} is not at {connection.name} any longer")
+            raise Disconnected(f"broker {node_id} is no longer at {connection.name}")
         link.failures = 0
         link.error = None
         link.connection = connection
@@ -242,7 +241,7 @@ class Connections:
         return node is not None and connection.name != f"{node.host}:{node.port}"
 
     def _close_when_quiet(self, connection: Connection) -> None:
-        """Close the connection after its requests in flight; the same broker may still respond to
+        """Close the connection when it has no requests in flight: the broker may still respond to
         them."""
         if connection.in_flight and not self.closed:
             self._loop.call_later(0.1, self._close_when_quiet, connection)
@@ -258,5 +257,5 @@ class Connections:
 
 
 def cause_of(error: KafkaError | None) -> str:
-    """The cause of a timeout, to append to its message."""
+    """The cause of a timeout as the end of its message; empty if it is unknown."""
     return "" if error is None else f": {error}"

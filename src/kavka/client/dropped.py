@@ -10,15 +10,15 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# The loop holds only weak references to its tasks.
+# Keeps the tasks alive, since a loop has only weak references to its tasks.
 _tasks: set[asyncio.Task[None]] = set()
 
 
 def close_on_loop(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Close the client on its loop, if that still runs, and do not wait. Called by finalizers,
-    which may run in any thread."""
+    """Close the client on its loop without waiting. Called by finalizers, which may run in any
+    thread."""
     with contextlib.suppress(RuntimeError):
-        # A closed loop raises. The client has no running task then.
+        # A closed loop raises RuntimeError. Then the client has no running task.
         loop.call_soon_threadsafe(_start, close)
 
 

@@ -1,6 +1,6 @@
 """Errors that clients raise, besides `KafkaError` with an error code from a broker.
 
-All of them are subclasses of KafkaError, and of the built-in exception that fits, if there is one.
+All of them are subclasses of KafkaError. Some are also subclasses of a built-in exception.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class KafkaTimeout(_Local, TimeoutError):
 
 
 class Disconnected(_Local, ConnectionError):
-    """A connection could not be opened, or closed before the response arrived. The broker may or
-    may not have processed the request."""
+    """A connection could not be opened, or was closed before the response arrived. The broker may
+    or may not have processed the request."""
 
     CODE = ErrorCode.NETWORK_EXCEPTION
 
 
 class UnsupportedVersion(_Local):
-    """The broker does not support the request, or no version of it that has the required fields."""
+    """The broker does not support the request, or not in a version with the required fields."""
 
     CODE = ErrorCode.UNSUPPORTED_VERSION
 
@@ -66,7 +66,7 @@ class IllegalState(_Local, RuntimeError):
 
 
 def error_of(code: int, message: str | None = None) -> KafkaError:
-    """The exception for an error code of a response; an unknown code becomes
+    """The exception for an error code of a response. An unknown code becomes
     UNKNOWN_SERVER_ERROR."""
     try:
         return KafkaError(ErrorCode(code), message)
@@ -75,6 +75,6 @@ def error_of(code: int, message: str | None = None) -> KafkaError:
 
 
 def check(code: int, message: str | None = None) -> None:
-    """Raises unless the code is NONE."""
+    """Raise an error unless the code is NONE."""
     if code:
         raise error_of(code, message)

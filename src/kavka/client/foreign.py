@@ -1,4 +1,4 @@
-"""Recognises a peer that does not speak Kafka's protocol by the first bytes it sends."""
+"""Recognizes the protocol of a peer that is not a Kafka broker by the first bytes that it sends."""
 
 from __future__ import annotations
 

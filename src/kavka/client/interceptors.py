@@ -1,4 +1,4 @@
-"""The parts that interceptors of producers and consumers share: creating, calling and closing them.
+"""The common base of producer and consumer interceptors: creating, calling and closing them.
 
 An error of an interceptor is logged, and the next interceptor gets the unchanged value.
 """
@@ -20,11 +20,15 @@ T = TypeVar("T")
 class InterceptorChain:
     """Owns the interceptors of a client. Each must have at least one of `methods`."""
 
-    def __init__(self, values: Iterable[Any], configs: Mapping[str, Any], of: str, methods: tuple[str, ...]) -> None:
+    def __init__(
+        self, values: Iterable[Any], configs: Mapping[str, Any], client_kind: str, methods: tuple[str, ...]
+    ) -> None:
         self._all = [classes.make("interceptor.classes", value, {}, "an interceptor", configs) for value in values]
         for interceptor in self._all:
             if not any(hasattr(interceptor, name) for name in methods):
-                raise ConfigError("interceptor.classes", f"{type(interceptor).__name__} is not a {of} interceptor")
+                raise ConfigError(
+                    "interceptor.classes", f"{type(interceptor).__name__} is not a {client_kind} interceptor"
+                )
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -38,7 +42,7 @@ class InterceptorChain:
 
 
 def pass_through(functions: Iterable[Callable[[T], Any]], method: str, kind: type[T], value: T, name: str) -> T:
-    """Pass a value through the functions in turn; a function that returns None leaves it
+    """Pass a value through the functions in turn. A function that returns None leaves it
     unchanged."""
     for function in functions:
         try:

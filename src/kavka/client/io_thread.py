@@ -31,18 +31,18 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class IoThread:
-    """Owns the event loop and the thread of one blocking client. It is a daemon thread, so that an
+    """Owns the event loop and the thread of one blocking client. The thread is a daemon, so that an
     application that ends without `close()` does not hang.
 
-    `close(timeout)` is the coroutine that closes the client. If it is passed, a client that is
-    dropped (`abandon`) is closed in the background, and a client that is open when the interpreter
-    exits is closed within `EXIT_TIMEOUT`. This object must not refer to the blocking client, which
-    could not be garbage collected then.
+    `close(timeout)` is the coroutine function that closes the client. If it is passed, a client
+    that is dropped (`abandon`) is closed in the background, and a client that is open when the
+    interpreter exits is closed within `EXIT_TIMEOUT`. This object must not refer to the blocking
+    client, which otherwise could not be garbage collected.
 
-    Calls are queued under the lock, and none after `stop`. The loop therefore runs or cancels every
-    queued call before it closes.
+    Calls are queued under the lock, and no call is queued after `stop`. The loop therefore runs or
+    cancels every queued call before it closes.
 
-    A forked child has the object but not the thread; using it there raises an error.
+    A forked child has the object but not the thread. Using the object there raises an error.
     """
 
     def __init__(self, name: str, close: Callable[[float | None], Coroutine[Any, Any, object]] | None = None) -> None:
@@ -88,14 +88,14 @@ class IoThread:
         return not self._closed and not self.forked and self._thread.is_alive()
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
-        """Run `callback(*args)` on the loop; returns at once."""
+        """Run `callback(*args)` on the loop, without waiting for it."""
         self.check()
         with self._lock:
             self.check()
             self.loop.call_soon_threadsafe(callback, *args)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the loop; any other thread may wait for the future."""
+        """Start a coroutine on the loop. Any other thread may wait for the future."""
         try:
             # In a forked child, a thread that does not exist there may hold the lock.
             self.check()
@@ -111,7 +111,7 @@ class IoThread:
         is cancelled."""
         if self.is_current:
             work.close()
-            raise RuntimeError("a blocking call in a callback would wait for its own thread")
+            raise RuntimeError("a blocking call in a callback would wait for the thread that it blocks")
         future = self.submit(work)
         try:
             return future.result(timeout)
@@ -171,11 +171,11 @@ class IoThread:
 
 
 async def _end_all_tasks() -> None:
-    """Cancel every task of the loop, including tasks that start in the meantime."""
-    own = asyncio.current_task()
-    # Let every task start: a task that is cancelled before never runs its `finally`.
+    """Cancel every task of the loop, including tasks that start meanwhile."""
+    current_task = asyncio.current_task()
+    # Let every task start: a task that is cancelled before its start never runs its `finally`.
     await asyncio.sleep(0)
-    while tasks := asyncio.all_tasks() - {own}:
+    while tasks := asyncio.all_tasks() - {current_task}:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -184,8 +184,8 @@ async def _end_all_tasks() -> None:
 def warn_unclosed(client: object, name: str) -> None:
     """Warn that a client was dropped without `close()`. A finalizer calls this last, since it
     raises if warnings are errors."""
-    text = f"unclosed {type(client).__name__} {name}: call close(), or use `with`"
-    warnings.warn(text, ResourceWarning, stacklevel=3, source=client)
+    message = f"unclosed {type(client).__name__} {name}: call close(), or use `with`"
+    warnings.warn(message, ResourceWarning, stacklevel=3, source=client)
 
 
 _open: set[IoThread] = set()
@@ -197,7 +197,7 @@ def _close_at_exit() -> None:
     left_open = [thread.name for thread in threads if not thread._closing]
     deadline = monotonic() + EXIT_TIMEOUT
     for thread in threads:
-        # The rest of the time is for closing the connections.
+        # The remaining time is for closing the connections.
         thread.abandon(EXIT_TIMEOUT * 0.8)
     for thread in threads:
         thread.join(max(0.0, deadline - monotonic()))
@@ -206,8 +206,8 @@ def _close_at_exit() -> None:
         thread.stop(timeout=0.5)
     for name in left_open:
         # This raises if warnings are errors.
-        text = f"client {name} is still open at exit: call close(), or use `with`"
-        warnings.warn(text, ResourceWarning, stacklevel=1)
+        message = f"client {name} is still open at exit: call close(), or use `with`"
+        warnings.warn(message, ResourceWarning, stacklevel=1)
 
 
 atexit.register(_close_at_exit)

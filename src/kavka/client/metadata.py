@@ -1,10 +1,10 @@
-"""A client's view of the cluster: immutable objects, replaced as a whole, so that any thread may
-read them."""
+"""Metadata of brokers, topics and partitions. The objects are immutable, so any thread may read
+them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -57,18 +57,21 @@ def error_code(code: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def topic_metadata(topic: MetadataResponseTopic, before: TopicMetadata | None = None) -> TopicMetadata:
-    """Convert a topic of a Metadata response. A partition in `before` with a higher leader epoch is
-    kept, since the response came from a broker that is behind, unless the topic was recreated."""
+def topic_metadata(topic: MetadataResponseTopic, previous: TopicMetadata | None = None) -> TopicMetadata:
+    """Convert a topic of a Metadata response. If a partition in `previous` has a higher leader
+    epoch, the response came from a broker with older metadata, and the partition is kept, unless
+    the topic was recreated."""
     name = topic.name or ""
-    previous: dict[int, PartitionMetadata] = {}
-    if before is not None and before.topic_id == topic.topic_id:
-        previous = {p.partition: p for p in before.partitions}
+    previous_partitions: dict[int, PartitionMetadata] = {}
+    if previous is not None and previous.topic_id == topic.topic_id:
+        previous_partitions = {p.partition: p for p in previous.partitions}
     partitions = []
     for response in sorted(topic.partitions, key=lambda p: p.partition_index):
-        new = _partition(name, response)
-        old = previous.get(new.partition)
-        partitions.append(old if old is not None and old.leader_epoch > new.leader_epoch >= 0 else new)
+        partition = _partition(name, response)
+        newer = previous_partitions.get(partition.partition)
+        if newer is not None and newer.leader_epoch > partition.leader_epoch >= 0:
+            partition = newer
+        partitions.append(partition)
     operations = topic.topic_authorized_operations
     return TopicMetadata(
         name,
@@ -81,21 +84,14 @@ def topic_metadata(topic: MetadataResponseTopic, before: TopicMetadata | None = 
 
 
 def with_leader(topic: TopicMetadata, partition: int, leader: int, leader_epoch: int) -> TopicMetadata:
-    """The topic with a new leader; the same object if the leader epoch is not newer."""
+    """Return the topic with a new leader, or the same object if the leader epoch is not newer."""
     if not 0 <= partition < len(topic.partitions) or topic.partitions[partition].leader_epoch >= leader_epoch:
         return topic
     partitions = list(topic.partitions)
     partitions[partition] = partitions[partition]._replace(
         leader=leader, leader_epoch=leader_epoch, error=ErrorCode.NONE
     )
-    return TopicMetadata(
-        topic.name,
-        topic.topic_id,
-        topic.is_internal,
-        tuple(partitions),
-        _available(partitions),
-        topic.authorized_operations,
-    )
+    return replace(topic, partitions=tuple(partitions), available=_available(partitions))
 
 
 def _partition(topic: str, response: MetadataResponsePartition) -> PartitionMetadata:

@@ -33,8 +33,8 @@ from kavka.records.compression import CODEC_NAMES
 K = ConfigKey
 
 MAX_IN_FLIGHT_IDEMPOTENT = 5
-"""A broker remembers this many batches per producer. With more in flight it could not detect
-duplicates."""
+"""A broker stores the sequences of this many batches per producer and partition. With more batches
+in flight it could not detect duplicates."""
 
 GZIP_LEVEL = Satisfies("-1, or between 1 and 9", lambda level: level == -1 or 1 <= level <= 9)
 
@@ -57,7 +57,7 @@ PRODUCER_CONFIGS = ConfigTable("producer", (
       "Acknowledgement to wait for: all (all in-sync replicas), 1 (the leader), 0 (none).",
       OneOf(("all", "-1", "0", "1")), LOW),
     K("batch.size", INT, 16_384,
-      "Size of a batch of records of one partition; a batch of this size is sent at once.", AtLeast(0)),
+      "Size of a batch of records of one partition; a batch of this size is sent immediately.", AtLeast(0)),
     K("batch.max.bytes", INT, 1_048_576,
       "Kavka only: while earlier batches of a partition are in flight, a batch may grow to this size (at most "
       "max.request.size). With a value up to batch.size, batches do not grow.", AtLeast(0), LOW),
@@ -67,8 +67,8 @@ PRODUCER_CONFIGS = ConfigTable("producer", (
       "Memory for batches that are queued or in flight, in bytes.", AtLeast(0), HIGH),
     K("queue.buffering.max.messages", INT, INT_MAX, "Largest number of queued records.", AtLeast(1), LOW),
     K("buffer.full.policy", STRING, "block",
-      "Kavka only: when the buffer is full, send waits up to max.block.ms (block), fails at once (fail), or discards "
-      "queued records that were never sent (clear).", OneOf(("block", "fail", "clear")), LOW),
+      "Kavka only: when the buffer is full, send waits up to max.block.ms (block), fails immediately (fail), or "
+      "discards queued records that were never sent (clear).", OneOf(("block", "fail", "clear")), LOW),
     K("max.block.ms", LONG, 60_000, "Longest time that send waits for metadata and buffer memory.", AtLeast(0)),
     K("max.request.size", INT, 1_048_576, "Largest size of a request, and thus of a record, before compression.",
       AtLeast(0)),
@@ -109,8 +109,8 @@ PRODUCER_CONFIGS = ConfigTable("producer", (
 
 
 def _compression(value: Any) -> Mapping[str, Any]:
-    """`compression.codec` is a codec's name or number, or topics to compress; some documents call
-    it compression.topic."""
+    """Convert `compression.codec`: the name or number of a codec, or the topics to compress. Some
+    documents call it `compression.topic`."""
     text = str(value)
     if text.isdigit() and int(text) < len(CODEC_NAMES):
         return {"compression.type": CODEC_NAMES[int(text)]}
@@ -120,7 +120,7 @@ def _compression(value: Any) -> Mapping[str, Any]:
 
 
 def _enqueue_timeout(value: Any) -> Mapping[str, Any]:
-    """0: fail at once; negative: wait forever."""
+    """Convert `queue.enqueue.timeout.ms`: 0 fails immediately, a negative value waits forever."""
     try:
         wait = int(value)
     except (TypeError, ValueError):
@@ -147,9 +147,9 @@ PRODUCER_ALIASES: dict[str, Alias] = {
 def producer_config(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> ClientConfig:
     """Parse the producer's settings and apply the rules of idempotence.
 
-    As in Kafka, idempotence requires acks=all, retries, and at most five requests in flight. If the
-    user has set one of these otherwise, idempotence is disabled, unless it was enabled explicitly:
-    then the conflict raises ConfigError.
+    As in Kafka, idempotence requires acks=all, retries, and at most five requests in flight. If a
+    setting of the user conflicts with these rules, idempotence is disabled; if it was enabled
+    explicitly, ConfigError is raised.
     """
     parsed = ClientConfig(PRODUCER_CONFIGS, config, keywords, PRODUCER_ALIASES)
     if parsed["enable.idempotence"]:

@@ -1,9 +1,10 @@
-"""Serializers and deserializers with the same bytes as those of Kafka.
+"""Serializers and deserializers that are compatible with those of Kafka.
 
 A serializer is an object with `serialize(topic, value)` or `serialize(topic, value, headers)`, or a
-function of the value. A deserializer has `deserialize(topic, data)` or `deserialize(topic, data,
-headers)`, or is a function of the bytes. None stays None: a null key, or a tombstone. Settings take
-such an object, its class, or the Java name of a serializer of Kafka.
+function of the value. A deserializer is an object with `deserialize(topic, data)` or
+`deserialize(topic, data, headers)`, or a function of the bytes. None is not converted: it is a null
+key or a tombstone. A setting is such an object, its class, or the Java name of a serializer of
+Kafka.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class BytesSerializer:
 
 class StringSerializer:
     """Text in UTF-8, or in the encoding that `key.serializer.encoding`, `value.serializer.encoding`
-    or `serializer.encoding` sets (for deserializers likewise)."""
+    or `serializer.encoding` sets. Deserializers have the corresponding settings."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self.encoding = encoding
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
-        part = "key" if is_key else "value"
-        for name in (f"{part}.serializer", f"{part}.deserializer", "serializer", "deserializer"):
+        prefix = "key" if is_key else "value"
+        for name in (f"{prefix}.serializer", f"{prefix}.deserializer", "serializer", "deserializer"):
             encoding = configs.get(f"{name}.encoding")
             if encoding is not None:
                 try:
@@ -174,7 +175,7 @@ class JsonSerializer:
 
 
 class AutoSerializer:
-    """The default, which depends on the value's type: text as UTF-8, integers as LongSerializer,
+    """The default serializer. The value's type decides: text as UTF-8, integers as LongSerializer,
     floats as DoubleSerializer, UUIDs as text, lists and mappings as JSON, bytes unchanged."""
 
     def serialize(self, topic: str, value: Any) -> Data | None:
@@ -227,19 +228,18 @@ _NAMES = {
     "Json": "JsonSerializer",
     "KafkaJson": "JsonSerializer",
 }
-SERIALIZERS = {f"{java}Serializer": f"{_HERE}:{ours}" for java, ours in _NAMES.items()} | {
+SERIALIZERS = {f"{java}Serializer": f"{_HERE}:{class_name}" for java, class_name in _NAMES.items()} | {
     "StringEncoder": f"{_HERE}:StringSerializer",
     "DefaultEncoder": f"{_HERE}:BytesSerializer",
     "AvroSerializer": "kavka.client.serializers_extra:AvroSerializer",
     "ProtobufSerializer": "kavka.client.serializers_extra:ProtobufSerializer",
 }
-DESERIALIZERS = {f"{java}Deserializer": f"{_HERE}:{ours}" for java, ours in _NAMES.items()} | {
+DESERIALIZERS = {f"{java}Deserializer": f"{_HERE}:{class_name}" for java, class_name in _NAMES.items()} | {
     "StringDecoder": f"{_HERE}:StringSerializer",
     "DefaultDecoder": f"{_HERE}:BytesSerializer",
     "AvroDeserializer": "kavka.client.serializers_extra:AvroSerializer",
     "ProtobufDeserializer": "kavka.client.serializers_extra:ProtobufSerializer",
 }
-"""Each class here serializes and deserializes, so both names map to it."""
 
 Convert: TypeAlias = Callable[[str, Any, Any], Any]
 """A function from (topic, value, headers) to the converted value."""
@@ -247,7 +247,7 @@ Convert: TypeAlias = Callable[[str, Any, Any], Any]
 
 def make_serializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[Any, Convert | None]:
     """Return the object that `key.serializer` or `value.serializer` names, and its function. Both
-    are None if it is not set: then `AutoSerializer` serializes values that are not bytes."""
+    are None if it is not set; `AutoSerializer` then serializes values that are not bytes."""
     if value is None:
         return None, None
     serializer = classes.make(name, value, SERIALIZERS, "a serializer", configs, name.startswith("key"))
@@ -255,8 +255,8 @@ def make_serializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[
 
 
 def make_deserializer(name: str, value: Any, configs: Mapping[str, Any]) -> tuple[Any, Convert | None]:
-    """Return the object that `key.deserializer` or `value.deserializer` names, and its function,
-    which is None if bytes stay bytes."""
+    """Return the object that `key.deserializer` or `value.deserializer` names, and its function.
+    The function is None if bytes are returned unchanged."""
     if value is None:
         return None, None
     deserializer = classes.make(name, value, DESERIALIZERS, "a deserializer", configs, name.startswith("key"))

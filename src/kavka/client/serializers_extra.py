@@ -1,4 +1,5 @@
-"""Avro and Protobuf. They require `fastavro` or `protobuf` (`pip install kavka[serializers]`)."""
+"""Serializers of Avro and Protobuf. They require `fastavro` or `protobuf` (`pip install
+kavka[serializers]`)."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ def _parsed(name: str, schema: Any) -> Any:
 
 
 class AvroSerializer:
-    """Records of one Avro schema, as plain binary data without a schema. A reader uses the same
-    schema, or its schema and the writer's: `AvroSerializer(reader, writer_schema=writer)`.
+    """Values of one Avro schema, as binary data without the schema. A reader with a different
+    schema also needs the writer's: `AvroSerializer(reader, writer_schema=writer)`.
 
     Settings: `avro.schema` (a mapping, or JSON) for both directions, `avro.writer.schema`. Data
-    with more than `max_depth` (`avro.max.depth`) nested levels is neither read nor written.
+    with more than `max_depth` (`avro.max.depth`) nested levels is rejected.
     """
 
     def __init__(
@@ -46,8 +47,8 @@ class AvroSerializer:
         self._bound(max_depth)
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
-        part = "key" if is_key else "value"
-        schema = configs.get(f"{part}.avro.schema", configs.get("avro.schema"))
+        prefix = "key" if is_key else "value"
+        schema = configs.get(f"{prefix}.avro.schema", configs.get("avro.schema"))
         if self._schema is None and schema is None:
             raise ConfigError("avro.schema", "is required by AvroSerializer")
         if schema is not None:
@@ -96,8 +97,8 @@ class ProtobufSerializer:
         self._message = message
 
     def configure(self, configs: Mapping[str, Any], is_key: bool) -> None:
-        part = "key" if is_key else "value"
-        self._message = configs.get(f"{part}.protobuf.message", configs.get("protobuf.message", self._message))
+        prefix = "key" if is_key else "value"
+        self._message = configs.get(f"{prefix}.protobuf.message", configs.get("protobuf.message", self._message))
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
         if value is None:

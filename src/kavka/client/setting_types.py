@@ -1,4 +1,4 @@
-"""Types of settings that take classes, objects or functions. Only type checkers need this
+"""Types of settings whose values may be classes, objects or functions. Only type checkers need this
 module."""
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ PartitionerSetting: TypeAlias = (
     str | Partitioner | type[Partitioner] | Callable[[bytes | None, list[int], list[int]], int]
 )
 StringList: TypeAlias = str | list[str] | tuple[str, ...] | set[str] | frozenset[str]
-"""A string holds the items separated by commas."""
+"""In a string, commas separate the items."""
 ObjectList: TypeAlias = str | list[Any] | tuple[Any, ...]
 """Dotted names, classes or objects."""

@@ -83,7 +83,7 @@ class ProducerSettings(CommonSettings, Generic[K, V], total=False):
     acks: Literal["all", "-1", "0", "1", -1, 0, 1] | None
     """Acknowledgement to wait for: all (all in-sync replicas), 1 (the leader), 0 (none)."""
     batch_size: int | str | None
-    """Size of a batch of records of one partition; a batch of this size is sent at once."""
+    """Size of a batch of records of one partition; a batch of this size is sent immediately."""
     batch_max_bytes: int | str | None
     """Kavka only: while earlier batches of a partition are in flight, a batch may grow to this size
     (at most max.request.size). With a value up to batch.size, batches do not grow."""
@@ -96,7 +96,7 @@ class ProducerSettings(CommonSettings, Generic[K, V], total=False):
     queue_buffering_max_messages: int | str | None
     """Largest number of queued records."""
     buffer_full_policy: Literal["block", "fail", "clear"] | None
-    """Kavka only: when the buffer is full, send waits up to max.block.ms (block), fails at once
+    """Kavka only: when the buffer is full, send waits up to max.block.ms (block), fails immediately
     (fail), or discards queued records that were never sent (clear)."""
     max_block_ms: int | str | None
     """Longest time that send waits for metadata and buffer memory."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     K = TypeVarWithDefault("K", default=Any)
     V = TypeVarWithDefault("V", default=Any)
 else:
-    # Before Python 3.13 a TypeVar takes no default at run time.
+    # Before Python 3.13, a TypeVar has no default at run time.
     K = TypeVar("K")
     V = TypeVar("V")
 
@@ -37,10 +37,10 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class PreparedTransaction(NamedTuple):
-    """The handle of a prepared transaction: `Producer.prepare_transaction` returns it, and
-    `Admin.end_transactions` in any process commits or aborts the transaction with it. The producer
-    id and epoch identify this transaction and no later one of the transactional id, if it is the
-    producer's first."""
+    """The handle of a prepared transaction. `Producer.prepare_transaction` returns it, and
+    `Admin.end_transactions` uses it, in any process, to commit or abort the transaction. If it is
+    the first transaction of the producer, no later transaction of the transactional id has the same
+    producer id and epoch."""
 
     transactional_id: str
     producer_id: int
@@ -50,8 +50,8 @@ class PreparedTransaction(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """The identity that commits offsets in a transaction; `Consumer.group_metadata()` returns it. A
-    group id alone also works, but does not fence a member that was removed from the group."""
+    """The group member that commits offsets in a transaction; `Consumer.group_metadata()` returns
+    it. With a group id alone, a member that was removed from the group is not fenced."""
 
     group_id: str
     generation_id: int = -1

@@ -1,4 +1,4 @@
-"""The parts that both patterns share: calling the handler, and reporting errors."""
+"""The common base of both patterns: calling the handler, and reporting errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kavka.common.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-# Time that the end of a `with` block waits for running handlers.
+# The end of a `with` block waits this many seconds for running handlers.
 STOP_TIMEOUT_S = 30.0
 
 Handler = Callable[[ConsumerRecord], object]
@@ -47,7 +47,7 @@ class Handling:
         self.stopping = threading.Event()
 
     def handle(self, record: ConsumerRecord) -> bool:
-        """Process a record. Returns False if it was abandoned because of a stop; raises
+        """Process a record. Returns False if a stop interrupted its retries. Raises
         HandlerFailed."""
         attempt = 0
         while True:
@@ -71,8 +71,8 @@ class Handling:
         raise HandlerFailed(record) from error
 
     def skip_invalid(self, consumer: Consumer, error: RecordDeserializationError) -> tuple[TopicPartition, int]:
-        """Skip a record that cannot be deserialized, if `on_error` allows it. Returns the new
-        position."""
+        """Skip a record that cannot be deserialized, if `on_error` allows it. Returns the partition
+        and its new position."""
         tp = error.topic_partition
         record = ConsumerRecord(tp.topic, tp.partition, error.offset, error.key, error.value, headers=error.headers)
         self.decide(record, error)
@@ -81,11 +81,11 @@ class Handling:
 
 
 class Runner(ABC):
-    """The interface of both patterns: start, join, stop, and a context manager that stops at its
-    end.
+    """The interface of both patterns: start, join, stop, and a context manager that stops the
+    threads when it exits.
 
-    The end of the context raises the error that stopped the threads, unless `run` or `join` has
-    raised it, and KafkaTimeout if a handler does not return."""
+    The exit raises the error that stopped the threads, unless `run` or `join` has raised it. It
+    raises KafkaTimeout if a handler does not return."""
 
     _started = False
     _error: BaseException | None = None
@@ -100,7 +100,7 @@ class Runner(ABC):
 
     @abstractmethod
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """Start no more records, finish those in progress and commit. Returns False on a
+        """Start no more records, complete the records in progress, and commit. Returns False on a
         timeout."""
 
     def start(self) -> Self:

@@ -1,10 +1,10 @@
 """The pattern of one consumer and a pool of workers.
 
-The polling thread owns the consumer and the progress of partitions: it submits records, commits and
-gives up partitions. Workers take records from one queue. A sequence is the records with the same
-key (or of the same partition). At most one record of a sequence is in progress; later ones wait in
-the sequence's queue, and the worker that finishes a record takes the next. So the records of a
-sequence are processed in order.
+The polling thread owns the consumer and the progress of partitions: it submits records, commits
+offsets, and gives up partitions. Workers take records from one queue. The records with the same key
+(or of the same partition) form a sequence. At most one record of a sequence is in progress; later
+records wait in the queue of the sequence. The worker that completes a record takes the next record
+of its sequence, so they are processed in order.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from kavka.parallel.progress import Progress, Ticket
 logger = logging.getLogger(__name__)
 
 KEY, PARTITION, NONE = "key", "partition", "none"
-_POLL = 0.2
-_POLL_WHEN_FULL = 0.02
+_POLL_TIMEOUT = 0.2
+_POLL_TIMEOUT_WHEN_FULL = 0.02
 
 Work = tuple[Any, ConsumerRecord, Ticket]
 
 
 class HandlerPool(Runner):
-    """One consumer, and workers that process its records. `order` is `key` (in order for each key
-    of a partition; records without a key in any order), `partition`, or `none`. With `max_waiting`
-    unprocessed records, reading pauses until half of them are done.
+    """One consumer, and workers that process its records. `order` is `key`, `partition` or `none`.
+    With `key`, the records of a partition with the same key are processed in order, and records
+    without a key in any order. With `max_waiting` unprocessed records, reading pauses until half of
+    them are processed.
 
     When partitions are revoked, the pool waits up to `revoke_timeout` seconds for their records in
-    progress and those before them. The next owner processes the others.
+    progress and the records before them. The next owner processes the remaining records.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class HandlerPool(Runner):
         return self._poller, *self._workers
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the polling thread. Returns False on a timeout; raises the error that stopped
+        """Wait for the polling thread. Returns False on a timeout. Raises the error that stopped
         it."""
         self._poller.join(timeout)
         if self._poller.is_alive():
@@ -108,7 +109,7 @@ class HandlerPool(Runner):
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """Start no more records, finish those in progress and commit. Returns False on a
+        """Start no more records, complete the records in progress, and commit. Returns False on a
         timeout."""
         self._stopping.set()
         self._consumer.wakeup()
@@ -121,27 +122,28 @@ class HandlerPool(Runner):
 
     @property
     def waiting(self) -> int:
-        """The number of records that were read and are not done."""
+        """The number of records that were read but not processed."""
         return self._waiting
 
     # --- the polling thread
 
     def _poll(self) -> None:
         is_full = False
-        due = time.monotonic() + self._commit_interval
+        next_commit = time.monotonic() + self._commit_interval
         try:
             while not self._stopping.is_set():
                 is_full = self._pause_if_full(is_full)
-                self._read(_POLL_WHEN_FULL if is_full else _POLL)
-                if time.monotonic() >= due:
+                self._read(_POLL_TIMEOUT_WHEN_FULL if is_full else _POLL_TIMEOUT)
+                if time.monotonic() >= next_commit:
                     self._commit(self._progress)
-                    due = time.monotonic() + self._commit_interval
+                    next_commit = time.monotonic() + self._commit_interval
         except BaseException as error:
             self._fail(error)
         self._finish()
 
     def _pause_if_full(self, is_full: bool) -> bool:
-        """Pause all partitions while too many records wait; polls keep the membership alive."""
+        """Pause all partitions while too many records wait. Polls continue, so that the consumer
+        stays in the group."""
         if not is_full and self._waiting >= self._max_waiting:
             self._consumer.pause(self._consumer.assignment())
             return True
@@ -194,10 +196,10 @@ class HandlerPool(Runner):
             try:
                 self._consumer.commit_sync(offsets)
             except Wakeup:
-                # A stop or a failed worker has woken the consumer up; there may be many.
+                # A stop or a failed worker has called `wakeup`, perhaps several times.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
-                logger.info("Offsets were not committed; they are retried, or their records processed again: %s", error)
+                logger.info("Offsets were not committed and will be retried, or records processed again: %s", error)
                 return
             except KafkaError as error:
                 logger.warning("Offsets were not committed: %s", error)
@@ -208,9 +210,7 @@ class HandlerPool(Runner):
 
     def _finish(self) -> None:
         try:
-            self._wait_until_settled(
-                list(self._progress.values()), None if self._error is None else self._revoke_timeout
-            )
+            self._drain(list(self._progress.values()), None if self._error is None else self._revoke_timeout)
             self._commit(self._progress)
             self._consumer.close()
         except BaseException as error:
@@ -219,27 +219,27 @@ class HandlerPool(Runner):
             for _ in self._workers:
                 self._work.put(None)
 
-    def _wait_until_settled(self, parts: list[Progress], timeout: float | None) -> bool:
-        """Start no more records of these partitions, and wait until those in progress and those
-        before them are done."""
+    def _drain(self, progress_list: list[Progress], timeout: float | None) -> bool:
+        """Start no more records of these partitions, and wait for the records in progress and the
+        records before them. Returns False on a timeout."""
         with self._lock:
-            for progress in parts:
+            for progress in progress_list:
                 progress.close()
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._is_settled(parts):
-            left = 1.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0:
+        while not self._is_drained(progress_list):
+            remaining = 1.0 if deadline is None else deadline - time.monotonic()
+            if remaining <= 0:
                 return False
             self._changed.clear()
-            if not self._is_settled(parts):
-                self._changed.wait(min(left, 1.0))
+            if not self._is_drained(progress_list):
+                self._changed.wait(min(remaining, 1.0))
         return True
 
-    def _is_settled(self, parts: list[Progress]) -> bool:
+    def _is_drained(self, progress_list: list[Progress]) -> bool:
         if self._error is not None:
-            # No record starts after an error, so gaps remain.
-            return not any(progress.is_running for progress in parts)
-        return all(progress.is_settled for progress in parts)
+            # No record starts after an error, so records before a started one may not be processed.
+            return not any(progress.is_running for progress in progress_list)
+        return all(progress.is_drained for progress in progress_list)
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -252,8 +252,8 @@ class HandlerPool(Runner):
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         revoked = [self._progress[tp] for tp in partitions if tp in self._progress]
-        if not self._wait_until_settled(revoked, self._revoke_timeout):
-            logger.warning("Partitions were revoked while their records are still processed: %s", sorted(partitions))
+        if not self._drain(revoked, self._revoke_timeout):
+            logger.warning("Partitions were revoked while their records are being processed: %s", sorted(partitions))
         self._commit(partitions)
         for tp in partitions:
             self._progress.pop(tp, None)
@@ -288,7 +288,7 @@ class HandlerPool(Runner):
         with self._lock:
             ticket.done = ticket.started = done
             if not done:
-                # The record was abandoned by a stop. Records before it may still finish.
+                # A stop interrupted the record. Records before it may still complete.
                 ticket.progress.limit = min(ticket.progress.limit, ticket.offset - 1)
         self._changed.set()
 

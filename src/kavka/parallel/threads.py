@@ -17,11 +17,11 @@ from kavka.parallel.handling import Handler, HandlerFailed, Handling, OnError, R
 
 logger = logging.getLogger(__name__)
 
-_POLL = 0.5
+_POLL_TIMEOUT = 0.5
 
 
 class ConsumerThreads(Runner):
-    """Consumers of one group, each in a separate thread that polls, processes and commits.
+    """Consumers of one group. Each runs in a separate thread that polls, processes and commits.
 
     Offsets of processed records are committed every `commit_interval` seconds, when partitions are
     revoked, and at the end. `handler` and `on_error` run in all threads and must be thread-safe.
@@ -60,7 +60,7 @@ class ConsumerThreads(Runner):
         return self._threads
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for all threads. Returns False on a timeout; raises the error that stopped them."""
+        """Wait for all threads. Returns False on a timeout. Raises the error that stopped them."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -70,7 +70,7 @@ class ConsumerThreads(Runner):
         return True
 
     def stop(self, timeout: float | None = 30.0) -> bool:
-        """Start no more records, finish those in progress and commit. Returns False on a
+        """Start no more records, complete the records in progress, and commit. Returns False on a
         timeout."""
         self._stopping.set()
         with self._lock:
@@ -92,8 +92,8 @@ class ConsumerThreads(Runner):
                 try:
                     _Loop(self, consumer).run()
                 except BaseException as error:
-                    # Stop before this consumer leaves the group: its failed record would be
-                    # assigned to another consumer.
+                    # Stop all threads before this consumer leaves the group, since another consumer
+                    # would process the failed record.
                     self._stop_all(error)
                     raise
                 finally:
@@ -115,69 +115,69 @@ class ConsumerThreads(Runner):
 
 
 class _Loop:
-    """The loop of one consumer. `_done` has the offsets of processed records to commit."""
+    """The loop of one consumer. `_processed` has the offsets to commit."""
 
     def __init__(self, owner: ConsumerThreads, consumer: Consumer) -> None:
         self._handling = owner._handling
         self._interval = owner._commit_interval
         self._consumer = consumer
-        self._done: dict[TopicPartition, OffsetAndMetadata | int] = {}
+        self._processed: dict[TopicPartition, OffsetAndMetadata | int] = {}
         subscribe(consumer, owner._topics, owner._pattern, self)
 
     def run(self) -> None:
-        due = time.monotonic() + self._interval
+        next_commit = time.monotonic() + self._interval
         try:
             while not self._handling.stopping.is_set():
                 try:
-                    records = self._consumer.poll(_POLL)
+                    records = self._consumer.poll(_POLL_TIMEOUT)
                 except Wakeup:
                     continue
                 except RecordDeserializationError as error:
                     tp, offset = self._handling.skip_invalid(self._consumer, error)
-                    self._done[tp] = offset
+                    self._processed[tp] = offset
                     continue
                 for tp, partition_records in records.by_partition().items():
                     for record in partition_records:
                         if self._handling.stopping.is_set() or not self._handling.handle(record):
                             return
-                        self._done[tp] = record.offset + 1
-                    self._done[tp] = records.next_offsets[tp]
-                if time.monotonic() >= due:
-                    self._commit(self._done)
-                    due = time.monotonic() + self._interval
+                        self._processed[tp] = record.offset + 1
+                    self._processed[tp] = records.next_offsets[tp]
+                if time.monotonic() >= next_commit:
+                    self._commit(self._processed)
+                    next_commit = time.monotonic() + self._interval
         finally:
-            self._commit(self._done)
+            self._commit(self._processed)
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         if not offsets:
             return
-        commit: dict[TopicPartition, OffsetAndMetadata | int] = dict(offsets)
+        pending: dict[TopicPartition, OffsetAndMetadata | int] = dict(offsets)
         while True:
             try:
-                self._consumer.commit_sync(commit)
+                self._consumer.commit_sync(pending)
                 break
             except Wakeup:
-                # Each stop wakes the consumer up.
+                # Each stop calls `wakeup`.
                 continue
             except (CommitFailed, RebalanceInProgress) as error:
-                logger.info("Offsets were not committed; other members process the records again: %s", error)
+                logger.info("Offsets were not committed; other members will process the records again: %s", error)
                 break
             except KafkaError as error:
                 logger.warning("Offsets were not committed: %s", error)
                 return
         for tp in list(offsets):
-            self._done.pop(tp, None)
+            self._processed.pop(tp, None)
 
     # --- rebalance listener
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        self._commit({tp: offset for tp, offset in self._done.items() if tp in partitions})
-        # Even without a commit: the next owner may already be past these offsets.
+        self._commit({tp: offset for tp, offset in self._processed.items() if tp in partitions})
+        # Forget the offsets even if the commit failed: the next owner may be past them.
         self.on_partitions_lost(partitions)
 
     def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
         for tp in partitions:
-            self._done.pop(tp, None)
+            self._processed.pop(tp, None)
 
 
 __all__ = ["ConsumerThreads", "HandlerFailed"]

@@ -1,4 +1,4 @@
-"""All addresses of a name are tried; failed addresses are tried last."""
+"""Connecting to a name with several addresses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None
 
 @contextmanager
 def silent_port() -> Iterator[int]:
-    """The kernel accepts connections, and no process responds."""
+    """A port whose connections the kernel accepts, but no process serves."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -50,7 +50,7 @@ def refused_port() -> int:
 
 @asynccontextmanager
 async def broker() -> Any:
-    """Responds to ApiVersions; yields its port and the accepted sockets."""
+    """A server that responds to ApiVersions. Yields its port and the accepted sockets."""
     writers: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,11 +76,11 @@ async def broker() -> Any:
 
 
 def name_of(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
-    """The name `many` has an address at each of these ports."""
+    """Make the name `many` resolve to an address with each of these ports."""
 
     async def lookup(host: str, port: int) -> list[Address]:
         assert host == "many"
-        return [Address(V4, ("127.0.0.1", at)) for at in ports]
+        return [Address(V4, ("127.0.0.1", number)) for number in ports]
 
     monkeypatch.setattr(module, "_lookup", lookup)
 
@@ -140,16 +140,16 @@ def test_client_remembers_the_failed_address(run: Any, monkeypatch: pytest.Monke
                 await cluster.start()
                 try:
                     await cluster.connection(-1, "first", timeout=60)
-                    tried: list[int] = []
+                    ports: list[int] = []
                     opened = Connection._open
 
-                    async def spy(self: Connection, address: Address, *rest: Any) -> None:
-                        tried.append(address.sockaddr[1])
-                        await opened(self, address, *rest)
+                    async def spy(self: Connection, address: Address, *args: Any) -> None:
+                        ports.append(address.sockaddr[1])
+                        await opened(self, address, *args)
 
                     monkeypatch.setattr(Connection, "_open", spy)
                     await cluster.connection(-1, "second", timeout=60)
-                    assert tried == [port]
+                    assert ports == [port]
                 finally:
                     await cluster.close()
                 assert len(writers) >= 2

@@ -23,8 +23,8 @@ def admin(**settings: Any) -> AdminBase:
 def each(
     attempt: Callable[[list[str]], Any], keys: str = "abc", timeout: float = 5.0, **settings: Any
 ) -> dict[str, Any]:
-    async def run_attempt(left: list[str]) -> Any:
-        return attempt(left)
+    async def run_attempt(remaining: list[str]) -> Any:
+        return attempt(remaining)
 
     async def work() -> dict[str, Any]:
         return await admin(**settings)._each(list(keys), run_attempt, timeout)
@@ -35,8 +35,8 @@ def each(
 def test_only_retriable_errors_are_retried() -> None:
     attempts: list[list[str]] = []
 
-    def attempt(left: list[str]) -> Any:
-        attempts.append(left)
+    def attempt(remaining: list[str]) -> Any:
+        attempts.append(remaining)
         if len(attempts) == 1:
             return {"a": 1}, {
                 "b": KafkaError(ErrorCode.NOT_CONTROLLER),
@@ -49,29 +49,29 @@ def test_only_retriable_errors_are_retried() -> None:
 
 
 def test_error_carries_the_results_of_the_other_keys() -> None:
-    wrong = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "it is there")
+    failure = KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, "it is there")
     with pytest.raises(AdminError) as caught:
-        each(lambda left: ({"a": 1, "c": 3}, {"b": wrong}))
+        each(lambda remaining: ({"a": 1, "c": 3}, {"b": failure}))
     assert caught.value.results == {"a": 1, "c": 3}
-    assert caught.value.errors == {"b": wrong}
+    assert caught.value.errors == {"b": failure}
     assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
     assert str(caught.value) == "b: it is there"
 
 
 def test_lost_connection_is_retried() -> None:
-    tries: list[int] = []
+    attempts: list[int] = []
 
-    def attempt(left: list[str]) -> Any:
-        tries.append(1)
-        if len(tries) < 3:
+    def attempt(remaining: list[str]) -> Any:
+        attempts.append(1)
+        if len(attempts) < 3:
             raise Disconnected("connection lost")
-        return dict.fromkeys(left, 0), {}
+        return dict.fromkeys(remaining, 0), {}
 
     assert each(attempt) == {"a": 0, "b": 0, "c": 0}
 
 
 def test_retries_end_at_the_timeout_and_the_limit() -> None:
-    def attempt(left: list[str]) -> Any:
+    def attempt(remaining: list[str]) -> Any:
         raise Disconnected("connection lost")
 
     with pytest.raises(AdminError) as caught:
@@ -84,7 +84,7 @@ def test_retries_end_at_the_timeout_and_the_limit() -> None:
 
 
 def test_hanging_attempt_times_out() -> None:
-    async def hang(left: list[str]) -> Any:
+    async def hang(remaining: list[str]) -> Any:
         await asyncio.sleep(60)
 
     async def work() -> None:
@@ -96,13 +96,13 @@ def test_hanging_attempt_times_out() -> None:
 
 
 def test_failed_broker_fails_only_its_keys() -> None:
-    async def ask(broker: int, keys: list[str]) -> Any:
+    async def send(broker: int, keys: list[str]) -> Any:
         if broker == 2:
             raise Disconnected("connection lost")
         return dict.fromkeys(keys, broker), {}
 
     async def work() -> None:
-        done, failed = await gather({1: ["a", "b"], 2: ["c"]}, ask)
+        done, failed = await gather({1: ["a", "b"], 2: ["c"]}, send)
         assert done == {"a": 1, "b": 1}
         assert isinstance(failed["c"], Disconnected)
 

@@ -159,6 +159,6 @@ def test_accepted_data_is_read_by_fastavro_up_to_the_same_byte(schema: Any, data
     # The walk does not check UTF-8 and enum symbols; fastavro may reject those.
     try:
         fastavro.schemaless_reader(source, parsed, None)
-        assert source.tell() == walk._at
+        assert source.tell() == walk._position
     except (UnicodeDecodeError, IndexError):
         assert schema is TREE

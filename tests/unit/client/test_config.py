@@ -21,7 +21,7 @@ def test_settings_are_a_mapping_or_keywords() -> None:
     assert (config["batch.size"], config["linger.ms"], config["acks"]) == (32768, 7, "all")
 
 
-def test_keyword_wins_over_the_mapping() -> None:
+def test_keyword_takes_precedence_over_the_mapping() -> None:
     assert producer_config({**SERVERS, "acks": "1"}, {"acks": "all"})["acks"] == "all"
 
 
@@ -127,14 +127,14 @@ def test_aliases_are_accepted(alias: str, value: str, name: str, expected: Any) 
     assert producer_config(settings, {})[name] == expected
 
 
-def test_current_name_wins_over_its_alias() -> None:
+def test_current_name_takes_precedence_over_its_alias() -> None:
     assert producer_config({**SERVERS, "queue.buffering.max.ms": 1, "linger.ms": 2}, {})["linger.ms"] == 2
 
 
-@pytest.mark.parametrize("bad", ["localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", ""])
-def test_invalid_bootstrap_server_is_rejected(bad: str) -> None:
+@pytest.mark.parametrize("server", ["localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", ""])
+def test_invalid_bootstrap_server_is_rejected(server: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers: .*host:port"):
-        parse_servers((bad,))
+        parse_servers((server,))
 
 
 def test_bootstrap_servers_are_parsed_and_deduplicated() -> None:
@@ -156,8 +156,8 @@ def core(**settings: Any) -> ProducerCore:
     ["org.apache.kafka.common.serialization.StringSerializer", "StringSerializer", "kafka.serializer.StringEncoder"],
 )
 def test_java_class_names_are_accepted(name: str) -> None:
-    made = core(value_serializer=name)
-    assert made._serialize("value", made._serialize_value, "t", "ä", None) == "ä".encode()
+    producer = core(value_serializer=name)
+    assert producer._serialize("value", producer._serialize_value, "t", "ä", None) == "ä".encode()
 
 
 def test_error_for_an_unknown_java_class_lists_the_supported_names() -> None:
@@ -181,21 +181,21 @@ def test_classes_objects_functions_and_dotted_names_are_accepted() -> None:
         "kavka.client.serializers.StringSerializer",
         "kavka.client.serializers:StringSerializer",
     ):
-        made = core(value_serializer=serializer)
-        assert made._serialize("value", made._serialize_value, "t", "text", None) == b"text"
+        producer = core(value_serializer=serializer)
+        assert producer._serialize("value", producer._serialize_value, "t", "text", None) == b"text"
 
 
 class Configured:
     def configure(self, configs: dict[str, Any], is_key: bool) -> None:
-        self.seen = configs["my.setting"], is_key
+        self.configured = configs["my.setting"], is_key
 
     def serialize(self, topic: str, value: Any, headers: Any) -> bytes:
-        return f"{topic} {value} {headers} {self.seen}".encode()
+        return f"{topic} {value} {headers} {self.configured}".encode()
 
 
 def test_user_class_gets_all_settings_and_the_headers(caplog: pytest.LogCaptureFixture) -> None:
-    made = core(key_serializer=Configured, my_setting=17)
-    assert made._serialize("key", made._serialize_key, "t", 1, [("a", b"")]) == b"t 1 [('a', b'')] (17, True)"
+    producer = core(key_serializer=Configured, my_setting=17)
+    assert producer._serialize("key", producer._serialize_key, "t", 1, [("a", b"")]) == b"t 1 [('a', b'')] (17, True)"
 
 
 def test_every_setting_has_a_help_text() -> None:

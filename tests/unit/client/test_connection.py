@@ -111,12 +111,12 @@ def test_large_response_is_received_into_a_separate_buffer(size: int, chunk: int
         records = bytes(i % 251 for i in range(size))
         topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=records)])
         feed(connection, frame(ApiKey.FETCH, 11, 1, FetchResponse(responses=[topic])) + coordinator(2, 7), chunk)
-        got = (await first).responses[0].partitions[0].records
+        received = (await first).responses[0].partitions[0].records
         assert (await second).node_id == 7
         third = connection.send(FindCoordinatorRequest(), timeout=5)
         feed(connection, coordinator(3, 8))
         assert (await third).node_id == 8
-        assert bytes(got) == records
+        assert bytes(received) == records
 
     asyncio.run(work())
 
@@ -169,10 +169,10 @@ def test_large_request_is_written_completely() -> None:
 def test_late_response_closes_the_connection() -> None:
     async def work() -> None:
         connection, transport = connected()
-        late = connection.send(FindCoordinatorRequest(), timeout=0.02)
+        expired = connection.send(FindCoordinatorRequest(), timeout=0.02)
         other = connection.send(FindCoordinatorRequest(), timeout=5)
         with pytest.raises(KafkaTimeout, match="FindCoordinator"):
-            await late
+            await expired
         with pytest.raises(Disconnected):
             await other
         assert transport.aborted
@@ -252,7 +252,7 @@ def test_cancelled_request_does_not_affect_the_next() -> None:
     asyncio.run(work())
 
 
-def test_throttle_time_is_remembered() -> None:
+def test_throttle_time_of_a_response_is_stored() -> None:
     async def work() -> None:
         connection, _ = connected()
         future = connection.send(FindCoordinatorRequest(), timeout=5)
@@ -282,15 +282,15 @@ def test_version_is_the_highest_that_both_sides_support() -> None:
     asyncio.run(work())
 
 
-def test_older_broker_is_asked_in_its_version_of_api_versions() -> None:
+def test_api_versions_is_retried_with_the_version_of_an_older_broker() -> None:
     async def work() -> None:
         connection, transport = connected()
         connection.versions = {}
         negotiation = asyncio.ensure_future(connection._negotiate(5))
         await asyncio.sleep(0)
         keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=1)]
-        refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys)
-        feed(connection, frame(ApiKey.API_VERSIONS, 0, 1, refusal))
+        rejection = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys)
+        feed(connection, frame(ApiKey.API_VERSIONS, 0, 1, rejection))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         keys.append(ApiVersion(api_key=ApiKey.FETCH, min_version=2, max_version=99))
@@ -338,7 +338,7 @@ def peak_of(work: Callable[[], None]) -> int:
         (struct.pack(">ii", 900_000, 2), "a response to request 2 instead of 1"),
     ],
 )
-def test_peer_of_another_protocol_is_recognised_by_its_first_bytes(data: bytes, message: str) -> None:
+def test_peer_of_another_protocol_is_recognized_by_its_first_bytes(data: bytes, message: str) -> None:
     async def work() -> None:
         connection, transport = connected()
         connection.versions = {}

@@ -15,51 +15,51 @@ WAIT = 60
 
 
 def test_calls_during_stop_complete_or_raise() -> None:
-    def call(io: IoThread, ends: list[BaseException]) -> None:
+    def call(io: IoThread, errors: list[BaseException]) -> None:
         try:
             while True:
                 io.run(asyncio.sleep(0))
         except BaseException as error:
-            ends.append(error)
+            errors.append(error)
 
     for _ in range(100):
         io = IoThread("kavka-test")
-        ends: list[BaseException] = []
-        threads = [threading.Thread(target=call, args=(io, ends), daemon=True) for _ in range(3)]
+        errors: list[BaseException] = []
+        threads = [threading.Thread(target=call, args=(io, errors), daemon=True) for _ in range(3)]
         for thread in threads:
             thread.start()
         io.stop()
         for thread in threads:
             thread.join(WAIT)
-        assert [type(error) for error in ends] == [ClientClosed] * 3, ends
+        assert [type(error) for error in errors] == [ClientClosed] * 3, errors
 
 
 def test_running_call_fails_with_client_closed_on_stop() -> None:
     io = IoThread("kavka-test")
-    begun = threading.Event()
-    clean = threading.Event()
-    late: list[asyncio.Task[None]] = []
+    started = threading.Event()
+    cleaned_up = threading.Event()
+    late_tasks: list[asyncio.Task[None]] = []
 
     async def clean_up() -> None:
         await asyncio.sleep(0.01)
-        clean.set()
+        cleaned_up.set()
 
     async def work() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(WAIT)
         finally:
             # A task that starts during the cancellation is cancelled as well.
-            late.append(asyncio.create_task(asyncio.sleep(WAIT)))
+            late_tasks.append(asyncio.create_task(asyncio.sleep(WAIT)))
             await clean_up()
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(io.run, work())
-        assert begun.wait(WAIT)
+        call = pool.submit(io.run, work())
+        assert started.wait(WAIT)
         io.stop()
         with pytest.raises(ClientClosed):
-            waiting.result(WAIT)
-    assert clean.is_set() and late[0].cancelled()
+            call.result(WAIT)
+    assert cleaned_up.is_set() and late_tasks[0].cancelled()
     assert not io.alive
 
 

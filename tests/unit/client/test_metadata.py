@@ -50,9 +50,9 @@ def test_stale_response_does_not_restore_an_older_leader() -> None:
 
 
 def test_recreated_topic_accepts_lower_epochs() -> None:
-    before = topic_metadata(topic(leaders=(7,), epoch=9))
-    again = topic_metadata(topic(leaders=(3,), epoch=0, topic_id=UUID(int=6)), before)
-    assert again.partitions[0].leader == 3
+    previous = topic_metadata(topic(leaders=(7,), epoch=9))
+    recreated = topic_metadata(topic(leaders=(3,), epoch=0, topic_id=UUID(int=6)), previous)
+    assert recreated.partitions[0].leader == 3
 
 
 def test_new_leader_is_accepted_if_its_epoch_is_higher() -> None:
@@ -75,19 +75,19 @@ def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
 
 
 class Broker:
-    """Responds to Metadata. `up`: it can be reached. `named`: Metadata responses contain it even if
-    it is down."""
+    """Responds to Metadata if `is_up`. With `is_listed`, Metadata responses contain the broker even
+    if it is down."""
 
     def __init__(self, node_id: int, port: int) -> None:
         self.node = Node(node_id, "fake", port, f"rack-{node_id}")
-        self.up = True
-        self.named = False
+        self.is_up = True
+        self.is_listed = False
         self.requested: list[list[str] | None] = []
 
 
 class FakeConnection:
-    def __init__(self, world: World, broker: Broker) -> None:
-        self.world, self.broker = world, broker
+    def __init__(self, environment: Environment, broker: Broker) -> None:
+        self.environment, self.broker = environment, broker
         self.name = f"fake:{broker.node.port}"
         self.closed = False
         self.in_flight = 0
@@ -98,27 +98,27 @@ class FakeConnection:
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
         return 13
 
-    async def send(self, request: Any, *, timeout: float, version: int | None = None, **more: Any) -> Any:
+    async def send(self, request: Any, *, timeout: float, version: int | None = None, **options: Any) -> Any:
         await asyncio.sleep(0)
-        if not self.broker.up:
+        if not self.broker.is_up:
             self.close()
             raise Disconnected("down")
         if isinstance(request, FindCoordinatorRequest):
-            node = self.world.brokers[-1].node
+            node = self.environment.brokers[-1].node
             return FindCoordinatorResponse(
                 coordinators=[Coordinator(key="g", node_id=node.id, host=node.host, port=node.port)]
             )
         names = None if request.topics is None else [t.name for t in request.topics]
         self.broker.requested.append(names)
-        topics = self.world.topics
+        topics = self.environment.topics
         return MetadataResponse(
-            error_code=self.world.error,
+            error_code=self.environment.error,
             brokers=[
                 MetadataResponseBroker(node_id=b.node.id, host=b.node.host, port=b.node.port, rack=b.node.rack)
-                for b in self.world.brokers
-                if b.up or b.named
+                for b in self.environment.brokers
+                if b.is_up or b.is_listed
             ],
-            controller_id=self.world.brokers[0].node.id,
+            controller_id=self.environment.brokers[0].node.id,
             topics=[
                 topics.get(name) or MetadataResponseTopic(name=name, error_code=3)
                 for name in (topics if names is None else names)
@@ -132,7 +132,7 @@ class FakeConnection:
                 self.on_close(self)
 
 
-class World:
+class Environment:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, brokers: int = 2) -> None:
         self.brokers = [Broker(i, 9000 + i) for i in range(brokers)]
         self.topics: dict[str, MetadataResponseTopic] = {"t": topic()}
@@ -144,7 +144,7 @@ class World:
         await asyncio.sleep(0)
         self.opened.append(port)
         broker = next((b for b in self.brokers if b.node.port == port), None)
-        if broker is None or not broker.up:
+        if broker is None or not broker.is_up:
             raise Disconnected(f"no broker at {port}")
         return FakeConnection(self, broker)
 
@@ -167,25 +167,25 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_topic_is_fetched_over_the_bootstrap_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         metadata = await cluster.topic("t", 60)
         assert metadata.partitions[0].leader == 0
         assert await cluster.leader("t", 0, 60) == 0
         assert sorted(cluster.nodes) == [0, 1]
         connection = await cluster.connection(0)
-        assert world.opened == [9000]
+        assert environment.opened == [9000]
         await cluster.close()
         assert connection.closed
 
     asyncio.run(work())
 
 
-def test_coordinator_keeps_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_has_the_rack_of_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         assert (await cluster.find_coordinator("g")).rack == "rack-1"
@@ -197,13 +197,13 @@ def test_coordinator_keeps_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_new_topics_are_requested_and_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        world.topics["u"] = topic("u", topic_id=UUID(int=9))
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        environment.topics["u"] = topic("u", topic_id=UUID(int=9))
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         await cluster.topic("u", 60)
-        assert world.brokers[0].requested[-1] == ["u"]
+        assert environment.brokers[0].requested[-1] == ["u"]
         assert sorted(cluster.topics) == ["t", "u"]
         assert cluster.topic_names == {ID: "t", UUID(int=9): "u"}
         await cluster.close()
@@ -213,15 +213,15 @@ def test_only_new_topics_are_requested_and_others_are_kept(monkeypatch: pytest.M
 
 def test_missing_topic_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         with pytest.raises(KafkaTimeout, match="unknown topic"):
             await cluster.topic("later", 0.5)
         waiting = asyncio.create_task(cluster.topic("later", 60))
-        count = len(world.brokers[0].requested)
-        await until(lambda: len(world.brokers[0].requested) > count)
-        world.topics["later"] = topic("later")
+        count = len(environment.brokers[0].requested)
+        await until(lambda: len(environment.brokers[0].requested) > count)
+        environment.topics["later"] = topic("later")
         assert (await waiting).name == "later"
         await cluster.close()
 
@@ -232,17 +232,19 @@ def test_topic_in_creation_is_requested_again_without_a_waiter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        world.topics["later"] = MetadataResponseTopic(name="later", error_code=int(ErrorCode.LEADER_NOT_AVAILABLE))
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        environment.topics["later"] = MetadataResponseTopic(
+            name="later", error_code=int(ErrorCode.LEADER_NOT_AVAILABLE)
+        )
+        cluster = environment.cluster()
         await cluster.start()
         cluster.set_topics(["later"])
         await until(lambda: "later" in cluster.topic_errors)
-        world.topics["later"] = topic("later")
+        environment.topics["later"] = topic("later")
         await until(lambda: "later" in cluster.topics)
-        count = len(world.brokers[0].requested)
+        count = len(environment.brokers[0].requested)
         await asyncio.sleep(0.05)
-        assert len(world.brokers[0].requested) == count
+        assert len(environment.brokers[0].requested) == count
         await cluster.close()
 
     asyncio.run(work())
@@ -250,9 +252,9 @@ def test_topic_in_creation_is_requested_again_without_a_waiter(
 
 def test_invalid_topic_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        world.topics["bad name"] = MetadataResponseTopic(name="bad name", error_code=17)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        environment.topics["bad name"] = MetadataResponseTopic(name="bad name", error_code=17)
+        cluster = environment.cluster()
         await cluster.start()
         with pytest.raises(KafkaError) as caught:
             await cluster.topic("bad name", 5)
@@ -264,14 +266,14 @@ def test_invalid_topic_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_metadata_is_requested_from_another_broker_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        world.brokers[0].up = False
+        environment.brokers[0].is_up = False
         await cluster.wait_for_update(cluster.request_update(), 60)
         assert sorted(cluster.nodes) == [1]
-        assert world.brokers[1].requested
+        assert environment.brokers[1].requested
         await cluster.close()
 
     asyncio.run(work())
@@ -279,18 +281,18 @@ def test_metadata_is_requested_from_another_broker_after_a_failure(monkeypatch: 
 
 def test_client_rebootstraps_when_no_broker_is_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch, brokers=1)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch, brokers=1)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         # Metadata has another address than bootstrap.servers; then both brokers fail.
-        world.brokers.append(Broker(1, 9555))
-        world.brokers[0].up = False
-        cluster.nodes = {1: world.brokers[1].node}
-        world.brokers[1].up = False
+        environment.brokers.append(Broker(1, 9555))
+        environment.brokers[0].is_up = False
+        cluster.nodes = {1: environment.brokers[1].node}
+        environment.brokers[1].is_up = False
         cluster.request_update()
         await until(lambda: -1 in cluster.nodes)
-        world.brokers[0].up = True
+        environment.brokers[0].is_up = True
         await cluster.wait_for_update(cluster.request_update(), 60)
         assert sorted(cluster.nodes) == [0]
         await cluster.close()
@@ -300,17 +302,17 @@ def test_client_rebootstraps_when_no_broker_is_reachable(monkeypatch: pytest.Mon
 
 def test_client_rebootstraps_on_request_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
-        before = len(world.opened)
-        world.error = ErrorCode.REBOOTSTRAP_REQUIRED
+        opened_before = len(environment.opened)
+        environment.error = ErrorCode.REBOOTSTRAP_REQUIRED
         cluster.request_update()
         await until(lambda: -1 in cluster.nodes)
-        world.error = 0
+        environment.error = 0
         await cluster.wait_for_update(cluster.request_update(), 60)
-        assert 9000 in world.opened[before:]
+        assert 9000 in environment.opened[opened_before:]
         await cluster.close()
 
     asyncio.run(work())
@@ -318,8 +320,8 @@ def test_client_rebootstraps_on_request_of_the_broker(monkeypatch: pytest.Monkey
 
 def test_channels_are_separate_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         first, other, again = await asyncio.gather(
@@ -336,17 +338,17 @@ def test_partial_response_in_flight_is_not_complete_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster(**{"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
-        seen: list[tuple[bool, list[str]]] = []
-        cluster.on_update(lambda cluster: seen.append((cluster.complete, sorted(cluster.topics))))
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster(**{"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
+        updates: list[tuple[bool, list[str]]] = []
+        cluster.on_update(lambda cluster: updates.append((cluster.complete, sorted(cluster.topics))))
         await cluster.start()
-        await until(lambda: bool(world.brokers[0].requested))
+        await until(lambda: bool(environment.brokers[0].requested))
         cluster.all_topics = True
         cluster.request_update()
         # The first request of all topics does not wait for retry.backoff.ms.
         await until(lambda: cluster.complete)
-        assert seen == [(False, []), (True, ["t"])]
+        assert updates == [(False, []), (True, ["t"])]
         await cluster.close()
 
     asyncio.run(work())
@@ -354,19 +356,19 @@ def test_partial_response_in_flight_is_not_complete_metadata(
 
 def test_unreachable_broker_is_retried_after_a_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster(**{"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 2000})
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster(**{"reconnect.backoff.ms": 2000, "reconnect.backoff.max.ms": 2000})
         await cluster.start()
         await cluster.topic("t", 60)
-        world.brokers[1].up, world.brokers[1].named = False, True
-        seen: list[int] = []
-        cluster.on_connected(seen.append)
+        environment.brokers[1].is_up, environment.brokers[1].is_listed = False, True
+        notified: list[int] = []
+        cluster.on_connected(notified.append)
         with pytest.raises(Disconnected):
             await cluster.connection(1)
         assert cluster.unreachable(1)
         with pytest.raises(KafkaTimeout):
             await cluster.connection(1, timeout=0.05)
-        assert seen == [1]
+        assert notified == [1]
         await cluster.close()
 
     asyncio.run(work())
@@ -374,8 +376,8 @@ def test_unreachable_broker_is_retried_after_a_backoff(monkeypatch: pytest.Monke
 
 def test_unused_topic_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         cluster._topic_idle = 0.0
@@ -389,8 +391,8 @@ def test_unused_topic_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_new_leader_of_a_response_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         leaders_seen: list[int] = []
@@ -408,13 +410,13 @@ def test_closing_the_client_fails_pending_connects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         never = asyncio.Event()
 
-        async def hang(*where: Any, **options: Any) -> Any:
+        async def hang(*args: Any, **options: Any) -> Any:
             await never.wait()
 
         monkeypatch.setattr("kavka.client.connections.Connection.open", hang)
@@ -432,8 +434,8 @@ def test_broker_that_moves_during_connect_gets_a_new_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work() -> None:
-        world = World(monkeypatch, brokers=3)
-        cluster = world.cluster()
+        environment = Environment(monkeypatch, brokers=3)
+        cluster = environment.cluster()
         await cluster.start()
         await cluster.topic("t", 60)
         opening, proceed = asyncio.Event(), asyncio.Event()
@@ -441,14 +443,14 @@ def test_broker_that_moves_during_connect_gets_a_new_connection(
         async def slow(host: str, port: int, **options: Any) -> Any:
             opening.set()
             await proceed.wait()
-            return await world.open(host, port, **options)
+            return await environment.open(host, port, **options)
 
         monkeypatch.setattr("kavka.client.connections.Connection.open", slow)
         waiting = asyncio.create_task(cluster.connection(1))
         await opening.wait()
         cluster.add_node(Node(1, "fake", 9002))
         proceed.set()
-        with pytest.raises(Disconnected, match="is not at fake:9001 any longer"):
+        with pytest.raises(Disconnected, match="is no longer at fake:9001"):
             await waiting
         assert (await cluster.connection(1)).name == "fake:9002"
         await cluster.close()
@@ -458,10 +460,10 @@ def test_broker_that_moves_during_connect_gets_a_new_connection(
 
 def test_timed_out_waits_for_metadata_leave_no_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        world = World(monkeypatch)
-        for broker in world.brokers:
-            broker.up = False
-        cluster = world.cluster()
+        environment = Environment(monkeypatch)
+        for broker in environment.brokers:
+            broker.is_up = False
+        cluster = environment.cluster()
         await cluster.start()
         for _ in range(20):
             with pytest.raises(KafkaTimeout):

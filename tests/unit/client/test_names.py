@@ -60,7 +60,7 @@ def test_type_checkers_see_the_names_that_exist_at_run_time(module: object) -> N
         assert getattr(module, name) is not None
 
 
-def test_import_of_kavka_loads_no_other_module_of_it() -> None:
+def test_import_of_kavka_loads_no_submodule() -> None:
     program = "import sys, kavka; print([name for name in sys.modules if name.startswith('kavka.')])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

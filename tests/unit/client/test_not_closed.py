@@ -13,13 +13,13 @@ import pytest
 
 from kavka import Admin, Consumer, aio
 
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+UNREACHABLE = {"bootstrap.servers": "127.0.0.1:1"}
 WAIT = 60
 
 CLIENTS = [
-    (lambda: Consumer(NOWHERE, client_id="dropped"), "kavka-dropped"),
-    (lambda: Consumer(NOWHERE, client_id="dropped", group_id="g"), "kavka-dropped"),
-    (lambda: Admin(NOWHERE), "kavka-admin"),
+    (lambda: Consumer(UNREACHABLE, client_id="dropped"), "kavka-dropped"),
+    (lambda: Consumer(UNREACHABLE, client_id="dropped", group_id="g"), "kavka-dropped"),
+    (lambda: Admin(UNREACHABLE), "kavka-admin"),
 ]
 
 
@@ -29,9 +29,9 @@ def threads(name: str) -> list[threading.Thread]:
 
 @pytest.mark.parametrize(("make", "name"), CLIENTS)
 def test_dropped_client_warns_and_stops_its_thread(make: Any, name: str) -> None:
-    before = set(threads(name))
+    previous_threads = set(threads(name))
     client = make()
-    (thread,) = set(threads(name)) - before
+    (thread,) = set(threads(name)) - previous_threads
     with pytest.warns(ResourceWarning, match=f"unclosed {type(client).__name__} {name}"):
         del client
         gc.collect()
@@ -49,14 +49,14 @@ def test_closed_client_does_not_warn(make: Any, name: str, recwarn: pytest.Warni
 
 
 def test_consumer_in_use_is_not_collected() -> None:
-    consumer = Consumer(NOWHERE, client_id="used")
+    consumer = Consumer(UNREACHABLE, client_id="used")
     consumer.assign([("t", 0)])
     gc.collect()
     assert not consumer.poll(0.05)
     consumer.close()
 
 
-@pytest.mark.parametrize("make", [lambda: aio.Consumer(NOWHERE, group_id="g"), lambda: aio.Admin(NOWHERE)])
+@pytest.mark.parametrize("make", [lambda: aio.Consumer(UNREACHABLE, group_id="g"), lambda: aio.Admin(UNREACHABLE)])
 def test_dropped_asyncio_client_warns_and_closes_on_its_loop(make: Any) -> None:
     async def work() -> None:
         client = make()
@@ -76,7 +76,7 @@ def test_dropped_asyncio_client_only_warns_after_its_loop_closed() -> None:
     clients = []
 
     async def work() -> None:
-        clients.append(await aio.Consumer(NOWHERE).start())
+        clients.append(await aio.Consumer(UNREACHABLE).start())
 
     asyncio.run(work())
     with pytest.warns(ResourceWarning, match="unclosed Consumer"):
@@ -85,8 +85,8 @@ def test_dropped_asyncio_client_only_warns_after_its_loop_closed() -> None:
 
 
 def test_client_that_was_never_started_is_dropped_silently(recwarn: pytest.WarningsRecorder) -> None:
-    aio.Consumer(NOWHERE)
-    aio.Admin(NOWHERE)
+    aio.Consumer(UNREACHABLE)
+    aio.Admin(UNREACHABLE)
     gc.collect()
     assert not [warning for warning in recwarn if warning.category is ResourceWarning]
 
@@ -94,13 +94,13 @@ def test_client_that_was_never_started_is_dropped_silently(recwarn: pytest.Warni
 def test_open_clients_do_not_block_the_exit_of_the_interpreter() -> None:
     program = (
         "from kavka import Admin, Consumer\n"
-        f"clients = [Admin({NOWHERE!r}), Consumer({NOWHERE!r}, client_id='left')]\n"
+        f"clients = [Admin({UNREACHABLE!r}), Consumer({UNREACHABLE!r}, client_id='left')]\n"
         "clients[1].assign([('t', 0)])\n"
         "print('end', flush=True)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", program], capture_output=True, text=True, timeout=WAIT
     )
-    assert (done.returncode, done.stdout) == (0, "end\n")
-    assert "client kavka-left is still open at exit" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (process.returncode, process.stdout) == (0, "end\n")
+    assert "client kavka-left is still open at exit" in process.stderr
+    assert "Traceback" not in process.stderr

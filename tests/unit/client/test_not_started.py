@@ -42,7 +42,7 @@ from kavka import Admin, Consumer, Producer
 from kavka.client.producer._append import PartitionQueue, TopicQueues
 
 producer, consumer, admin = (make(bootstrap_servers="127.0.0.1:1") for make in (Producer, Consumer, Admin))
-# Add the topic: `send` needs no metadata then.
+# Add the topic, so that `send` needs no metadata.
 queues = TopicQueues("t")
 queues.queues.append(PartitionQueue(producer._core.accumulator, "t", 0))
 queues.count, queues.available = 1, (0,)
@@ -74,8 +74,10 @@ admin.close()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_client_created_before_a_fork_works_only_in_the_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", IN_A_CHILD], capture_output=True, text=True, timeout=120, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", IN_A_CHILD], capture_output=True, text=True, timeout=120, check=False
+    )
     error = "the client was created before a fork; create a client in each process"
     expected = [*(f"{name} {error}" for name in ("send", "flush", "poll", "list")), "closed", "parent False"]
-    assert done.stdout.splitlines() == expected, done.stderr
-    assert done.returncode == 0, done.stderr
+    assert process.stdout.splitlines() == expected, process.stderr
+    assert process.returncode == 0, process.stderr

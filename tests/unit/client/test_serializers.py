@@ -88,14 +88,14 @@ def test_auto_serializer_depends_on_the_type(value: Any, data: bytes | None) -> 
 
 
 def test_string_encoding_is_configurable() -> None:
-    made, convert = s.make_serializer(
+    serializer, convert = s.make_serializer(
         "key.serializer", "StringSerializer", {"key.serializer.encoding": "latin-1", "serializer.encoding": "utf-8"}
     )
     assert convert is not None
     assert convert("t", "ä", None) == b"\xe4"
     with pytest.raises(ConfigError, match="no encoding"):
         s.make_serializer("key.serializer", s.StringSerializer, {"serializer.encoding": "klingon"})
-    assert made.encoding == "latin-1"
+    assert serializer.encoding == "latin-1"
 
 
 def test_deserializers_have_java_names_and_bytes_are_not_converted() -> None:
@@ -127,12 +127,12 @@ def test_avro_round_trips() -> None:
         serializer.serialize("t", {"id": "x"})
     with pytest.raises(SerializationError):
         serializer.deserialize("t", b"\x06")
-    made, convert = s.make_serializer("value.serializer", "AvroSerializer", {"avro.schema": SCHEMA})
+    configured, convert = s.make_serializer("value.serializer", "AvroSerializer", {"avro.schema": SCHEMA})
     assert convert is not None
     assert convert("t", {"id": 3, "who": "me"}, None) == data
     with pytest.raises(ConfigError, match=r"avro\.schema"):
         s.make_serializer("value.serializer", AvroSerializer, {})
-    assert made is not None
+    assert configured is not None
 
 
 def test_protobuf_round_trips() -> None:

@@ -24,7 +24,7 @@ class FakeConsumer:
         self.failures = list(failures)
         self.committed: list[dict[TP, Any]] = []
 
-    def subscribe(self, *about: Any, **more: Any) -> None:
+    def subscribe(self, *args: Any, **keywords: Any) -> None:
         pass
 
     def commit_sync(self, offsets: dict[TP, Any]) -> None:
@@ -42,9 +42,9 @@ def loop_of(consumer: FakeConsumer) -> _Loop:
 def test_offsets_of_a_revoked_partition_are_not_committed_later() -> None:
     consumer = FakeConsumer(KafkaTimeout("no coordinator"))
     loop = loop_of(consumer)
-    loop._done = {TP("t", 0): 5, TP("t", 1): 7}
+    loop._processed = {TP("t", 0): 5, TP("t", 1): 7}
     loop.on_partitions_revoked({TP("t", 0)})
-    loop._commit(loop._done)
+    loop._commit(loop._processed)
     # The new owner may already be past offset 5.
     assert consumer.committed == [{TP("t", 1): 7}]
 
@@ -52,8 +52,8 @@ def test_offsets_of_a_revoked_partition_are_not_committed_later() -> None:
 def test_thread_commits_despite_wakeups() -> None:
     consumer = FakeConsumer(*(Wakeup("stop") for _ in range(3)))
     loop = loop_of(consumer)
-    loop._done = {TP("t", 0): 5}
-    loop._commit(loop._done)
+    loop._processed = {TP("t", 0): 5}
+    loop._commit(loop._processed)
     assert consumer.committed == [{TP("t", 0): 5}]
 
 

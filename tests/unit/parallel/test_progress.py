@@ -56,15 +56,15 @@ def test_close_allows_only_records_before_a_started_one() -> None:
     tickets[0].started = tickets[0].done = True
     tickets[2].started = True
     progress.close()
-    assert progress.limit == 2 and not progress.is_settled
+    assert progress.limit == 2 and not progress.is_drained
     tickets[2].done = True
-    assert not progress.is_settled
+    assert not progress.is_drained
     tickets[1].started = tickets[1].done = True
-    assert progress.is_settled and progress.offset == 3
+    assert progress.is_drained and progress.offset == 3
     empty = Progress()
     empty.begin(7)
     empty.close()
-    assert empty.is_settled and empty.limit == -1
+    assert empty.is_drained and empty.limit == -1
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=30), st.data())

@@ -13,8 +13,8 @@ from kavka.parallel.handling import Runner
 
 
 class Threaded(Runner):
-    """A thread that runs until the stop (with `stuck`: until that is set), or fails with
-    `error`."""
+    """A thread that fails with `error`, or runs until `stuck` is set, or without `stuck` until the
+    stop."""
 
     def __init__(self, error: BaseException | None = None, stuck: threading.Event | None = None) -> None:
         self._stopping = threading.Event()

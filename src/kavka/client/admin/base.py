@@ -1,5 +1,5 @@
-"""The requests of the admin client: which broker gets them, how often they are retried, and how
-partial failures are reported."""
+"""The base of the admin client: choosing the broker of a request, retries, and reports of partial
+failures."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ Outcome = tuple[Mapping[K, V], Mapping[K, KafkaError]]
 
 
 def by_partition(topics: Iterable[Any], value: Callable[[Any], V]) -> Outcome[TopicPartition, V]:
-    """`value(partition)` or the error of each partition in the topics of a response."""
-    done: dict[TopicPartition, V] = {}
+    """`value(partition)`, or the error, of each partition in the topics of a response."""
+    results: dict[TopicPartition, V] = {}
     errors: dict[TopicPartition, KafkaError] = {}
     for topic in topics:
-        for p in topic.partitions:
-            tp = TopicPartition(topic.name, p.partition_index)
-            if p.error_code:
-                errors[tp] = error_of(p.error_code, getattr(p, "error_message", None))
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            if partition.error_code:
+                errors[tp] = error_of(partition.error_code, getattr(partition, "error_message", None))
             else:
-                done[tp] = value(p)
-    return done, errors
+                results[tp] = value(partition)
+    return results, errors
 
 
 class AdminError(KafkaError):
-    """Some items of a call failed. `errors` has their errors by key, `results` the results of the
-    others. The code is that of the first error."""
+    """Some items of a call failed. `errors` has the errors of these items by key, `results` the
+    results of the other items. The code is that of the first error."""
 
     def __init__(self, errors: Mapping[Any, KafkaError], results: Mapping[Any, Any]) -> None:
         self.errors = dict(errors)
         self.results = dict(results)
         key, first = next(iter(self.errors.items()))
-        more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
-        super().__init__(first.code, f"{_shown(key)}: {first.message}{more}")
+        suffix = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
+        super().__init__(first.code, f"{_describe_key(key)}: {first.message}{suffix}")
 
 
-def _shown(key: Any) -> str:
+def _describe_key(key: Any) -> str:
     if isinstance(key, TopicPartition):
         return str(key)
     return str(getattr(key, "name", key))
@@ -117,27 +117,27 @@ class AdminBase:
         timeout: float | None,
         also_retriable: frozenset[ErrorCode] = frozenset(),
     ) -> dict[K, V]:
-        """Call `attempt` with the remaining keys until none is left, or until the timeout or the
+        """Call `attempt` with the remaining keys until there are none, or until the timeout or the
         number of retries is reached. Raises AdminError if a key failed."""
-        left = list(dict.fromkeys(keys))
+        remaining = list(dict.fromkeys(keys))
         results: dict[K, V] = {}
         errors: dict[K, KafkaError] = {}
         limit = self._timeout if timeout is None else timeout
         deadline = monotonic() + limit
         failures = 0
-        while left:
+        while remaining:
             retriable: dict[K, KafkaError] = {}
             try:
                 async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(0.0, deadline - monotonic())):
-                    done, failed = await attempt(left)
+                    done, failed = await attempt(remaining)
             except TimeoutError as error:
                 reason = cause_of(self.cluster.connect_error())
-                late = (
+                timeout_error = (
                     error if isinstance(error, KafkaError) else KafkaTimeout(f"no response within {limit:g} s{reason}")
                 )
-                done, failed = {}, dict.fromkeys(left, late)
+                done, failed = {}, dict.fromkeys(remaining, timeout_error)
             except KafkaError as error:
-                done, failed = {}, dict.fromkeys(left, error)
+                done, failed = {}, dict.fromkeys(remaining, error)
             results.update(done)
             for key, failure in failed.items():
                 is_retriable = (
@@ -147,13 +147,13 @@ class AdminBase:
                     retriable[key] = failure
                 else:
                     errors[key] = failure
-            left = [key for key in left if key not in results and key not in errors]
-            if not left:
+            remaining = [key for key in remaining if key not in results and key not in errors]
+            if not remaining:
                 break
             failures += 1
             wait = self._backoff.delay(failures)
             if monotonic() + wait >= deadline:
-                for key in left:
+                for key in remaining:
                     cause = f": {retriable[key].message}" if key in retriable else ""
                     errors[key] = KafkaTimeout(f"not done within {limit:g} s{cause}")
                 break
@@ -163,16 +163,16 @@ class AdminBase:
             raise AdminError(errors, results)
         return results
 
-    async def _once(self, what: str, attempt: Callable[[], Awaitable[V]], timeout: float | None) -> V:
-        """As `_each`, for a call without items. Raises its error directly."""
+    async def _once(self, operation: str, attempt: Callable[[], Awaitable[V]], timeout: float | None) -> V:
+        """Like `_each`, for a call without items. Raises its error directly."""
 
         async def attempt_single(keys: list[str]) -> Outcome[str, V]:
-            return {what: await attempt()}, {}
+            return {operation: await attempt()}, {}
 
         try:
-            return (await self._each([what], attempt_single, timeout))[what]
+            return (await self._each([operation], attempt_single, timeout))[operation]
         except AdminError as error:
-            raise error.errors[what] from None
+            raise error.errors[operation] from None
 
     async def _each_broker(
         self,
@@ -180,8 +180,8 @@ class AdminBase:
         attempt: Callable[[list[int]], Awaitable[Outcome[int, V]]],
         timeout: float | None,
     ) -> dict[int, V]:
-        """As `_each`, for these brokers or for all. The timeout includes the lookup of the
-        brokers."""
+        """Like `_each`, for these brokers, or for all brokers with None. The timeout includes the
+        lookup of the brokers."""
         limit = self._timeout if timeout is None else timeout
         deadline = monotonic() + limit
         if brokers is None:
@@ -215,7 +215,7 @@ class AdminBase:
     async def _metadata(
         self, topics: Iterable[MetadataRequestTopic] | None, include_operations: bool = False
     ) -> MetadataResponse:
-        """Current metadata from any broker. Never creates a topic."""
+        """Request metadata from any broker. Creates no topic, except with version 3 or older."""
         connection = await self.cluster.any_connection(timeout=self._request_timeout)
         version = connection.version_of(MetadataRequest.API_KEY)
         request = MetadataRequest(allow_auto_topic_creation=version < 4)
@@ -260,14 +260,14 @@ class AdminBase:
     async def _each_leader(
         self,
         partitions: Iterable[TopicPartition],
-        ask: Callable[[int, list[TopicPartition]], Awaitable[Outcome[TopicPartition, V]]],
+        send: Callable[[int, list[TopicPartition]], Awaitable[Outcome[TopicPartition, V]]],
         timeout: float | None,
     ) -> dict[TopicPartition, V]:
-        """Call `ask(leader, partitions)` for each leader, concurrently."""
+        """Call `send(leader, partitions)` for all leaders concurrently."""
 
-        async def attempt(left: list[TopicPartition]) -> Outcome[TopicPartition, V]:
-            grouped, errors = await self._by_leader(left)
-            return await gather(grouped, ask, errors)
+        async def attempt(remaining: list[TopicPartition]) -> Outcome[TopicPartition, V]:
+            grouped, errors = await self._by_leader(remaining)
+            return await gather(grouped, send, errors)
 
         return await self._each(partitions, attempt, timeout)
 
@@ -275,52 +275,52 @@ class AdminBase:
         self,
         keys: Iterable[str],
         key_type: int,
-        ask: Callable[[Node, list[str]], Awaitable[Outcome[str, V]]],
+        send: Callable[[Node, list[str]], Awaitable[Outcome[str, V]]],
         timeout: float | None,
     ) -> dict[str, V]:
-        """Call `ask(coordinator, keys)` for each coordinator, concurrently."""
+        """Call `send(coordinator, keys)` for all coordinators concurrently."""
 
-        async def attempt(left: list[str]) -> Outcome[str, V]:
+        async def attempt(remaining: list[str]) -> Outcome[str, V]:
             coordinators = await asyncio.gather(
-                *(self._coordinator(key, key_type) for key in left), return_exceptions=True
+                *(self._coordinator(key, key_type) for key in remaining), return_exceptions=True
             )
             grouped: dict[Node, list[str]] = {}
             errors: dict[str, KafkaError] = {}
-            for key, node in zip(left, coordinators, strict=True):
+            for key, node in zip(remaining, coordinators, strict=True):
                 if isinstance(node, KafkaError):
                     errors[key] = node
                 elif isinstance(node, BaseException):
                     raise node
                 else:
                     grouped.setdefault(node, []).append(key)
-            return await gather(grouped, ask, errors)
+            return await gather(grouped, send, errors)
 
         return await self._each(keys, attempt, timeout)
 
 
 async def gather(
     grouped: Mapping[T, list[K]],
-    ask: Callable[[T, list[K]], Awaitable[Outcome[K, V]]],
+    send: Callable[[T, list[K]], Awaitable[Outcome[K, V]]],
     errors: Mapping[K, KafkaError] | None = None,
 ) -> Outcome[K, V]:
-    """Call `ask` for all groups concurrently. If a call fails, all of its keys fail."""
+    """Call `send` for all groups of keys concurrently. If a call fails, all of its keys fail."""
 
-    async def ask_group(target: T, keys: list[K]) -> Outcome[K, V]:
+    async def send_group(target: T, keys: list[K]) -> Outcome[K, V]:
         try:
-            return await ask(target, keys)
+            return await send(target, keys)
         except KafkaError as error:
             return {}, dict.fromkeys(keys, error)
 
     results: dict[K, V] = {}
     failed: dict[K, KafkaError] = dict(errors or {})
-    for done, group_errors in await asyncio.gather(*(ask_group(target, keys) for target, keys in grouped.items())):
+    for done, group_errors in await asyncio.gather(*(send_group(target, keys) for target, keys in grouped.items())):
         results.update(done)
         failed.update(group_errors)
     return results, failed
 
 
 def listed(values: Any, kinds: type | tuple[type, ...]) -> list[Any]:
-    """The values as a list. A single value of one of `kinds` becomes a list of it."""
+    """The values as a list. A single value of one of `kinds` becomes a list with one item."""
     return [values] if isinstance(values, kinds) else list(values)
 
 

@@ -93,8 +93,8 @@ class Admin:
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
     ) -> dict[str, CreatedTopic]:
-        """Create topics. A name creates a topic with the broker's defaults. `validate_only` checks
-        the request and creates nothing."""
+        """Create topics. A topic that is only a name has the broker's defaults. `validate_only`
+        checks the request and creates nothing."""
         return self._io.run(self._aio.create_topics(topics, validate_only=validate_only, timeout=timeout))
 
     def list_topics(self, list_internal: bool = False, *, timeout: float | None = None) -> dict[str, TopicListing]:
@@ -109,8 +109,8 @@ class Admin:
         partitions_per_response: int = 2000,
         timeout: float | None = None,
     ) -> dict[str | UUID, TopicDescription]:
-        """The partitions with leader, replicas and ISR, of topics by name or id. The result has the
-        same keys. Brokers since 3.8 respond in pages of at most `partitions_per_response`."""
+        """Describe topics by name or id; the result has the same keys. Brokers since 3.8 respond in
+        pages of at most `partitions_per_response` partitions."""
         return self._io.run(
             self._aio.describe_topics(
                 topics,
@@ -121,7 +121,7 @@ class Admin:
         )
 
     def delete_topics(self, topics: Iterable[str | UUID] | str | UUID, *, timeout: float | None = None) -> None:
-        """Delete topics by name or by id, with all their records."""
+        """Delete topics by name or id, with all their records."""
         self._io.run(self._aio.delete_topics(topics, timeout=timeout))
 
     def create_partitions(
@@ -131,7 +131,8 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Add partitions to topics: the new total by topic. It cannot be reduced."""
+        """Add partitions to topics. A number is the new total, which cannot be lower than the
+        current one."""
         self._io.run(self._aio.create_partitions(partitions, validate_only=validate_only, timeout=timeout))
 
     def describe_configs(
@@ -159,7 +160,7 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Change some settings and keep the others. In a mapping of names to values, None deletes a
+        """Change some settings and keep all others. In a mapping of names to values, None deletes a
         setting."""
         self._io.run(self._aio.incremental_alter_configs(changes, validate_only=validate_only, timeout=timeout))
 
@@ -170,20 +171,20 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Replace all settings: those that are not named return to their defaults."""
+        """Replace all settings. Settings that are not in `configs` are reset to their defaults."""
         self._io.run(self._aio.alter_configs(configs, validate_only=validate_only, timeout=timeout))
 
     def list_config_resources(
         self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """The resources with dynamic settings, of these types or of all."""
+        """The resources of these types (all types if empty) with dynamic settings."""
         return self._io.run(self._aio.list_config_resources(types, timeout=timeout))
 
     def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
     ) -> list[GroupListing]:
-        """All groups of the cluster, of every type. Sends a request to every broker. The client
-        filters as well, because older brokers do not."""
+        """All groups of the cluster in these states and of these types; empty filters accept all.
+        Sends a request to every broker. The client also filters, because older brokers do not."""
         return self._io.run(self._aio.list_groups(states=states, types=types, timeout=timeout))
 
     def list_consumer_groups(
@@ -195,8 +196,8 @@ class Admin:
     def describe_consumer_groups(
         self, groups: Iterable[str] | str, *, include_authorized_operations: bool = False, timeout: float | None = None
     ) -> dict[str, ConsumerGroupDescription]:
-        """The state and the members with their assignments. A group that does not exist is
-        GROUP_ID_NOT_FOUND, or Dead with an older broker."""
+        """The state of each group, and its members with their assignments. If a group does not
+        exist, its error is GROUP_ID_NOT_FOUND, or with an older broker its state is Dead."""
         return self._io.run(
             self._aio.describe_consumer_groups(
                 groups, include_authorized_operations=include_authorized_operations, timeout=timeout
@@ -206,9 +207,9 @@ class Admin:
     def describe_classic_groups(
         self, groups: Iterable[str] | str, *, include_authorized_operations: bool = False, timeout: float | None = None
     ) -> dict[str, ConsumerGroupDescription]:
-        """As `describe_consumer_groups`, only for groups of the classic protocol: of consumers, or
-        of other clients such as Connect workers. A group of another type is GROUP_ID_NOT_FOUND, or
-        Dead with an older broker."""
+        """Like `describe_consumer_groups`, but only for groups of the classic protocol. Their
+        members are consumers, or other clients such as Connect workers. A group of another type is
+        treated as one that does not exist."""
         return self._io.run(
             self._aio.describe_classic_groups(
                 groups, include_authorized_operations=include_authorized_operations, timeout=timeout
@@ -222,7 +223,7 @@ class Admin:
     def remove_members_from_consumer_group(
         self, group: str, members: Iterable[MemberToRemove] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Remove these members from a classic group, or all members."""
+        """Remove these members (all members with None) from a classic group."""
         self._io.run(self._aio.remove_members_from_consumer_group(group, members, timeout=timeout))
 
     def list_consumer_group_offsets(
@@ -233,7 +234,8 @@ class Admin:
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of the group: of these partitions (None without an offset), or all.
+        """The committed offsets of the group. Without `partitions`, returns all of them; otherwise
+        the value is None for a partition without a committed offset.
 
         `require_stable` waits for offsets that are part of an open transaction.
         """
@@ -260,14 +262,14 @@ class Admin:
         isolation_level: str = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset for each spec. With read_committed, the latest offset is the last stable
-        offset."""
+        """The offset that each spec selects. With read_committed, the latest offset is the last
+        stable offset."""
         return self._io.run(self._aio.list_offsets(partitions, isolation_level=isolation_level, timeout=timeout))
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete all records before an offset (-1: before the high watermark). Returns the first
+        """Delete all records before an offset; -1 is the high watermark. Returns the first
         remaining offset of each partition."""
         return self._io.run(self._aio.delete_records(offsets, timeout=timeout))
 
@@ -278,15 +280,15 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """The replicas in each log directory with their sizes, by broker and path; of these
-        partitions or of all."""
+        """By broker and path: the log directories with the replicas of these partitions (all
+        partitions with None) and their sizes."""
         return self._io.run(self._aio.describe_log_dirs(brokers, partitions, timeout=timeout))
 
     def describe_replica_log_dirs(
         self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
     ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
-        """The log directory of each replica, and the one it is being moved to. Both are None for a
-        replica that the broker does not have."""
+        """The log directory of each replica, and the directory that it is being moved to. Both are
+        None for a replica that the broker does not have."""
         return self._io.run(self._aio.describe_replica_log_dirs(replicas, timeout=timeout))
 
     def alter_replica_log_dirs(
@@ -311,8 +313,8 @@ class Admin:
     def describe_api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
     ) -> dict[int, dict[int, ApiVersionRange]]:
-        """The versions of each request that a broker serves, by broker and API key; of these
-        brokers or of all."""
+        """The versions of each request that these brokers (all brokers with None) support, by
+        broker and API key."""
         return self._io.run(self._aio.describe_api_versions(brokers, timeout=timeout))
 
     def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
@@ -338,8 +340,8 @@ class Admin:
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The active producers of each partition with the start of their open transaction; from the
-        leader, or from the replica on `broker_id`."""
+        """The active producers of each partition with the start of their open transaction,
+        according to the leader or to the replica on `broker_id`."""
         return self._io.run(self._aio.describe_producers(partitions, broker_id=broker_id, timeout=timeout))
 
     def list_transactions(
@@ -368,19 +370,19 @@ class Admin:
         return self._io.run(self._aio.describe_transactions(transactional_ids, timeout=timeout))
 
     def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
-        """Abort a hanging transaction in one partition, bypassing its coordinator. Only for a
-        transaction that no coordinator will end. It no longer blocks read_committed consumers."""
+        """Abort a hanging transaction in one partition without its coordinator, so that it no
+        longer blocks read_committed consumers. Use it only for a transaction that no coordinator
+        will end."""
         self._io.run(self._aio.abort_transaction(spec, timeout=timeout))
 
     def end_transactions(
         self, prepared: Iterable[PreparedTransaction], *, commit: bool = True, timeout: float | None = None
     ) -> None:
-        """Commit or abort prepared transactions. Their producers may be in any process, and need
-        not be alive.
+        """Commit or abort prepared transactions. Their producers may be in any process, or closed.
 
-        Repeating the same end does nothing. A transaction with another end, or whose transactional
-        id was used again, is an error: INVALID_TXN_STATE, PRODUCER_FENCED, INVALID_PRODUCER_EPOCH,
-        or INVALID_PRODUCER_ID_MAPPING if the id has expired."""
+        Repeating a commit or an abort has no effect. If the transaction ended differently, or its
+        transactional id was used again, the error is INVALID_TXN_STATE, PRODUCER_FENCED or
+        INVALID_PRODUCER_EPOCH. It is INVALID_PRODUCER_ID_MAPPING if the id has expired."""
         self._io.run(self._aio.end_transactions(prepared, commit=commit, timeout=timeout))
 
     def fence_producers(
@@ -391,8 +393,7 @@ class Admin:
         return self._io.run(self._aio.fence_producers(transactional_ids, timeout=timeout))
 
     def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Abort the open transaction of this id, including a prepared one, and fence its
-        producer."""
+        """Abort the open or prepared transaction of this id, and fence its producer."""
         self._io.run(self._aio.force_terminate_transaction(transactional_id, timeout=timeout))
 
     def elect_leaders(
@@ -402,9 +403,9 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect the preferred replica as leader, or with UNCLEAN any live replica of a partition
-        without a leader; of these partitions or of all. The result has an error for each partition
-        without an election."""
+        """Elect leaders of these partitions, or of all partitions with None. PREFERRED elects the
+        preferred replica. UNCLEAN elects any live replica if a partition has no leader. The result
+        has an error for each partition without an election."""
         return self._io.run(self._aio.elect_leaders(election_type, partitions, timeout=timeout))
 
     def alter_partition_reassignments(
@@ -417,7 +418,7 @@ class Admin:
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The reassignments in progress, of these partitions or of all."""
+        """The reassignments in progress of these partitions, or of all partitions with None."""
         return self._io.run(self._aio.list_partition_reassignments(partitions, timeout=timeout))
 
     def plan_offset_reset(
@@ -429,15 +430,17 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> OffsetReset:
-        """The offsets to set with `alter_consumer_group_offsets` for a reset of the group. `way` is
-        a strategy of Kafka's tool: to-earliest, to-latest, to-current; to-offset and shift-by with
-        a number; to-datetime and by-duration with a string; from-file with offsets by partition.
-        Applies to these partitions, or to all with a committed offset. Changes nothing. Raises
-        BadReset for an impossible reset."""
+        """Plan a reset of the group's offsets, for `alter_consumer_group_offsets`. Changes nothing.
+
+        `way` is a strategy of Kafka's tool: to-earliest, to-latest and to-current have no value,
+        to-offset and shift-by have a number, to-datetime and by-duration a string, and from-file
+        offsets by partition. Without `partitions`, the plan has all partitions with a committed
+        offset. Raises BadReset for an impossible reset."""
         return self._io.run(self._aio.plan_offset_reset(group, way, partitions, value, timeout=timeout))
 
     def group_state(self, group: str, *, timeout: float | None = None) -> str:
-        """The state of the group. Dead if it does not exist, with every version of brokers."""
+        """The state of the group. It is Dead if the group does not exist, with any broker
+        version."""
         return self._io.run(self._aio.group_state(group, timeout=timeout))
 
     def find_open_transactions(
@@ -449,7 +452,7 @@ class Admin:
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
         """The open transactions in these partitions without a write for `older_than_ms`, and
-        whether they hang. The state is that of the leaders, or of the replica on `broker_id`."""
+        whether they hang. Reads the state of the leaders, or of the replicas on `broker_id`."""
         return self._io.run(
             self._aio.find_open_transactions(
                 partitions, older_than_ms=older_than_ms, broker_id=broker_id, timeout=timeout
@@ -459,7 +462,8 @@ class Admin:
     def find_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None
     ) -> AbortTransactionSpec | None:
-        """The argument of `abort_transaction` for the transaction that starts at this offset."""
+        """The argument of `abort_transaction` for the transaction that starts at this offset; None
+        if there is none."""
         return self._io.run(self._aio.find_transaction(partition, start_offset, timeout=timeout))
 
     def throttle_replication(

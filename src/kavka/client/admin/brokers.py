@@ -69,18 +69,18 @@ class Brokers(AdminBase):
     async def describe_api_versions(
         self, brokers: Iterable[int] | None = None, *, timeout: float | None = None
     ) -> dict[int, dict[int, ApiVersionRange]]:
-        """The versions of each request that a broker serves, by broker and API key; of these
-        brokers or of all."""
+        """The versions of each request that these brokers (all brokers with None) support, by
+        broker and API key."""
 
-        async def ask(node_id: int, some: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
+        async def send(node_id: int, broker_ids: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
             request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
             response = await self._request(node_id, request)
             if response.error_code:
                 return {}, {node_id: error_of(response.error_code)}
             return {node_id: {k.api_key: ApiVersionRange(k.min_version, k.max_version) for k in response.api_keys}}, {}
 
-        async def attempt(ids: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
-            return await gather({broker: [broker] for broker in ids}, ask)
+        async def attempt(broker_ids: list[int]) -> Outcome[int, dict[int, ApiVersionRange]]:
+            return await gather({broker: [broker] for broker in broker_ids}, send)
 
         return await self._each_broker(brokers, attempt, timeout)
 

@@ -26,8 +26,8 @@ from kavka.protocol.messages.describe_configs import (
 from kavka.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
 _ANY = -1
-# Of these every broker has its own, so that broker is asked.
-_OWN = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
+# Resources that differ between brokers: the request is sent to the broker that the resource names.
+_PER_BROKER = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 
 
 class Configs(AdminBase):
@@ -41,7 +41,7 @@ class Configs(AdminBase):
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """All settings of each resource, by name."""
 
-        async def ask(node_id: int, keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
+        async def send(node_id: int, keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
             request = DescribeConfigsRequest(
                 resources=[
                     DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
@@ -62,7 +62,7 @@ class Configs(AdminBase):
             return done, errors
 
         async def attempt(keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
-            return await gather(_by_broker(keys), ask)
+            return await gather(_by_broker(keys), send)
 
         return await self._each(listed(resources, ConfigResource), attempt, timeout)
 
@@ -73,7 +73,7 @@ class Configs(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Change some settings and keep the others. In a mapping of names to values, None deletes a
+        """Change some settings and keep all others. In a mapping of names to values, None deletes a
         setting."""
         operations = {resource: _ops(ops) for resource, ops in changes.items()}
 
@@ -104,7 +104,7 @@ class Configs(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Replace all settings: those that are not named return to their defaults."""
+        """Replace all settings. Settings that are not in `configs` are reset to their defaults."""
 
         def make(keys: list[ConfigResource]) -> Any:
             return alter_configs.AlterConfigsRequest(
@@ -125,21 +125,21 @@ class Configs(AdminBase):
         await self._alter(configs, make, timeout)
 
     async def _alter(self, keys: Iterable[ConfigResource], make: Any, timeout: float | None) -> None:
-        async def ask(node_id: int, some: list[ConfigResource]) -> Outcome[ConfigResource, None]:
-            response = await self._request(None if node_id == _ANY else node_id, make(some))
+        async def send(node_id: int, resources: list[ConfigResource]) -> Outcome[ConfigResource, None]:
+            response = await self._request(None if node_id == _ANY else node_id, make(resources))
             done = {_resource(r): None for r in response.responses if not r.error_code}
             failed = {_resource(r): error_of(r.error_code, r.error_message) for r in response.responses if r.error_code}
             return done, failed
 
-        async def attempt(some: list[ConfigResource]) -> Outcome[ConfigResource, None]:
-            return await gather(_by_broker(some), ask)
+        async def attempt(resources: list[ConfigResource]) -> Outcome[ConfigResource, None]:
+            return await gather(_by_broker(resources), send)
 
         await self._each(keys, attempt, timeout)
 
     async def list_config_resources(
         self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """The resources with dynamic settings, of these types or of all."""
+        """The resources of these types (all types if empty) with dynamic settings."""
 
         async def attempt() -> list[ConfigResource]:
             response = await self._request(None, ListConfigResourcesRequest(resource_types=[int(t) for t in types]))
@@ -153,8 +153,8 @@ class Configs(AdminBase):
 def _by_broker(resources: Iterable[ConfigResource]) -> dict[int, list[ConfigResource]]:
     grouped: dict[int, list[ConfigResource]] = {}
     for resource in resources:
-        own = resource.type in _OWN and resource.name.isdigit()
-        grouped.setdefault(int(resource.name) if own else _ANY, []).append(resource)
+        is_per_broker = resource.type in _PER_BROKER and resource.name.isdigit()
+        grouped.setdefault(int(resource.name) if is_per_broker else _ANY, []).append(resource)
     return grouped
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups: list, describe, delete, remove members; and their committed offsets."""
+"""Consumer groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from kavka.protocol.messages.offset_fetch import (
 from kavka.protocol.primitives import ProtocolError
 
 CONSUMER = "consumer"
-MEMBER_OF_THE_NEW_PROTOCOL = 1
-# Later versions identify topics by id; an admin client has their names.
+CONSUMER_PROTOCOL_MEMBER = 1
+# Later versions identify topics by id, but an admin client has their names.
 LAST_FETCH_BY_NAME = LAST_COMMIT_BY_NAME = 9
 FIRST_FETCH_OF_GROUPS = 8
 REMOVED_BY_ADMIN = "removed by an admin client"
@@ -59,8 +59,8 @@ class Groups(AdminBase):
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """All groups of the cluster, of every type. Sends a request to every broker. The client
-        filters as well, because older brokers do not."""
+        """All groups of the cluster in these states and of these types; empty filters accept all.
+        Sends a request to every broker. The client also filters, because older brokers do not."""
         state_filter = [state.lower() for state in states]
         type_filter = [kind.lower() for kind in types]
 
@@ -115,10 +115,10 @@ class Groups(AdminBase):
         include_authorized_operations: bool = False,
         timeout: float | None = None,
     ) -> dict[str, ConsumerGroupDescription]:
-        """The state and the members with their assignments. A group that does not exist is
-        GROUP_ID_NOT_FOUND, or Dead with an older broker."""
+        """The state of each group, and its members with their assignments. If a group does not
+        exist, its error is GROUP_ID_NOT_FOUND, or with an older broker its state is Dead."""
 
-        async def ask(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
+        async def send(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
             connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
             done: dict[str, ConsumerGroupDescription] = {}
             errors: dict[str, KafkaError] = {}
@@ -129,7 +129,7 @@ class Groups(AdminBase):
                 response = await connection.send(request, timeout=self._request_timeout)
                 for group in response.groups:
                     if not group.error_code:
-                        done[group.group_id] = _new_group(group, node)
+                        done[group.group_id] = _consumer_group(group, node)
                     elif group.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
                         errors[group.group_id] = error_of(group.error_code, group.error_message)
             classic = [name for name in names if name not in done and name not in errors]
@@ -139,7 +139,7 @@ class Groups(AdminBase):
                 errors |= failed
             return done, errors
 
-        return await self._each_coordinator(listed(groups, str), GROUP, ask, timeout)
+        return await self._each_coordinator(listed(groups, str), GROUP, send, timeout)
 
     async def describe_classic_groups(
         self,
@@ -148,14 +148,14 @@ class Groups(AdminBase):
         include_authorized_operations: bool = False,
         timeout: float | None = None,
     ) -> dict[str, ConsumerGroupDescription]:
-        """As `describe_consumer_groups`, only for groups of the classic protocol: of consumers, or
-        of other clients such as Connect workers. A group of another type is GROUP_ID_NOT_FOUND, or
-        Dead with an older broker."""
+        """Like `describe_consumer_groups`, but only for groups of the classic protocol. Their
+        members are consumers, or other clients such as Connect workers. A group of another type is
+        treated as one that does not exist."""
 
-        async def ask(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
+        async def send(node: Node, names: list[str]) -> Outcome[str, ConsumerGroupDescription]:
             return await self._classic_groups(node, names, include_authorized_operations)
 
-        return await self._each_coordinator(listed(groups, str), GROUP, ask, timeout)
+        return await self._each_coordinator(listed(groups, str), GROUP, send, timeout)
 
     async def _classic_groups(
         self, node: Node, names: list[str], authorized_operations: bool
@@ -172,17 +172,17 @@ class Groups(AdminBase):
     async def delete_consumer_groups(self, groups: Iterable[str] | str, *, timeout: float | None = None) -> None:
         """Delete groups that have no members, and their offsets."""
 
-        async def ask(node: Node, names: list[str]) -> Outcome[str, None]:
+        async def send(node: Node, names: list[str]) -> Outcome[str, None]:
             response = await self._request(node.id, DeleteGroupsRequest(groups_names=names))
             done = {r.group_id: None for r in response.results if not r.error_code}
             return done, {r.group_id: error_of(r.error_code) for r in response.results if r.error_code}
 
-        await self._each_coordinator(listed(groups, str), GROUP, ask, timeout)
+        await self._each_coordinator(listed(groups, str), GROUP, send, timeout)
 
     async def remove_members_from_consumer_group(
         self, group: str, members: Iterable[MemberToRemove] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Remove these members from a classic group, or all members."""
+        """Remove these members (all members with None) from a classic group."""
         if members is None:
             described = (await self.describe_consumer_groups(group, timeout=timeout))[group]
             removals = [
@@ -194,7 +194,7 @@ class Groups(AdminBase):
         if not removals:
             return
 
-        async def ask(node: Node, names: list[str]) -> Outcome[str, list[Any]]:
+        async def send(node: Node, names: list[str]) -> Outcome[str, list[Any]]:
             request = LeaveGroupRequest(
                 group_id=group,
                 members=[
@@ -209,7 +209,7 @@ class Groups(AdminBase):
                 return {}, {group: error_of(response.error_code)}
             return {group: response.members}, {}
 
-        results = (await self._one_group(group, ask, timeout)) or []
+        results = (await self._one_group(group, send, timeout)) or []
         errors = {
             MemberToRemove(m.group_instance_id, m.member_id): error_of(m.error_code) for m in results if m.error_code
         }
@@ -226,7 +226,8 @@ class Groups(AdminBase):
         require_stable: bool = False,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of the group: of these partitions (None without an offset), or all.
+        """The committed offsets of the group. Without `partitions`, returns all of them; otherwise
+        the value is None for a partition without a committed offset.
 
         `require_stable` waits for offsets that are part of an open transaction.
         """
@@ -234,7 +235,7 @@ class Groups(AdminBase):
         if requested is not None and not requested:
             return {}
 
-        async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, OffsetAndMetadata | None]]:
+        async def send(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, OffsetAndMetadata | None]]:
             connection = await self.cluster.connection(node.id, timeout=self._request_timeout)
             version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_FETCH_BY_NAME)
             request = _offset_fetch(group, requested, version, require_stable)
@@ -244,22 +245,22 @@ class Groups(AdminBase):
                 return {}, {group: error_of(result.error_code)}
             offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
             for topic in result.topics:
-                for p in topic.partitions:
-                    if p.error_code:
-                        return {}, {group: error_of(p.error_code, f"{topic.name}-{p.partition_index}")}
-                    committed = OffsetAndMetadata(
-                        p.committed_offset,
-                        p.metadata or "",
-                        None if p.committed_leader_epoch < 0 else p.committed_leader_epoch,
-                    )
-                    if p.committed_offset >= 0 or requested is not None:
-                        tp = TopicPartition(topic.name, p.partition_index)
-                        offsets[tp] = committed if p.committed_offset >= 0 else None
+                for partition in topic.partitions:
+                    tp = TopicPartition(topic.name, partition.partition_index)
+                    if partition.error_code:
+                        return {}, {group: error_of(partition.error_code, str(tp))}
+                    if partition.committed_offset >= 0:
+                        epoch = partition.committed_leader_epoch
+                        offsets[tp] = OffsetAndMetadata(
+                            partition.committed_offset, partition.metadata or "", None if epoch < 0 else epoch
+                        )
+                    elif requested is not None:
+                        offsets[tp] = None
             return {group: offsets}, {}
 
         retriable = frozenset({ErrorCode.UNSTABLE_OFFSET_COMMIT})
         committed: dict[TopicPartition, OffsetAndMetadata | None] = await self._one_group(
-            group, ask, timeout, retriable
+            group, send, timeout, retriable
         )
         return committed
 
@@ -272,7 +273,7 @@ class Groups(AdminBase):
     ) -> None:
         """Set the committed offsets of a group without active members."""
 
-        async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
+        async def send(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
             topics: dict[str, OffsetCommitRequestTopic] = {}
             for (name, partition), value in offsets.items():
                 offset = OffsetAndMetadata(value) if isinstance(value, int) else value
@@ -289,7 +290,7 @@ class Groups(AdminBase):
             response = await self._request(node.id, request, LAST_COMMIT_BY_NAME)
             return _codes(group, response)
 
-        _raise_for(await self._one_group(group, ask, timeout))
+        _raise_for(await self._one_group(group, send, timeout))
 
     async def delete_consumer_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
@@ -297,7 +298,7 @@ class Groups(AdminBase):
         """Delete committed offsets of topics that the group is not subscribed to."""
         requested = by_topic(partitions)
 
-        async def ask(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
+        async def send(node: Node, names: list[str]) -> Outcome[str, dict[TopicPartition, int]]:
             request = OffsetDeleteRequest(
                 group_id=group,
                 topics=[
@@ -312,15 +313,15 @@ class Groups(AdminBase):
                 return {}, {group: error_of(response.error_code)}
             return {group: _by_partition(response)}, {}
 
-        _raise_for(await self._one_group(group, ask, timeout))
+        _raise_for(await self._one_group(group, send, timeout))
 
     async def _one_group(
-        self, group: str, ask: Any, timeout: float | None, retriable: frozenset[ErrorCode] = frozenset()
+        self, group: str, send: Any, timeout: float | None, retriable: frozenset[ErrorCode] = frozenset()
     ) -> Any:
-        """As `_each_coordinator`, for one group. Raises its error directly."""
+        """Like `_each_coordinator`, for one group. Raises its error directly."""
 
-        async def attempt(left: list[str]) -> Outcome[str, Any]:
-            outcome: Outcome[str, Any] = await ask(await self._coordinator(group), left)
+        async def attempt(remaining: list[str]) -> Outcome[str, Any]:
+            outcome: Outcome[str, Any] = await send(await self._coordinator(group), remaining)
             return outcome
 
         try:
@@ -348,11 +349,11 @@ def _offset_fetch(
 
 
 def _codes(group: str, response: Any) -> Outcome[str, dict[TopicPartition, int]]:
-    """The error codes by partition. An error of the whole group is in all of them, and is returned
-    as the group's error."""
+    """The error codes by partition. If all partitions have the same error, it is the error of the
+    group."""
     codes = _by_partition(response)
-    different = set(codes.values())
-    if len(different) == 1 and (code := different.pop()):
+    distinct_codes = set(codes.values())
+    if len(distinct_codes) == 1 and (code := distinct_codes.pop()):
         return {}, {group: error_of(code)}
     return {group: codes}, {}
 
@@ -367,7 +368,7 @@ def _raise_for(codes: Mapping[TopicPartition, int]) -> None:
         raise AdminError(errors, {tp: None for tp, code in codes.items() if not code})
 
 
-def _new_group(group: Any, node: Node) -> ConsumerGroupDescription:
+def _consumer_group(group: Any, node: Node) -> ConsumerGroupDescription:
     def partitions(assignment: Any) -> frozenset[TopicPartition]:
         return frozenset(TopicPartition(t.topic_name, p) for t in assignment.topic_partitions for p in t.partitions)
 
@@ -390,7 +391,7 @@ def _new_group(group: Any, node: Node) -> ConsumerGroupDescription:
                 m.rack_id,
                 tuple(m.subscribed_topic_names),
                 m.subscribed_topic_regex,
-                upgraded=None if m.member_type < 0 else m.member_type == MEMBER_OF_THE_NEW_PROTOCOL,
+                upgraded=None if m.member_type < 0 else m.member_type == CONSUMER_PROTOCOL_MEMBER,
             )
             for m in group.members
         ),
@@ -439,8 +440,8 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
 
 
 def _versioned(kind: Any, data: bytes) -> Any:
-    """Decode data of the consumer protocol, which starts with its version. None if it is empty or
-    invalid."""
+    """Decode data of the consumer protocol, which starts with its version. Returns None if it is
+    empty or invalid."""
     if len(data) < 2:
         return None
     version = int.from_bytes(data[:2], "big", signed=True)

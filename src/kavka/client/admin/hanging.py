@@ -1,4 +1,4 @@
-"""Hanging transactions: open in a partition, but unknown to every coordinator."""
+"""Hanging transactions: they are open in a partition, but no coordinator has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 
 MAX_PARTITIONS = 500
-"""Partitions in one request."""
+"""The largest number of partitions in a request."""
 
 
 class Hanging(Topics, Transactions):
@@ -26,30 +26,33 @@ class Hanging(Topics, Transactions):
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
         """The open transactions in these partitions without a write for `older_than_ms`, and
-        whether they hang. The state is that of the leaders, or of the replica on `broker_id`."""
+        whether they hang. Reads the state of the leaders, or of the replicas on `broker_id`."""
         requested = sorted(partitions)
         oldest = int(time.time() * 1000) - older_than_ms
         transactions: list[OpenTransaction] = []
         for first in range(0, len(requested), MAX_PARTITIONS):
-            some = requested[first : first + MAX_PARTITIONS]
-            described = await self.describe_producers(some, broker_id=broker_id, timeout=timeout)
+            chunk = requested[first : first + MAX_PARTITIONS]
+            described = await self.describe_producers(chunk, broker_id=broker_id, timeout=timeout)
             transactions += [
-                OpenTransaction(tp, p)
+                OpenTransaction(tp, producer)
                 for tp, producers in sorted(described.items())
-                for p in producers
-                if p.current_transaction_start_offset is not None and p.last_timestamp < oldest
+                for producer in producers
+                if producer.current_transaction_start_offset is not None and producer.last_timestamp < oldest
             ]
         return [t._replace(hangs=await self._is_hanging(t, timeout)) for t in transactions]
 
     async def find_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None
     ) -> AbortTransactionSpec | None:
-        """The argument of `abort_transaction` for the transaction that starts at this offset."""
-        for p in (await self.describe_producers([partition], timeout=timeout))[partition]:
-            if p.current_transaction_start_offset == start_offset:
-                # Before the first transaction marker of a producer there is no coordinator epoch; 0
-                # is lower than all others.
-                return AbortTransactionSpec(partition, p.producer_id, p.producer_epoch, p.coordinator_epoch or 0)
+        """The argument of `abort_transaction` for the transaction that starts at this offset; None
+        if there is none."""
+        for producer in (await self.describe_producers([partition], timeout=timeout))[partition]:
+            if producer.current_transaction_start_offset == start_offset:
+                # A producer has no coordinator epoch before its first transaction marker. 0 is the
+                # lowest epoch.
+                return AbortTransactionSpec(
+                    partition, producer.producer_id, producer.producer_epoch, producer.coordinator_epoch or 0
+                )
         return None
 
     async def _is_hanging(self, transaction: OpenTransaction, timeout: float | None) -> bool:
@@ -60,7 +63,7 @@ class Hanging(Topics, Transactions):
         try:
             described = await self.describe_transactions([t.transactional_id for t in listed], timeout=timeout)
         except AdminError as error:
-            if any(why.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND for why in error.errors.values()):
+            if any(failure.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND for failure in error.errors.values()):
                 raise
             described = error.results
         return not any(transaction.partition in t.partitions for t in described.values())

@@ -1,4 +1,4 @@
-"""Log directories: what is where, and moving a replica to another one."""
+"""Log directories: describing their replicas, and moving replicas between them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class LogDirs(AdminBase):
         *,
         timeout: float | None = None,
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """The replicas in each log directory with their sizes, by broker and path; of these
-        partitions or of all."""
+        """By broker and path: the log directories with the replicas of these partitions (all
+        partitions with None) and their sizes."""
         topics = None
         if partitions is not None:
             topics = [DescribableLogDirTopic(topic=t, partitions=ids) for t, ids in by_topic(partitions).items()]
 
-        async def ask(node_id: int, some: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
+        async def send(node_id: int, broker_ids: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
             response = await self._request(node_id, DescribeLogDirsRequest(topics=topics))
             if response.error_code:
                 return {}, {node_id: error_of(response.error_code)}
@@ -39,9 +39,9 @@ class LogDirs(AdminBase):
             for result in response.results:
                 replicas: dict[TopicPartition, list[ReplicaInfo]] = {}
                 for topic in result.topics:
-                    for p in topic.partitions:
-                        replicas.setdefault(TopicPartition(topic.name, p.partition_index), []).append(
-                            ReplicaInfo(p.partition_size, p.offset_lag, p.is_future_key)
+                    for replica in topic.partitions:
+                        replicas.setdefault(TopicPartition(topic.name, replica.partition_index), []).append(
+                            ReplicaInfo(replica.partition_size, replica.offset_lag, replica.is_future_key)
                         )
                 descriptions[result.log_dir] = LogDirDescription(
                     error_of(result.error_code) if result.error_code else None,
@@ -52,20 +52,20 @@ class LogDirs(AdminBase):
             return {node_id: descriptions}, {}
 
         async def attempt(ids: list[int]) -> Outcome[int, dict[str, LogDirDescription]]:
-            return await gather({broker: [broker] for broker in ids}, ask)
+            return await gather({broker: [broker] for broker in ids}, send)
 
         return await self._each_broker(brokers, attempt, timeout)
 
     async def describe_replica_log_dirs(
         self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
     ) -> dict[TopicPartitionReplica, ReplicaLogDirInfo]:
-        """The log directory of each replica, and the one it is being moved to. Both are None for a
-        replica that the broker does not have."""
+        """The log directory of each replica, and the directory that it is being moved to. Both are
+        None for a replica that the broker does not have."""
         requested = [TopicPartitionReplica(*replica) for replica in replicas]
         by_broker: dict[int, list[TopicPartition]] = {}
         for replica in requested:
             by_broker.setdefault(replica.broker_id, []).append(TopicPartition(replica.topic, replica.partition))
-        partitions = {tp for some in by_broker.values() for tp in some}
+        partitions = {tp for broker_partitions in by_broker.values() for tp in broker_partitions}
         result = dict.fromkeys(requested, ReplicaLogDirInfo())
         if not requested:
             return result
@@ -74,11 +74,11 @@ class LogDirs(AdminBase):
                 for tp, infos in directory.replicas.items():
                     replica = TopicPartitionReplica(tp.topic, tp.partition, broker)
                     for info in infos if replica in result else ():
-                        before, lag = result[replica], info.offset_lag
+                        log_dir_info, lag = result[replica], info.offset_lag
                         result[replica] = (
-                            before._replace(future_log_dir=path, future_offset_lag=lag)
+                            log_dir_info._replace(future_log_dir=path, future_offset_lag=lag)
                             if info.is_future
-                            else before._replace(current_log_dir=path, current_offset_lag=lag)
+                            else log_dir_info._replace(current_log_dir=path, current_offset_lag=lag)
                         )
         return result
 
@@ -89,7 +89,7 @@ class LogDirs(AdminBase):
         shows the progress."""
         requested = {TopicPartitionReplica(*replica): path for replica, path in moves.items()}
 
-        async def ask(node_id: int, replicas: list[TopicPartitionReplica]) -> Outcome[TopicPartitionReplica, None]:
+        async def send(node_id: int, replicas: list[TopicPartitionReplica]) -> Outcome[TopicPartitionReplica, None]:
             dirs: dict[str, dict[str, list[int]]] = {}
             for replica in replicas:
                 ids = dirs.setdefault(requested[replica], {}).setdefault(replica.topic, [])
@@ -107,10 +107,10 @@ class LogDirs(AdminBase):
             done: dict[TopicPartitionReplica, None] = {}
             errors: dict[TopicPartitionReplica, KafkaError] = {}
             for result in response.results:
-                for p in result.partitions:
-                    key = TopicPartitionReplica(result.topic_name, p.partition_index, node_id)
-                    if p.error_code:
-                        errors[key] = error_of(p.error_code)
+                for partition in result.partitions:
+                    key = TopicPartitionReplica(result.topic_name, partition.partition_index, node_id)
+                    if partition.error_code:
+                        errors[key] = error_of(partition.error_code)
                     else:
                         done[key] = None
             return done, errors
@@ -120,6 +120,6 @@ class LogDirs(AdminBase):
             grouped: dict[int, list[TopicPartitionReplica]] = {}
             for replica in replicas:
                 grouped.setdefault(replica.broker_id, []).append(replica)
-            return await gather(grouped, ask)
+            return await gather(grouped, send)
 
         await self._each(requested, attempt, timeout)

@@ -29,16 +29,16 @@ class Records(AdminBase):
         isolation_level: str = "read_uncommitted",
         timeout: float | None = None,
     ) -> dict[TopicPartition, ListedOffset]:
-        """The offset for each spec. With read_committed, the latest offset is the last stable
-        offset."""
+        """The offset that each spec selects. With read_committed, the latest offset is the last
+        stable offset."""
         if isolation_level not in ISOLATION:
             raise ValueError(f"isolation_level must be one of {', '.join(ISOLATION)}, not {isolation_level}")
         requested = {TopicPartition(*tp): spec for tp, spec in partitions.items()}
 
-        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, ListedOffset]:
+        async def send(node_id: int, leader_partitions: list[TopicPartition]) -> Outcome[TopicPartition, ListedOffset]:
             connection = await self.cluster.connection(node_id, timeout=self._request_timeout)
             version = connection.version_of(ApiKey.LIST_OFFSETS)
-            for tp in some:
+            for tp in leader_partitions:
                 if version < FIRST_WITH_SPECIAL.get(requested[tp].timestamp, 1):
                     raise UnsupportedVersion(f"{connection.name} does not support this kind of offset")
             request = ListOffsetsRequest(
@@ -54,7 +54,7 @@ class Records(AdminBase):
                             for p in ids
                         ],
                     )
-                    for name, ids in by_topic(some).items()
+                    for name, ids in by_topic(leader_partitions).items()
                 ],
                 timeout_ms=milliseconds(self._request_timeout),
             )
@@ -64,16 +64,16 @@ class Records(AdminBase):
                 lambda p: ListedOffset(p.offset, p.timestamp, None if p.leader_epoch < 0 else p.leader_epoch),
             )
 
-        return await self._each_leader(requested, ask, timeout)
+        return await self._each_leader(requested, send, timeout)
 
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete all records before an offset (-1: before the high watermark). Returns the first
+        """Delete all records before an offset; -1 is the high watermark. Returns the first
         remaining offset of each partition."""
         requested = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
 
-        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, int]:
+        async def send(node_id: int, leader_partitions: list[TopicPartition]) -> Outcome[TopicPartition, int]:
             request = DeleteRecordsRequest(
                 topics=[
                     DeleteRecordsTopic(
@@ -83,11 +83,11 @@ class Records(AdminBase):
                             for p in ids
                         ],
                     )
-                    for name, ids in by_topic(some).items()
+                    for name, ids in by_topic(leader_partitions).items()
                 ],
                 timeout_ms=milliseconds(self._request_timeout),
             )
             response = await self._request(node_id, request)
             return by_partition(response.topics, lambda p: p.low_watermark)
 
-        return await self._each_leader(requested, ask, timeout)
+        return await self._each_leader(requested, send, timeout)

@@ -29,9 +29,9 @@ class Replicas(AdminBase):
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect the preferred replica as leader, or with UNCLEAN any live replica of a partition
-        without a leader; of these partitions or of all. The result has an error for each partition
-        without an election."""
+        """Elect leaders of these partitions, or of all partitions with None. PREFERRED elects the
+        preferred replica. UNCLEAN elects any live replica if a partition has no leader. The result
+        has an error for each partition without an election."""
         requested = None if partitions is None else by_topic(partitions)
         limit = self._timeout if timeout is None else timeout
 
@@ -51,7 +51,7 @@ class Replicas(AdminBase):
                 )
                 for t in response.replica_election_results
                 for p in t.partition_result
-                # For all partitions, the result has only those that needed an election.
+                # If all partitions were requested, omit those that needed no election.
                 if requested is not None or p.error_code != ErrorCode.ELECTION_NOT_NEEDED
             }
 
@@ -68,9 +68,9 @@ class Replicas(AdminBase):
         requested = {TopicPartition(*tp): replicas for tp, replicas in reassignments.items()}
         limit = self._timeout if timeout is None else timeout
 
-        async def attempt(some: list[TopicPartition]) -> Outcome[TopicPartition, None]:
+        async def attempt(remaining: list[TopicPartition]) -> Outcome[TopicPartition, None]:
             topics: dict[str, ReassignableTopic] = {}
-            for tp in some:
+            for tp in remaining:
                 replicas = requested[tp]
                 topics.setdefault(tp.topic, ReassignableTopic(name=tp.topic)).partitions.append(
                     ReassignablePartition(
@@ -88,7 +88,7 @@ class Replicas(AdminBase):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The reassignments in progress, of these partitions or of all."""
+        """The reassignments in progress of these partitions, or of all partitions with None."""
         requested = None if partitions is None else by_topic(partitions)
         limit = self._timeout if timeout is None else timeout
 

@@ -50,11 +50,12 @@ class Resets(Topics, Groups, Records):
         *,
         timeout: float | None = None,
     ) -> OffsetReset:
-        """The offsets to set with `alter_consumer_group_offsets` for a reset of the group. `way` is
-        a strategy of Kafka's tool: to-earliest, to-latest, to-current; to-offset and shift-by with
-        a number; to-datetime and by-duration with a string; from-file with offsets by partition.
-        Applies to these partitions, or to all with a committed offset. Changes nothing. Raises
-        BadReset for an impossible reset."""
+        """Plan a reset of the group's offsets, for `alter_consumer_group_offsets`. Changes nothing.
+
+        `way` is a strategy of Kafka's tool: to-earliest, to-latest and to-current have no value,
+        to-offset and shift-by have a number, to-datetime and by-duration a string, and from-file
+        offsets by partition. Without `partitions`, the plan has all partitions with a committed
+        offset. Raises BadReset for an impossible reset."""
         plan = OffsetReset()
         if way == "from-file":
             assert isinstance(value, Mapping)
@@ -84,7 +85,8 @@ class Resets(Topics, Groups, Records):
         return plan
 
     async def group_state(self, group: str, *, timeout: float | None = None) -> str:
-        """The state of the group. Dead if it does not exist, with every version of brokers."""
+        """The state of the group. It is Dead if the group does not exist, with any broker
+        version."""
         try:
             return (await self.describe_consumer_groups([group], timeout=timeout))[group].state
         except AdminError as error:
@@ -113,7 +115,7 @@ class Resets(Topics, Groups, Records):
     async def _at(self, partitions: Iterable[TopicPartition], spec: OffsetSpec, timeout: float | None) -> Offsets:
         specs = dict.fromkeys(partitions, spec)
         listed = await self.list_offsets(specs, timeout=timeout) if specs else {}
-        return {tp: at.offset for tp, at in listed.items()}
+        return {tp: listed_offset.offset for tp, listed_offset in listed.items()}
 
     async def _set_at_time(
         self, plan: OffsetReset, partitions: list[TopicPartition], timestamp: int, timeout: float | None
@@ -122,23 +124,26 @@ class Resets(Topics, Groups, Records):
         plan.later = [tp for tp in partitions if offsets[tp] < 0]
         plan.offsets = offsets | await self._at(plan.later, OffsetSpec.latest(), timeout)
 
-    async def _shifted(self, group: str, partitions: list[TopicPartition], by: int, timeout: float | None) -> Offsets:
+    async def _shifted(
+        self, group: str, partitions: list[TopicPartition], shift: int, timeout: float | None
+    ) -> Offsets:
         committed = await self.list_consumer_group_offsets(group, partitions, timeout=timeout)
         shifted = {}
         for tp in partitions:
-            at = committed.get(tp)
-            if at is None:
+            committed_offset = committed.get(tp)
+            if committed_offset is None:
                 raise BadReset(f"Cannot shift offset for partition {tp} since there is no current committed offset")
-            shifted[tp] = at.offset + by
+            shifted[tp] = committed_offset.offset + shift
         return shifted
 
     async def _current(self, group: str, partitions: list[TopicPartition], timeout: float | None) -> Offsets:
-        """The committed offsets, or the log end offset of partitions without one."""
+        """The committed offsets, and the log end offsets of partitions without a committed
+        offset."""
         committed = await self.list_consumer_group_offsets(group, partitions, timeout=timeout)
-        offsets = {tp: at.offset for tp, at in committed.items() if at is not None}
-        rest = [tp for tp in partitions if tp not in offsets]
+        offsets = {tp: offset.offset for tp, offset in committed.items() if offset is not None}
+        without_offset = [tp for tp in partitions if tp not in offsets]
         return {tp: offsets[tp] for tp in partitions if tp in offsets} | await self._at(
-            rest, OffsetSpec.latest(), timeout
+            without_offset, OffsetSpec.latest(), timeout
         )
 
     async def _set_within(
@@ -162,8 +167,8 @@ def _number(value: object) -> int:
 
 
 def read_offsets_csv(lines: Iterable[str], groups: list[str], name: str) -> dict[str, Offsets]:
-    """Lines of topic,partition,offset for one group, or group,topic,partition,offset for several.
-    `name` is the file name in errors."""
+    """Parse lines of topic,partition,offset for one group, or group,topic,partition,offset for
+    several groups. `name` is the file name for error messages."""
     columns = 3 if len(groups) == 1 else 4
     expected = "topic,partition,offset" if columns == 3 else "group,topic,partition,offset"
     plan: dict[str, Offsets] = {}
@@ -177,12 +182,12 @@ def read_offsets_csv(lines: Iterable[str], groups: list[str], name: str) -> dict
             raise BadReset(f"{name}: line {reader.line_num}: {error}") from None
         if not row:
             continue
-        where = f"{name}: line {reader.line_num}"
+        location = f"{name}: line {reader.line_num}"
         if len(row) not in (3, 4) or (len(row) == 3 and columns == 4):
-            raise BadReset(f"{where}: {expected} is expected")
+            raise BadReset(f"{location}: {expected} is expected")
         group = groups[0] if len(row) == 3 else row[0]
         try:
             partition, offset = int(row[-2]), int(row[-1])
         except ValueError:
-            raise BadReset(f"{where}: {expected} is expected, with numbers in the last two") from None
+            raise BadReset(f"{location}: {expected} is expected, with numbers in the last two") from None
         plan.setdefault(group, {})[TopicPartition(row[-3], partition)] = offset

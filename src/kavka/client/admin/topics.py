@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, delete, add partitions."""
+"""Topics: creating, listing, describing and deleting them, and adding partitions."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Topics(AdminBase):
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
     ) -> dict[str, CreatedTopic]:
-        """Create topics. A name creates a topic with the broker's defaults. `validate_only` checks
-        the request and creates nothing."""
+        """Create topics. A topic that is only a name has the broker's defaults. `validate_only`
+        checks the request and creates nothing."""
         requested = {
             t.name: t for t in (NewTopic(t) if isinstance(t, str) else t for t in listed(topics, (NewTopic, str)))
         }
@@ -94,8 +94,8 @@ class Topics(AdminBase):
         partitions_per_response: int = 2000,
         timeout: float | None = None,
     ) -> dict[str | UUID, TopicDescription]:
-        """The partitions with leader, replicas and ISR, of topics by name or id. The result has the
-        same keys. Brokers since 3.8 respond in pages of at most `partitions_per_response`."""
+        """Describe topics by name or id; the result has the same keys. Brokers since 3.8 respond in
+        pages of at most `partitions_per_response` partitions."""
         requested: list[str | UUID] = listed(topics, (str, UUID))
 
         async def attempt(keys: list[str | UUID]) -> Outcome[str | UUID, TopicDescription]:
@@ -136,16 +136,17 @@ class Topics(AdminBase):
         done: dict[str | UUID, TopicDescription],
         errors: dict[str | UUID, KafkaError],
     ) -> None:
-        """DescribeTopicPartitions responds in pages; a topic may span two pages."""
+        """Describe topics with DescribeTopicPartitions, which responds in pages. A topic may span
+        several pages. Adds to `done` and `errors`."""
         await self._brokers()
         partitions: dict[str, list[TopicPartitionInfo]] = {}
-        heads: dict[str, DescribeTopicPartitionsResponseTopic] = {}
+        topics: dict[str, DescribeTopicPartitionsResponseTopic] = {}
         cursor: Cursor | None = None
         while True:
-            # With a cursor, the request has only topics from there on, in the order of names.
-            left = sorted(name for name in names if cursor is None or name >= cursor.topic_name)
+            # With a cursor, the request has only the topics from the cursor on, sorted by name.
+            remaining = sorted(name for name in names if cursor is None or name >= cursor.topic_name)
             request = DescribeTopicPartitionsRequest(
-                topics=[TopicRequest(name=name) for name in left], response_partition_limit=page, cursor=cursor
+                topics=[TopicRequest(name=name) for name in remaining], response_partition_limit=page, cursor=cursor
             )
             response = await self._request(None, request)
             for topic in response.topics:
@@ -153,7 +154,7 @@ class Topics(AdminBase):
                 if topic.error_code:
                     errors[name] = error_of(topic.error_code)
                     continue
-                heads[name] = topic
+                topics[name] = topic
                 partitions.setdefault(name, []).extend(
                     _partition(p, self.cluster.nodes, p.eligible_leader_replicas, p.last_known_elr)
                     for p in topic.partitions
@@ -161,19 +162,19 @@ class Topics(AdminBase):
             cursor = response.next_cursor
             if cursor is None:
                 break
-        for name, head in heads.items():
+        for name, topic in topics.items():
             infos = sorted(partitions[name], key=lambda p: p.partition)
-            bits = head.topic_authorized_operations
+            bits = topic.topic_authorized_operations
             done[name] = TopicDescription(
                 name,
-                head.topic_id,
-                head.is_internal,
+                topic.topic_id,
+                topic.is_internal,
                 tuple(infos),
                 operations(bits) if include_operations else None,
             )
 
     async def delete_topics(self, topics: Iterable[str | UUID] | str | UUID, *, timeout: float | None = None) -> None:
-        """Delete topics by name or by id, with all their records."""
+        """Delete topics by name or id, with all their records."""
         requested: list[str | UUID] = listed(topics, (str, UUID))
         limit = self._timeout if timeout is None else timeout
 
@@ -210,13 +211,14 @@ class Topics(AdminBase):
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Add partitions to topics: the new total by topic. It cannot be reduced."""
+        """Add partitions to topics. A number is the new total, which cannot be lower than the
+        current one."""
         requested = {name: NewPartitions(p) if isinstance(p, int) else p for name, p in partitions.items()}
         limit = self._timeout if timeout is None else timeout
 
         async def attempt(names: list[str]) -> Outcome[str, None]:
             request = CreatePartitionsRequest(
-                topics=[_more_partitions(name, requested[name]) for name in names],
+                topics=[_creatable_partitions(name, requested[name]) for name in names],
                 timeout_ms=milliseconds(limit),
                 validate_only=validate_only,
             )
@@ -234,9 +236,7 @@ def _creatable(topic: NewTopic, version: int) -> CreatableTopic:
         for partition, brokers in (topic.replica_assignments or {}).items()
     ]
     if not assignments and version < FIRST_WITH_BROKER_DEFAULTS and (partitions is None or replicas is None):
-        raise UnsupportedVersion(
-            "this broker has no defaults: give the number of partitions and the replication factor"
-        )
+        raise UnsupportedVersion("this broker has no defaults: set the number of partitions and the replication factor")
     return CreatableTopic(
         name=topic.name,
         num_partitions=-1 if partitions is None else partitions,
@@ -261,11 +261,11 @@ def _created(result: CreatableTopicResult) -> CreatedTopic:
     return CreatedTopic(result.name, result.topic_id, result.num_partitions, result.replication_factor, configs)
 
 
-def _more_partitions(name: str, new: NewPartitions) -> CreatePartitionsTopic:
+def _creatable_partitions(name: str, partitions: NewPartitions) -> CreatePartitionsTopic:
     assignments = None
-    if new.assignments is not None:
-        assignments = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in new.assignments]
-    return CreatePartitionsTopic(name=name, count=new.total, assignments=assignments)
+    if partitions.assignments is not None:
+        assignments = [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in partitions.assignments]
+    return CreatePartitionsTopic(name=name, count=partitions.total, assignments=assignments)
 
 
 def _description(topic: MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:

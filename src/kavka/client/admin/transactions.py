@@ -1,4 +1,4 @@
-"""Producers and transactions: describe them, and end hanging transactions."""
+"""Producers and transactions: describing, ending, aborting and fencing them."""
 
 from __future__ import annotations
 
@@ -39,21 +39,23 @@ class Transactions(AdminBase):
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None, timeout: float | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """The active producers of each partition with the start of their open transaction; from the
-        leader, or from the replica on `broker_id`."""
+        """The active producers of each partition with the start of their open transaction,
+        according to the leader or to the replica on `broker_id`."""
 
-        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
-            topics = [TopicRequest(name=name, partition_indexes=ids) for name, ids in by_topic(some).items()]
+        async def send(
+            node_id: int, node_partitions: list[TopicPartition]
+        ) -> Outcome[TopicPartition, list[ProducerState]]:
+            topics = [TopicRequest(name=name, partition_indexes=ids) for name, ids in by_topic(node_partitions).items()]
             response = await self._request(node_id, DescribeProducersRequest(topics=topics))
             return by_partition(response.topics, _states_of)
 
         requested = [TopicPartition(*tp) for tp in partitions]
         if broker_id is None:
-            return await self._each_leader(requested, ask, timeout)
+            return await self._each_leader(requested, send, timeout)
 
-        async def attempt(left: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
+        async def attempt(remaining: list[TopicPartition]) -> Outcome[TopicPartition, list[ProducerState]]:
             await self._brokers()
-            return await gather({broker_id: left}, ask)
+            return await gather({broker_id: remaining}, send)
 
         return await self._each(requested, attempt, timeout)
 
@@ -101,34 +103,35 @@ class Transactions(AdminBase):
     async def describe_transactions(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
     ) -> dict[str, TransactionDescription]:
-        async def ask(node: Node, ids: list[str]) -> Outcome[str, TransactionDescription]:
+        async def send(node: Node, ids: list[str]) -> Outcome[str, TransactionDescription]:
             response = await self._request(node.id, DescribeTransactionsRequest(transactional_ids=ids))
             done: dict[str, TransactionDescription] = {}
             errors: dict[str, KafkaError] = {}
-            for t in response.transaction_states:
-                if t.error_code:
-                    errors[t.transactional_id] = error_of(t.error_code)
+            for state in response.transaction_states:
+                if state.error_code:
+                    errors[state.transactional_id] = error_of(state.error_code)
                     continue
-                done[t.transactional_id] = TransactionDescription(
-                    t.transactional_id,
+                done[state.transactional_id] = TransactionDescription(
+                    state.transactional_id,
                     node,
-                    t.transaction_state,
-                    t.producer_id,
-                    t.producer_epoch,
-                    t.transaction_timeout_ms,
-                    _or_none(t.transaction_start_time_ms),
-                    frozenset(TopicPartition(topic.topic, p) for topic in t.topics for p in topic.partitions),
+                    state.transaction_state,
+                    state.producer_id,
+                    state.producer_epoch,
+                    state.transaction_timeout_ms,
+                    _or_none(state.transaction_start_time_ms),
+                    frozenset(TopicPartition(topic.topic, p) for topic in state.topics for p in topic.partitions),
                 )
             return done, errors
 
-        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, ask, timeout)
+        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, send, timeout)
 
     async def abort_transaction(self, spec: AbortTransactionSpec, *, timeout: float | None = None) -> None:
-        """Abort a hanging transaction in one partition, bypassing its coordinator. Only for a
-        transaction that no coordinator will end. It no longer blocks read_committed consumers."""
+        """Abort a hanging transaction in one partition without its coordinator, so that it no
+        longer blocks read_committed consumers. Use it only for a transaction that no coordinator
+        will end."""
         partition = TopicPartition(*spec.partition)
 
-        async def ask(node_id: int, some: list[TopicPartition]) -> Outcome[TopicPartition, None]:
+        async def send(node_id: int, node_partitions: list[TopicPartition]) -> Outcome[TopicPartition, None]:
             marker = WritableTxnMarker(
                 producer_id=spec.producer_id,
                 producer_epoch=spec.producer_epoch,
@@ -142,21 +145,20 @@ class Transactions(AdminBase):
                 return {}, {partition: error_of(codes[0] if codes else -1)}
             return {partition: None}, {}
 
-        await self._each_leader([partition], ask, timeout)
+        await self._each_leader([partition], send, timeout)
 
     async def end_transactions(
         self, prepared: Iterable[PreparedTransaction], *, commit: bool = True, timeout: float | None = None
     ) -> None:
-        """Commit or abort prepared transactions. Their producers may be in any process, and need
-        not be alive.
+        """Commit or abort prepared transactions. Their producers may be in any process, or closed.
 
-        Repeating the same end does nothing. A transaction with another end, or whose transactional
-        id was used again, is an error: INVALID_TXN_STATE, PRODUCER_FENCED, INVALID_PRODUCER_EPOCH,
-        or INVALID_PRODUCER_ID_MAPPING if the id has expired."""
+        Repeating a commit or an abort has no effect. If the transaction ended differently, or its
+        transactional id was used again, the error is INVALID_TXN_STATE, PRODUCER_FENCED or
+        INVALID_PRODUCER_EPOCH. It is INVALID_PRODUCER_ID_MAPPING if the id has expired."""
         transactions = list(prepared)
         by_id = {transaction.transactional_id: transaction for transaction in transactions}
         if len(by_id) < len(transactions):
-            raise ValueError("a transactional id has one transaction at a time")
+            raise ValueError("a transactional id can have only one transaction at a time")
 
         async def end(node: Node, name: str) -> int:
             transaction = by_id[name]
@@ -166,19 +168,19 @@ class Transactions(AdminBase):
                 producer_epoch=transaction.producer_epoch,
                 committed=commit,
             )
-            highest = None if transaction.second_protocol else FIRST_END_TXN
-            response = await self._request(node.id, request, highest)
+            max_version = None if transaction.second_protocol else FIRST_END_TXN
+            response = await self._request(node.id, request, max_version)
             code: int = response.error_code
             return code
 
-        async def ask(node: Node, ids: list[str]) -> Outcome[str, None]:
+        async def send(node: Node, ids: list[str]) -> Outcome[str, None]:
             codes = await asyncio.gather(*(end(node, name) for name in ids))
             outcomes = dict(zip(ids, codes, strict=True))
             return {name: None for name, code in outcomes.items() if not code}, {
                 name: error_of(code) for name, code in outcomes.items() if code
             }
 
-        await self._each_coordinator(by_id, TRANSACTION, ask, timeout)
+        await self._each_coordinator(by_id, TRANSACTION, send, timeout)
 
     async def fence_producers(
         self, transactional_ids: Iterable[str] | str, *, timeout: float | None = None
@@ -186,11 +188,11 @@ class Transactions(AdminBase):
         """Fence the current producers with these transactional ids, and abort their open
         transactions. Returns the new producer id and epoch of each."""
 
-        async def ask(node: Node, ids: list[str]) -> Outcome[str, tuple[int, int]]:
+        async def send(node: Node, ids: list[str]) -> Outcome[str, tuple[int, int]]:
             done: dict[str, tuple[int, int]] = {}
             errors: dict[str, KafkaError] = {}
             for name in ids:
-                # The timeout of a transaction that never begins.
+                # The timeout is not used, since no transaction begins.
                 request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
                 response = await self._request(node.id, request)
                 if response.error_code:
@@ -199,11 +201,10 @@ class Transactions(AdminBase):
                     done[name] = response.producer_id, response.producer_epoch
             return done, errors
 
-        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, ask, timeout)
+        return await self._each_coordinator(listed(transactional_ids, str), TRANSACTION, send, timeout)
 
     async def force_terminate_transaction(self, transactional_id: str, *, timeout: float | None = None) -> None:
-        """Abort the open transaction of this id, including a prepared one, and fence its
-        producer."""
+        """Abort the open or prepared transaction of this id, and fence its producer."""
         await self.fence_producers(transactional_id, timeout=timeout)
 
 

@@ -21,7 +21,7 @@ NO_OPERATIONS = -(2**31)
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic to create. Without a number of partitions or a replication factor the broker's
+    """A topic to create. Without a number of partitions or a replication factor, the broker's
     defaults apply. With `replica_assignments` (broker ids by partition) both must be None."""
 
     name: str
@@ -33,7 +33,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """The result of a creation. A broker older than 2.4 returns only the name: the numbers are
+    """A topic that was created. A broker older than 2.4 returns only the name; then the numbers are
     -1."""
 
     name: str
@@ -51,8 +51,8 @@ class TopicListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicPartitionInfo:
-    """`leader` is None without a leader. `eligible_leaders` and `last_known_eligible` are None in a
-    cluster without eligible leader replicas."""
+    """A partition of a topic. `leader` is None if there is no leader. `eligible_leaders` and
+    `last_known_eligible` are None in a cluster without eligible leader replicas."""
 
     partition: int
     leader: Node | None
@@ -75,7 +75,8 @@ class TopicDescription:
 
 @dataclass(slots=True)
 class NewPartitions:
-    """`total` includes the existing partitions; `assignments` has the brokers of each new one."""
+    """`total` includes the existing partitions. `assignments` has the broker ids of each new
+    partition."""
 
     total: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -155,7 +156,7 @@ class OpType(IntEnum):
 
 
 class AlterConfigOp(NamedTuple):
-    """A change of a setting: set it, reset it to its default (DELETE), or append to or subtract
+    """A change of a setting: SET it, reset it to its default (DELETE), or APPEND to or SUBTRACT
     from a list."""
 
     name: str
@@ -183,8 +184,8 @@ class ReplicaInfo(NamedTuple):
 
 
 class ReplicaLogDirInfo(NamedTuple):
-    """The log directory of a replica, and the one it is being moved to; None if there is none. The
-    current lag is relative to the high watermark, the future lag to the current log."""
+    """The log directory of a replica, and the directory that it is being moved to; None if there is
+    none. The current lag is relative to the high watermark, the future lag to the current log."""
 
     current_log_dir: str | None = None
     current_offset_lag: int | None = None
@@ -213,8 +214,8 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class FeatureMetadata:
-    """Version ranges by feature: finalized in the cluster, and supported by the responding
-    broker."""
+    """The version ranges of features that are finalized in the cluster, and that the responding
+    broker supports."""
 
     finalized: dict[str, tuple[int, int]]
     supported: dict[str, tuple[int, int]]
@@ -222,7 +223,7 @@ class FeatureMetadata:
 
 
 class ApiVersionRange(NamedTuple):
-    """The versions of a request that a broker serves."""
+    """The versions of a request that a broker supports."""
 
     min: int
     max: int
@@ -233,7 +234,7 @@ class ApiVersionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """`type` is consumer or classic, or None from an older broker."""
+    """A group. `type` is consumer or classic, or None if the broker is older."""
 
     group_id: str
     protocol_type: str
@@ -260,8 +261,8 @@ class MemberDescription:
     subscribed_pattern: str | None = None
     user_data: bytes | None = None
     upgraded: bool | None = None
-    """Whether a member of a consumer-protocol group uses that protocol; None from an older
-    broker."""
+    """Whether a member of a group of the consumer protocol uses this protocol; None if the broker
+    is older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +282,7 @@ class ConsumerGroupDescription:
 
 
 class MemberToRemove(NamedTuple):
-    """A member by its group instance id, or by its member id."""
+    """A member, identified by its group instance id or by its member id."""
 
     group_instance_id: str | None = None
     member_id: str = ""
@@ -291,7 +292,7 @@ class MemberToRemove(NamedTuple):
 
 
 class OffsetSpec(NamedTuple):
-    """Selects an offset of a partition: see the class methods."""
+    """Selects an offset of a partition. Use the class methods to create it."""
 
     timestamp: int
 
@@ -362,7 +363,7 @@ class ProducerState(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction in a partition. `hangs`: no coordinator will end it."""
+    """An open transaction in a partition. If `hangs` is set, no coordinator will end it."""
 
     partition: TopicPartition
     producer: ProducerState
@@ -370,7 +371,7 @@ class OpenTransaction(NamedTuple):
 
 
 class TransactionListing(NamedTuple):
-    """`coordinator` is the id of the coordinator's broker."""
+    """A transaction. `coordinator` is the broker id of its coordinator."""
 
     transactional_id: str
     producer_id: int
@@ -410,12 +411,12 @@ class ElectionType(IntEnum):
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
     replicas: tuple[int, ...]
-    adding_replicas: tuple[int, ...] = field(default=())
-    removing_replicas: tuple[int, ...] = field(default=())
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
 
 
 def operations(bits: int) -> frozenset[int] | None:
-    """The operation codes in a bit field; None if the request did not ask for them."""
+    """The operation codes in a bit field; None if they were not requested."""
     if bits == NO_OPERATIONS:
         return None
     return frozenset(n for n in range(32) if bits >> n & 1)

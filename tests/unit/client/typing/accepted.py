@@ -145,8 +145,8 @@ def consumers() -> None:
     assert_type(Consumer(value_deserializer=OrderWithHeaders), Consumer[Any, Order])
     assert_type(Consumer(value_deserializer=lambda data: data.decode()), Consumer[Any, str])
     assert_type(Consumer(value_deserializer="StringDeserializer"), Consumer[Any, Any])
-    chosen: Consumer[str, Order] = Consumer({"bootstrap.servers": "localhost:9092"})
-    assert_type(chosen.poll(), Records[str, Order])
+    annotated: Consumer[str, Order] = Consumer({"bootstrap.servers": "localhost:9092"})
+    assert_type(annotated.poll(), Records[str, Order])
     settings: ConsumerSettings[str | None, Order] = {
         "group_id": "g",
         "key_deserializer": StringDeserializer,

@@ -37,7 +37,7 @@ def mypy(folder: Path) -> list[tuple[str, int, str]]:
 
 def pyright(folder: Path) -> list[tuple[str, int, str]]:
     settings = {"extraPaths": [str(SOURCE)], "typeCheckingMode": "strict", "pythonVersion": "3.11"}
-    # A line with an error may have others that only follow from it.
+    # Ignore errors that only follow from another error in the same line.
     settings |= dict.fromkeys(("reportUnusedExpression", "reportUnusedCoroutine"), "none")
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
