@@ -37,8 +37,8 @@ def _with_parents(path: str) -> list[str]:
 
 
 async def create_or_get_cluster_id(store: MetadataStore, proposed: str | None = None) -> str:
-    """The cluster id in the tree. In a new tree, store `proposed` (the id in the log directories)
-    or a random id first."""
+    """Returns the cluster id in the tree. In a new tree, first stores `proposed` (the id in the log
+    directories) or a random id."""
     await store.ensure(paths.CLUSTER_ID.rpartition("/")[0])
     with contextlib.suppress(NodeExists):
         await store.create(paths.CLUSTER_ID, paths.encode_cluster_id(proposed or paths.random_cluster_id()))
@@ -46,7 +46,7 @@ async def create_or_get_cluster_id(store: MetadataStore, proposed: str | None = 
 
 
 async def next_broker_id(store: MetadataStore, reserved: int) -> int:
-    """Generate an unused broker id above `reserved.broker.max.id`. As in Kafka, the version of the
+    """Returns an unused broker id above `reserved.broker.max.id`. As in Kafka, the version of the
     znode is the counter."""
     await store.ensure(paths.BROKER_SEQUENCE)
     return reserved + (await store.set(paths.BROKER_SEQUENCE, b"")).version
@@ -56,8 +56,8 @@ async def register_broker(store: MetadataStore, registration: BrokerRegistration
     """Register a broker and return its epoch. Raises `NodeExists` if a broker with this id is
     registered.
 
-    As in Kafka, one operation creates the znode and a second one sets its data, so its version is
-    1.
+    As in Kafka, one operation creates the znode and a second operation sets its data, so the
+    znode's version is 1.
     """
     path = paths.broker(registration.id)
     await store.multi([Create(path, None, ephemeral=True), SetData(path, registration.encode())])

@@ -1,10 +1,10 @@
 """Dynamic settings: a cache of the znodes under /config, kept up to date.
 
-A change reads the znode of a topic, broker or group and writes it conditionally on the version that
-was read; it is computed again if another broker was faster. The same transaction creates a
-notification under /config/changes, which every broker watches. A broker reads the changed znode and
-applies it; the broker that made the change applies it before it responds. Notifications older than
-15 minutes are removed.
+A change reads the znode of a topic, broker or group, and writes it if its version is still the
+same. Otherwise another broker has changed the znode, and the change is computed again. The same
+transaction creates a notification under /config/changes, which every broker watches. A broker reads
+the changed znode and applies it. The broker that handles the request applies the change before it
+responds. Notifications older than 15 minutes are removed.
 
 This module owns the overrides of topics and groups; `common.config_view` resolves their defaults. A
 group without overrides has no znode. Kafka 3.9 has no groups under /config and logs their
@@ -42,8 +42,8 @@ from kavka.storage.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
 
-# Computes the new values from the current values; None leaves them unchanged. Called again after a
-# concurrent change.
+# Returns the new values for the current values, or None to leave them unchanged. Called again after
+# a concurrent change.
 Change = Callable[[dict[str, str]], Mapping[str, str] | None]
 
 NOTIFICATION_LIFETIME_MS = 15 * 60 * 1000
@@ -93,7 +93,7 @@ class DynamicConfig:
     async def start(self) -> None:
         """Read all settings, then watch for changes."""
         self._last_applied = max(
-            map(_number, await self._store.children(paths.CONFIG_CHANGES, self._changed)), default=-1
+            map(_number, await self._store.children(paths.CONFIG_CHANGES, self._on_notification)), default=-1
         )
         await self._read_broker(None)
         await self._read_broker(self._broker_id)
@@ -148,9 +148,9 @@ class DynamicConfig:
     async def load_topics(self, topics: Iterable[str]) -> None:
         """Read the overrides of topics that are not cached. Call this before their logs are
         created."""
-        unknown = [topic for topic in dict.fromkeys(topics) if topic not in self._topics]
-        all_overrides = await asyncio.gather(*(self._read(paths.topic_config(topic)) for topic in unknown))
-        for topic, overrides in zip(unknown, all_overrides, strict=True):
+        uncached = [topic for topic in dict.fromkeys(topics) if topic not in self._topics]
+        all_overrides = await asyncio.gather(*(self._read(paths.topic_config(topic)) for topic in uncached))
+        for topic, overrides in zip(uncached, all_overrides, strict=True):
             self._topics[topic] = overrides
             self._log_configs.pop(topic, None)
 
@@ -158,7 +158,7 @@ class DynamicConfig:
         self._topics.pop(topic, None)
         self._log_configs.pop(topic, None)
 
-    # ---- changes, possibly through several brokers at once
+    # ---- changes, which several brokers may make at the same time
 
     async def change_topic(self, topic: str, change: Change) -> None:
         """Change the overrides of a topic. `change` validates them
@@ -188,16 +188,16 @@ class DynamicConfig:
     async def _change(
         self, path: str, entity: str, table: ConfigTable | None, change: Change, *, keep_empty: bool = True
     ) -> dict[str, str] | None:
-        """The written values, or None if `change` left them unchanged. Current values that are
-        invalid by `table` are dropped. Every failed attempt means that another broker's change
-        succeeded, so the number of attempts has no limit."""
+        """Returns the written values, or None if `change` left them unchanged. Current values that
+        are invalid according to `table` are dropped. Every failed attempt means that another
+        broker's change succeeded, so the number of attempts has no limit."""
         async with self._changing:
             while True:
-                before, version = await self._read_version(path)
-                changed = change(before if table is None else _valid_only(table, before))
-                if changed is None:
+                current, version = await self._read_version(path)
+                new_values = change(current if table is None else _valid_only(table, current))
+                if new_values is None:
                     return None
-                values = dict(changed)
+                values = dict(new_values)
                 try:
                     await self._store.multi(_write(path, entity, values, version, keep_empty))
                     return values
@@ -208,7 +208,7 @@ class DynamicConfig:
 
     # ---- changes of other brokers
 
-    def _changed(self, event: WatchEvent) -> None:
+    def _on_notification(self, event: WatchEvent) -> None:
         if self._updating is not None and not self._updating.done():
             self._must_update_again = True
         else:
@@ -228,7 +228,7 @@ class DynamicConfig:
                 return
 
     async def _apply_notifications(self) -> None:
-        names = await self._store.children(paths.CONFIG_CHANGES, self._changed)
+        names = await self._store.children(paths.CONFIG_CHANGES, self._on_notification)
         for name in sorted(names, key=_number):
             if _number(name) > self._last_applied:
                 await self._apply_notification(f"{paths.CONFIG_CHANGES}/{name}")
@@ -323,8 +323,8 @@ class DynamicConfig:
 
 
 def _write(path: str, entity: str, values: Mapping[str, str], version: int | None, keep_empty: bool) -> list[Op]:
-    """Operations that replace the znode with `version`, or create it if that is None, and notify
-    the brokers."""
+    """Operations that replace the znode with `version`, or create it if `version` is None, and
+    notify the brokers."""
     notification = f"{paths.CONFIG_CHANGES}/{paths.CONFIG_CHANGE_PREFIX}"
     ops: list[Op] = [Create(notification, paths.encode_config_change(entity), sequential=True)]
     data = paths.encode_config(values)
@@ -344,8 +344,8 @@ def _number(notification: str) -> int:
 
 
 def _valid_only(table: ConfigTable, overrides: Mapping[str, str]) -> dict[str, str]:
-    """The overrides that can be parsed. An invalid value of another release must not make a
-    partition unavailable."""
+    """The overrides that can be parsed. An invalid value, written by another release, must not make
+    a partition unavailable."""
     return {name: text for name, text in overrides.items() if not _is_invalid(table.get(name), text)}
 
 

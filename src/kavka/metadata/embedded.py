@@ -4,11 +4,11 @@ The file has one table, `nodes`, with a row per znode. `creates` counts the chil
 and numbers sequential znodes. The root has a row as well, so the greatest zxid in the table is the
 last used zxid: a deleted znode leaves its zxid in its parent's `pzxid`.
 
-Memory holds the whole tree as it is on disk, and the accepted writes that are not committed yet
-(`_pending`). A write is validated against both on the event loop and queued. A worker thread
+The tree on disk is also in memory, together with the accepted writes that are not committed yet
+(`_pending`). A write is validated against both on the event loop, and queued. A worker thread
 commits all writes of one turn of the loop in one transaction, with an fsync. The loop then updates
 the tree, fires the watches and completes the writes. If a commit fails, for example on a full disk,
-it and all queued writes fail, and the tree stays unchanged.
+its writes and all queued writes fail, and the tree stays unchanged.
 
 A session lasts as long as the process. After a crash the ephemeral znodes remain in the file; the
 next `open` removes them. The file is locked while it is open: a second process gets
@@ -22,6 +22,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,18 +99,16 @@ class _Node(NamedTuple):
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Transaction:
     """A validated write that is not committed yet. The result of `outcome` is None or the error;
     the future itself never fails."""
 
-    __slots__ = ("changes", "events", "outcome", "results", "zxid")
-
-    def __init__(self, zxid: int) -> None:
-        self.zxid = zxid
-        self.changes: dict[str, _Node | None] = {}
-        self.events: list[WatchEvent] = []
-        self.results: list[OpResult] = []
-        self.outcome: asyncio.Future[StoreUnavailable | None]
+    zxid: int
+    changes: dict[str, _Node | None] = field(default_factory=dict)
+    events: list[WatchEvent] = field(default_factory=list)
+    results: list[OpResult] = field(default_factory=list)
+    outcome: asyncio.Future[StoreUnavailable | None] = field(init=False)
 
 
 class EmbeddedStore(MetadataStore):
@@ -140,7 +139,7 @@ class EmbeddedStore(MetadataStore):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, _FORMAT_VERSION):
-                raise StoreUnavailable(str(path), f"format {version} is of a newer release")
+                raise StoreUnavailable(str(path), f"a newer release wrote format {version}")
             if version == 0:
                 connection.execute(_SCHEMA)
                 connection.execute(f"PRAGMA user_version={_FORMAT_VERSION}")
@@ -170,7 +169,7 @@ class EmbeddedStore(MetadataStore):
         if changes:
             self._commit([changes])
             self._apply(changes)
-        # The session id is a new zxid, so it is greater than that of every earlier session.
+        # The session id is a new zxid, so it is greater than every earlier session id.
         self._zxid += 1
         self._session_id = self._zxid
 
@@ -215,7 +214,7 @@ class EmbeddedStore(MetadataStore):
         return sorted(names)
 
     async def _wait_for_writes(self) -> None:
-        """Wait for the accepted writes, because a read must see them."""
+        """Wait for the accepted writes. A read must return their data."""
         if self._tail is not None and not self._tail.done():
             await asyncio.shield(self._tail)
 

@@ -31,7 +31,7 @@ SUPPORTED: Mapping[str, Levels] = {TRANSACTION_VERSION: Levels(0, 2), GROUP_VERS
 
 def common_levels(supported: Mapping[str, Levels], brokers: Collection[BrokerRegistration]) -> dict[str, int]:
     """The highest level of each feature that all brokers support; 0 for a feature that a broker
-    does not know."""
+    does not support."""
     return {
         name: min([levels.highest, *(broker.features.get(name, {}).get("max_version", 0) for broker in brokers)])
         for name, levels in supported.items()
@@ -49,8 +49,8 @@ def finalized_levels(
 
 class Features:
     """Owns the finalized features. `epoch` is the zxid of the last change of the brokers or of
-    /feature, the same on all brokers; clients use the levels with the highest epoch. `on_change` is
-    called after every change."""
+    /feature, and is the same on all brokers. Clients use the levels with the highest epoch. The
+    functions in `on_change` are called after every change."""
 
     def __init__(self, supported: Mapping[str, Levels] = SUPPORTED) -> None:
         self.supported = dict(supported)

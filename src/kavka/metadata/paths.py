@@ -102,7 +102,7 @@ def group_config(group: str) -> str:
 
 
 def group_node(group: str) -> str:
-    """The znode's name of a group. A group may have any name, but a znode cannot be named "." or
+    """The name of a group's znode. A group may have any name, but a znode cannot be named "." or
     ".."."""
     return sanitize(group) if group.strip(".") or len(group) > 2 else group.replace(".", "%2E")
 
@@ -117,7 +117,7 @@ def consumer_offset(group: str, tp: TopicPartition) -> str:
 
 
 def sanitize(name: str) -> str:
-    """The znode's name of a user or client, as Kafka's Sanitizer writes it."""
+    """The name of the znode of a user or client, encoded like Kafka's Sanitizer."""
     return quote(name, safe="-_.~").replace("~", "%7E")
 
 
@@ -170,8 +170,8 @@ class BrokerRegistration:
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        # Old clients read only host and port, which are those of a plaintext listener.
-        plain = next((e for e in self.end_points if e.security_protocol == "PLAINTEXT"), None)
+        # Old clients read only `host` and `port`, the address of a plaintext listener.
+        plaintext = next((e for e in self.end_points if e.security_protocol == "PLAINTEXT"), None)
         members: dict[str, Any] = {
             "features": {name: dict(levels) for name, levels in self.features.items()},
             "listener_security_protocol_map": {e.listener: e.security_protocol for e in self.end_points},
@@ -181,8 +181,8 @@ class BrokerRegistration:
             members["rack"] = self.rack
         members |= {
             "jmx_port": self.jmx_port,
-            "port": plain.port if plain else -1,
-            "host": plain.host if plain else None,
+            "port": plaintext.port if plaintext else -1,
+            "host": plaintext.host if plaintext else None,
             "version": 5,
             "timestamp": str(self.timestamp),
         }
@@ -252,7 +252,7 @@ def decode_epoch(data: bytes | None) -> int:
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
     """The replicas of a partition, preferred leader first. During a reassignment they include the
-    old and the new replicas."""
+    replicas of both assignments."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -471,7 +471,7 @@ def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:
     """The data of /feature with these levels for Kavka's brokers.
 
     The levels are a separate member, because an Apache Kafka broker stops if `features` contains a
-    feature that it does not know.
+    feature that it does not support.
     """
     try:
         members = dict(_load(data, FEATURE))
@@ -481,7 +481,7 @@ def with_feature_levels(data: bytes | None, levels: Mapping[str, int]) -> bytes:
 
 
 def decode_feature_levels(data: bytes | None) -> dict[str, int]:
-    """The levels of Kavka's brokers in /feature; malformed levels are left out."""
+    """The levels of Kavka's brokers in /feature, without malformed levels."""
     levels = _load(data, FEATURE).get(FEATURE_LEVELS)
     return {name: level for name, level in levels.items() if type(level) is int} if isinstance(levels, dict) else {}
 

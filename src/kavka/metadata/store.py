@@ -8,8 +8,8 @@ A znode has a path, data (bytes or None) and a `Stat`. Every implementation guar
   the change returns. To keep watching, read again with the watch.
 
 As in ZooKeeper, `get` and `exists` watch the znode's data and existence; `children` watches the
-list of its children and its deletion. `exists` can watch a znode that does not exist yet; the
-others then raise `NoNode` and set no watch.
+list of its children and its deletion. `exists` can watch a znode that does not exist yet. In this
+case `get` and `children` raise `NoNode` and set no watch.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class StoreUnavailable(StoreError):
 
 
 class Stat(NamedTuple):
-    """ZooKeeper's metadata of a znode. A zxid is the number of a write; it always increases, also
-    over restarts."""
+    """ZooKeeper's metadata of a znode. A zxid is the number of a write. It always increases, even
+    after a restart."""
 
     czxid: int
     mzxid: int
@@ -117,7 +117,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fails the whole `multi` unless the znode exists with this version."""
+    """Fails the `multi` unless the znode exists with this version."""
 
     path: str
     version: int
@@ -149,8 +149,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
-        """Apply all of `ops` in order, or none of them and raise the error of the first that
-        failed."""
+        """Apply all of `ops` in order. If an operation fails, raises its error and applies none."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -159,7 +158,7 @@ class MetadataStore(ABC):
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """The created path; with `sequential` it is `path` and a number of ten digits."""
+        """Returns the created path. With `sequential` it is `path` and a number of ten digits."""
         result = (await self.multi((Create(path, data, ephemeral, sequential),)))[0]
         assert isinstance(result, str)
         return result

@@ -11,7 +11,8 @@ logger = logging.getLogger(__name__)
 
 class Watches:
     """Owns the registered watches by path. A watch fires once. Registering the same function twice
-    on a znode has no effect, and a failing watch does not affect others."""
+    on a znode has no effect. A watch that raises does not affect the others. Only the event loop
+    may call it."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[Watch, None]] = {}

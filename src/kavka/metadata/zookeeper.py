@@ -1,9 +1,9 @@
 """The metadata tree of a cluster in ZooKeeper, accessed with kazoo.
 
-Threads: kazoo has one thread, which owns the connection, sends pings and reads responses. It only
-touches `_posted` (an append, and a wake-up of the loop) and, under `_gate`, the number of the
-current connection. Everything else belongs to the event loop, which processes responses, watches
-and connection changes in the order in which the server sent them.
+Threads: kazoo has one thread, which owns the connection, sends pings and reads responses. This
+thread only appends to `_posted`, wakes the loop and, under `_gate`, sets the number of the current
+connection. Only the event loop uses everything else. It processes responses, watches and connection
+changes in the order in which the server sent them.
 
 Operations are sent in the order of the calls, at most `max_in_flight` at a time. When the
 connection breaks, all pending operations wait, and are sent in the same order after the reconnect.
@@ -14,7 +14,7 @@ same znode, the outcome is unknown and the caller gets `StoreUnavailable`.
 
 When the server reports after a reconnect that the session expired, all pending operations fail with
 `StoreUnavailable`, and it is unknown whether pending writes were applied. Later operations wait for
-the next session, which kazoo opens itself.
+the next session, which kazoo opens.
 
 ZooKeeper drops the watches of a client with its connection. After the reconnect every registered
 watch fires once, as CHANGED or CHILDREN, so that its owner reads again and misses no change.
@@ -69,13 +69,14 @@ logger = logging.getLogger(__name__)
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
-# A server closes the connection after a request above its jute.maxbuffer, and the request would be
-# retried forever.
+# A server closes the connection after a request larger than its jute.maxbuffer. Without this limit
+# the request would be retried forever.
 MAX_REQUEST_BYTES = 0xFFFFF - 1024
 # How long `close` waits for pending operations, and then for kazoo's thread.
 CLOSE_TIMEOUT_S = 5.0
 RESTART_DELAY_S = 1.0
-# kazoo wakes its thread with a byte per request in a pipe, which blocks the loop after about 270.
+# kazoo wakes its thread with a byte per request in a pipe. The pipe blocks the loop when it is full,
+# at about 270 bytes.
 MAX_IN_FLIGHT = 200
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
@@ -134,8 +135,8 @@ class _Reply:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """A handler without kazoo's two worker threads: the thread that reads responses also delivers
-    the watches, so that their order is kept."""
+    """A handler without kazoo's two worker threads. The thread that reads responses also delivers
+    the watches, which keeps their order."""
 
     def start(self) -> None:
         self._running = True
@@ -174,8 +175,8 @@ class ZooKeeperStore(MetadataStore):
         self._lost: list[_Operation] = []
         self._watches = Watches()
         self._recovery: asyncio.Task[None] | None = None
-        # The number of the current connection, 0 without one: as the loop knows it, and as kazoo's
-        # thread knows it.
+        # The number of the current connection, or 0: `_connection` is the loop's value,
+        # `_live_connection` is the value of kazoo's thread.
         self._connection = 0
         self._gate = threading.Lock()
         self._live_connection = 0
@@ -301,7 +302,7 @@ class ZooKeeperStore(MetadataStore):
             self._idle.set()
 
     def _send(self, operation: _Operation) -> bool:
-        """Returns False without a connection: the operation stays in the queue."""
+        """Returns False if there is no connection. Then the operation stays in the queue."""
         with self._gate:
             if not self._connection or self._connection != self._live_connection:
                 return False
@@ -395,27 +396,27 @@ class ZooKeeperStore(MetadataStore):
         self._connected.set()
         if self._closed:
             return
-        first, new = not self._session_id, session_id != self._session_id
+        is_first, is_new_session = not self._session_id, session_id != self._session_id
         self._session_id = session_id
-        if first:
+        if is_first:
             logger.info("Connected to ZooKeeper at %s, session 0x%x", self.hosts, session_id)
-        elif new:
+        elif is_new_session:
             logger.info("Reconnected to ZooKeeper with a new session 0x%x", session_id)
             _call_all(self.on_new_session)
         else:
             logger.info("Reconnected to ZooKeeper, session 0x%x continues", session_id)
-        unknown = [
+        sent_writes = [
             operation for operation in self._pending if operation.sent_after is not None and not operation.future.done()
         ]
-        if unknown:
-            self._recovery = self._loop.create_task(self._recover(unknown))
-        if not first:
+        if sent_writes:
+            self._recovery = self._loop.create_task(self._recover(sent_writes))
+        if not is_first:
             self._watches.fire_all()
-            if not new:
+            if not is_new_session:
                 _call_all(self.on_reconnected)
         self._send_pending()
 
-    def _on_disconnected(self, *_about: Any) -> None:
+    def _on_disconnected(self, _connection: int, _session_id: int, _state: str) -> None:
         logger.warning("Lost the connection to ZooKeeper at %s", self.hosts)
         self._reset_connection()
         self._pending.extendleft(reversed(self._lost))
@@ -452,12 +453,12 @@ class ZooKeeperStore(MetadataStore):
         if not self._closed:
             threading.Thread(target=self._client.start_async, daemon=True, name="zookeeper-restart").start()
 
-    async def _recover(self, unknown: list[_Operation]) -> None:
-        """Complete the writes that were applied, and let the others be sent again. Stops when the
+    async def _recover(self, sent_writes: list[_Operation]) -> None:
+        """Complete the writes that were applied. The other writes are sent again. Stops when the
         connection breaks."""
         nodes: dict[str, tuple[bytes | None, Stat] | None] = {}
         for path in dict.fromkeys(
-            path for operation in unknown for path in zookeeper_recovery.paths_to_read(operation.ops)
+            path for operation in sent_writes for path in zookeeper_recovery.paths_to_read(operation.ops)
         ):
             read = _Operation(path, wire.GetData(self._full(path), None), self._loop.create_future(), once=True)
             if not self._send(read):
@@ -467,9 +468,9 @@ class ZooKeeperStore(MetadataStore):
                 nodes[path] = data, _stat(stat)
             except StoreError:
                 nodes[path] = None
-        writes = [zookeeper_recovery.Write(operation.ops, operation.sent_after or 0) for operation in unknown]
+        writes = [zookeeper_recovery.Write(operation.ops, operation.sent_after or 0) for operation in sent_writes]
         verdicts = zookeeper_recovery.judge(writes, nodes, self._session_id)
-        for operation, verdict in zip(unknown, verdicts, strict=True):
+        for operation, verdict in zip(sent_writes, verdicts, strict=True):
             if verdict is Verdict.APPLIED:
                 results = zookeeper_recovery.results_of(operation.ops, nodes)
                 self._resolve(operation, [self._chroot + r if isinstance(r, str) else r for r in results], None)

@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 
 class Write(NamedTuple):
-    """A pending write. `sent_after` is the last zxid that the session had seen when it sent it."""
+    """A pending write. `sent_after` is the last zxid that the session had seen before the write."""
 
     ops: Sequence[Op]
     sent_after: int
@@ -41,33 +41,33 @@ def paths_to_read(ops: Sequence[Op]) -> list[str]:
 
 
 def judge(writes: Sequence[Write], nodes: Nodes, session_id: int) -> list[Verdict]:
-    """A verdict per write. `nodes` has the current znode of every path of `paths_to_read`, None if
-    it does not exist."""
+    """Returns one verdict per write. `nodes` has the current znode for every path of
+    `paths_to_read`, or None if the znode does not exist."""
     verdicts: list[Verdict] = []
-    # From the last write to the first: `later` has the next applied operation by path.
-    later: dict[str, Op] = {}
+    # The loop goes from the last write to the first.
+    later_ops: dict[str, Op] = {}
     for write in reversed(writes):
         changes = {op.path: op for op in write.ops if not isinstance(op, Check)}
         if _is_visible(write, nodes, session_id):
             verdict = Verdict.APPLIED
-        elif not changes.keys() & later.keys():
+        elif not changes.keys() & later_ops.keys():
             verdict = Verdict.RETRY
-        elif any(path in later and _depends_on(op, later[path]) for path, op in changes.items()):
+        elif any(path in later_ops and _depends_on(op, later_ops[path]) for path, op in changes.items()):
             verdict = Verdict.APPLIED
         else:
             verdict = Verdict.UNKNOWN
         if verdict is Verdict.APPLIED:
-            later |= changes
+            later_ops |= changes
         verdicts.append(verdict)
     return verdicts[::-1]
 
 
 def _is_visible(write: Write, nodes: Nodes, session_id: int) -> bool:
-    last = {op.path: op for op in write.ops if not isinstance(op, Check)}
-    if not last or any(isinstance(op, Create) and op.sequential for op in write.ops):
+    last_ops = {op.path: op for op in write.ops if not isinstance(op, Check)}
+    if not last_ops or any(isinstance(op, Create) and op.sequential for op in write.ops):
         return False
     zxids = set()
-    for path, op in last.items():
+    for path, op in last_ops.items():
         node = nodes.get(path)
         if isinstance(op, Delete):
             if node is not None:

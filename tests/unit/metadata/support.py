@@ -25,4 +25,4 @@ def with_initialized_store(folder: Path, body: Callable[[EmbeddedStore], Awaitab
 
 def to(values: Mapping[str, str]) -> Callable[[dict[str, str]], Mapping[str, str]]:
     """A change that replaces all settings by `values`."""
-    return lambda _before: values
+    return lambda _current: values

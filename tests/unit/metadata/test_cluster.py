@@ -13,7 +13,7 @@ from kavka.metadata.store import NodeExists
 from tests.unit.metadata.support import with_initialized_store
 
 
-def test_new_tree_has_top_level_paths_of_kafka(tmp_path: Path) -> None:
+def test_new_tree_has_the_top_level_paths_of_kafka(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> list[str]:
         return sorted(await store.subtree("/"))
 
@@ -66,13 +66,13 @@ def test_broker_epoch_increases_with_each_registration(tmp_path: Path) -> None:
 
 
 def test_producer_ids_are_allocated_in_blocks_and_unique(tmp_path: Path) -> None:
-    async def take(store: EmbeddedStore) -> list[int]:
-        mine, others = ProducerIds(store, 0), ProducerIds(store, 1)
-        first = await asyncio.gather(*(mine.next() for _ in range(3)))
-        second = await asyncio.gather(*(others.next() for _ in range(2)))
-        return [*first, *second]
+    async def allocate(store: EmbeddedStore) -> list[int]:
+        ids_of_broker_0, ids_of_broker_1 = ProducerIds(store, 0), ProducerIds(store, 1)
+        first_ids = await asyncio.gather(*(ids_of_broker_0.next() for _ in range(3)))
+        second_ids = await asyncio.gather(*(ids_of_broker_1.next() for _ in range(2)))
+        return [*first_ids, *second_ids]
 
-    assert with_initialized_store(tmp_path, take) == [0, 1, 2, 1000, 1001]
+    assert with_initialized_store(tmp_path, allocate) == [0, 1, 2, 1000, 1001]
 
     async def after_restart(store: EmbeddedStore) -> int:
         producer_id = await ProducerIds(store, 0).next()
@@ -82,9 +82,9 @@ def test_producer_ids_are_allocated_in_blocks_and_unique(tmp_path: Path) -> None
     assert with_initialized_store(tmp_path, after_restart) == 2000
 
 
-def test_exhausted_block_is_followed_by_next(tmp_path: Path) -> None:
-    async def take(store: EmbeddedStore) -> list[int]:
+def test_exhausted_block_is_followed_by_the_next_block(tmp_path: Path) -> None:
+    async def allocate(store: EmbeddedStore) -> list[int]:
         ids = ProducerIds(store, 0)
         return [await ids.next() for _ in range(1001)]
 
-    assert with_initialized_store(tmp_path, take) == list(range(1001))
+    assert with_initialized_store(tmp_path, allocate) == list(range(1001))

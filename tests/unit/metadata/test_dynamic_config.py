@@ -11,6 +11,7 @@ from kavka.metadata.cluster import create_top_level_paths
 from kavka.metadata.dynamic_config import NOTIFICATION_LIFETIME_MS, DynamicConfig
 from kavka.metadata.embedded import EmbeddedStore
 from kavka.metadata.store import MetadataStore, Op, OpResult
+from tests.support.logs import FakeClock
 from tests.support.memory_tree import MemoryTree
 from tests.unit.metadata.support import to, with_initialized_store
 
@@ -22,20 +23,9 @@ class Settings:
     def set_dynamic(
         self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
     ) -> frozenset[str]:
-        before = self.configs.values
+        previous_values = self.configs.values
         self.configs = self.configs.with_dynamic(default=default, broker=broker)
-        return frozenset(name for name, value in self.configs.values.items() if before.get(name) != value)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 1_800_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
+        return frozenset(name for name, value in self.configs.values.items() if previous_values.get(name) != value)
 
 
 def test_topic_overrides_take_precedence_and_survive_restart(tmp_path: Path) -> None:
@@ -93,28 +83,28 @@ def test_broker_settings_override_defaults_and_update_log_configs(tmp_path: Path
 
 def test_change_by_another_broker_is_applied(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
-        mine = DynamicConfig(store, 0, Settings())
-        others = DynamicConfig(store, 1, Settings())
-        await mine.start()
-        await others.start()
-        arrived = asyncio.Event()
-        mine.on_topic.append(lambda topic: arrived.set())
-        await others.change_topic("t", to({"retention.ms": "5"}))
-        await asyncio.wait_for(arrived.wait(), 5)
-        assert mine.log_config("t").retention_ms == 5
-        arrived.clear()
-        mine.on_broker.append(lambda names: arrived.set())
-        await others.change_broker(None, to({"log.retention.ms": "9"}))
-        await asyncio.wait_for(arrived.wait(), 5)
-        assert mine.broker.values["log.retention.ms"] == 9
-        await mine.stop()
-        await others.stop()
+        broker_0 = DynamicConfig(store, 0, Settings())
+        broker_1 = DynamicConfig(store, 1, Settings())
+        await broker_0.start()
+        await broker_1.start()
+        applied = asyncio.Event()
+        broker_0.on_topic.append(lambda topic: applied.set())
+        await broker_1.change_topic("t", to({"retention.ms": "5"}))
+        await asyncio.wait_for(applied.wait(), 5)
+        assert broker_0.log_config("t").retention_ms == 5
+        applied.clear()
+        broker_0.on_broker.append(lambda names: applied.set())
+        await broker_1.change_broker(None, to({"log.retention.ms": "9"}))
+        await asyncio.wait_for(applied.wait(), 5)
+        assert broker_0.broker.values["log.retention.ms"] == 9
+        await broker_0.stop()
+        await broker_1.stop()
 
     with_initialized_store(tmp_path, body)
 
 
 def test_old_notifications_are_removed(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeClock()
 
     async def run() -> list[str]:
         store = EmbeddedStore.open(tmp_path / "metadata.db", clock)
@@ -124,7 +114,7 @@ def test_old_notifications_are_removed(tmp_path: Path) -> None:
         await configs.start()
         await configs.change_topic("a", to({}))
         await configs.stop()
-        clock.ms += NOTIFICATION_LIFETIME_MS + 1
+        clock.advance(NOTIFICATION_LIFETIME_MS + 1)
         await configs.change_topic("b", to({"retention.ms": "1"}))
         await configs.stop()
         names = await store.children(paths.CONFIG_CHANGES)
@@ -203,41 +193,41 @@ def test_group_overrides_survive_restart_for_any_name(tmp_path: Path) -> None:
 
 def test_group_overrides_reach_other_brokers(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
-        mine = DynamicConfig(store, 0, Settings())
-        others = DynamicConfig(store, 1, Settings())
-        await mine.start()
-        await others.start()
-        arrived: asyncio.Queue[str] = asyncio.Queue()
-        mine.on_group.append(arrived.put_nowait)
+        broker_0 = DynamicConfig(store, 0, Settings())
+        broker_1 = DynamicConfig(store, 1, Settings())
+        await broker_0.start()
+        await broker_1.start()
+        applied: asyncio.Queue[str] = asyncio.Queue()
+        broker_0.on_group.append(applied.put_nowait)
         for values in ({"consumer.session.timeout.ms": "50000"}, {}):
-            await others.change_group("a/b", to(values))
-            assert await asyncio.wait_for(arrived.get(), 60) == "a/b"
-            assert mine.group_overrides("a/b") == values
+            await broker_1.change_group("a/b", to(values))
+            assert await asyncio.wait_for(applied.get(), 60) == "a/b"
+            assert broker_0.group_overrides("a/b") == values
         # An invalid value changes nothing.
-        await others.change_group("a/b", to({"consumer.session.timeout.ms": "soon"}))
-        await others.change_group("c", to({"consumer.session.timeout.ms": "50000"}))
-        assert await asyncio.wait_for(arrived.get(), 60) == "c"
-        assert mine.groups == ["c"]
-        await mine.stop()
-        await others.stop()
+        await broker_1.change_group("a/b", to({"consumer.session.timeout.ms": "soon"}))
+        await broker_1.change_group("c", to({"consumer.session.timeout.ms": "50000"}))
+        assert await asyncio.wait_for(applied.get(), 60) == "c"
+        assert broker_0.groups == ["c"]
+        await broker_0.stop()
+        await broker_1.stop()
 
     with_initialized_store(tmp_path, body)
 
 
-def run_before_next_write(store: MetadataStore, rival: Callable[[], Awaitable[Any]]) -> None:
-    """Run `rival` just before the next write of `store`."""
+def run_before_next_write(store: MetadataStore, function: Callable[[], Awaitable[Any]]) -> None:
+    """Run `function` just before the next write of `store`."""
     write = store.multi
 
     async def multi(ops: Sequence[Op]) -> list[OpResult]:
         store.multi = write  # type: ignore[method-assign]
-        await rival()
+        await function()
         return await write(ops)
 
     store.multi = multi  # type: ignore[method-assign]
 
 
 def with_setting(name: str, value: str) -> Callable[[dict[str, str]], dict[str, str]]:
-    return lambda before: before | {name: value}
+    return lambda current: current | {name: value}
 
 
 def test_change_succeeds_after_concurrent_creation_or_deletion(tmp_path: Path) -> None:
@@ -260,8 +250,8 @@ def test_change_succeeds_after_concurrent_creation_or_deletion(tmp_path: Path) -
 
 def test_concurrent_changes_of_two_brokers_are_both_applied(tmp_path: Path) -> None:
     async def body(store: EmbeddedStore) -> None:
-        mine, others = DynamicConfig(store, 0, Settings()), DynamicConfig(store, 1, Settings())
-        for configs in (mine, others):
+        broker_0, broker_1 = DynamicConfig(store, 0, Settings()), DynamicConfig(store, 1, Settings())
+        for configs in (broker_0, broker_1):
             await configs.start()
         changes = {
             "topics": (lambda configs, change: configs.change_topic("t", change), "retention.ms", "segment.bytes"),
@@ -279,14 +269,14 @@ def test_concurrent_changes_of_two_brokers_are_both_applied(tmp_path: Path) -> N
         nodes = {"topics": "t", "brokers": "<default>", "groups": "g"}
         for kind, (change, first, second) in changes.items():
             path = f"/config/{kind}/{nodes[kind]}"
-            # The first change creates the node, the second one replaces it.
+            # The first change creates the znode, the second change replaces its data.
             for value in ("50000", "50001"):
-                run_before_next_write(store, lambda c=change, n=first, v=value: c(others, with_setting(n, v)))  # type: ignore[misc]
-                await change(mine, with_setting(second, value))
+                run_before_next_write(store, lambda c=change, n=first, v=value: c(broker_1, with_setting(n, v)))  # type: ignore[misc]
+                await change(broker_0, with_setting(second, value))
                 stored = paths.decode_config((await store.get(path))[0])
                 assert stored == {first: value, second: value}, path
-        assert mine.topic_overrides("t") == {"retention.ms": "50001", "segment.bytes": "50001"}
-        for configs in (mine, others):
+        assert broker_0.topic_overrides("t") == {"retention.ms": "50001", "segment.bytes": "50001"}
+        for configs in (broker_0, broker_1):
             await configs.stop()
 
     with_initialized_store(tmp_path, body)

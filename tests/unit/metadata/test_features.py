@@ -21,10 +21,10 @@ def test_single_broker_finalizes_all_supported_levels() -> None:
 
 def test_broker_without_support_disables_features() -> None:
     features = Features()
-    mine = registration(0, features.registered())
-    features.set_brokers([mine, registration(1, {})], 8)
+    own_registration = registration(0, features.registered())
+    features.set_brokers([own_registration, registration(1, {})], 8)
     assert features.finalized == {}
-    features.set_brokers([mine], 9)
+    features.set_brokers([own_registration], 9)
     assert features.level(TRANSACTION_VERSION) == 2
 
 

@@ -54,23 +54,23 @@ def nodes() -> list[tuple[str, str]]:
 def test_znode_of_apache_kafka_round_trips(path: str, data: str) -> None:
     for pattern, reencode in KINDS:
         if match := re.fullmatch(pattern, path):
-            written = reencode(match, data.encode()).decode()
+            encoded = reencode(match, data.encode()).decode()
             if path == "/brokers/topics/many":
                 # Kafka writes maps of more than four partitions in the order of a hash table.
-                assert json.loads(written) == json.loads(data)
-                written, data = re.sub(r'"partitions":\{.*?\}', "", written), re.sub(r'"partitions":\{.*?\}', "", data)
-            assert written == data
+                assert json.loads(encoded) == json.loads(data)
+                encoded, data = (re.sub(r'"partitions":\{.*?\}', "", text) for text in (encoded, data))
+            assert encoded == data
             return
     pytest.fail(f"unknown path {path}")
 
 
 def test_persistent_paths_are_those_of_a_new_cluster() -> None:
-    new = json.loads(GOLDEN.read_text())["started"]
-    empty = {path for path, node in new.items() if node["data"] is None}
+    new_cluster = json.loads(GOLDEN.read_text())["started"]
+    empty = {path for path, node in new_cluster.items() if node["data"] is None}
     expected = {path for persistent in paths.PERSISTENT_PATHS for path in _with_parents(persistent)}
     assert empty == expected | {"/cluster"}
 
 
 def _with_parents(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[: end + 1]) for end in range(1, len(parts))]
+    names = path.split("/")
+    return ["/".join(names[: end + 1]) for end in range(1, len(names))]

@@ -1,4 +1,4 @@
-"""Decides which pending writes were applied when the connection broke."""
+"""Verdicts about writes that were pending when the connection broke."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kavka.metadata.zookeeper_recovery import Nodes, Verdict, Write, judge, path
 
 APPLIED, RETRY, UNKNOWN = Verdict.APPLIED, Verdict.RETRY, Verdict.UNKNOWN
 SESSION = 77
-BEFORE = 100
+LAST_SEEN_ZXID = 100
 
 
 def node(
     data: bytes | None = None,
     *,
     version: int = 0,
-    created: int = BEFORE + 1,
+    created: int = LAST_SEEN_ZXID + 1,
     changed: int | None = None,
     owner: int = 0,
 ) -> tuple[bytes | None, Stat]:
@@ -30,7 +30,7 @@ def node(
         ([[Create("/a", b"x")]], {"/a": node(b"x")}, [APPLIED]),
         ([[Create("/a", b"x")]], {"/a": None}, [RETRY]),
         ([[Create("/a", b"x")]], {"/a": node(b"other")}, [RETRY]),
-        ([[Create("/a", b"x")]], {"/a": node(b"x", created=BEFORE)}, [RETRY]),
+        ([[Create("/a", b"x")]], {"/a": node(b"x", created=LAST_SEEN_ZXID)}, [RETRY]),
         ([[Create("/a", b"x", ephemeral=True)]], {"/a": node(b"x", owner=SESSION)}, [APPLIED]),
         ([[Create("/a", b"x", ephemeral=True)]], {"/a": node(b"x", owner=78)}, [RETRY]),
         ([[Create("/a", b"x")]], {"/a": node(b"x", owner=SESSION)}, [RETRY]),
@@ -56,7 +56,7 @@ def node(
         ),
         ([[Create("/a"), SetData("/a", b"y", 0)]], {"/a": node(b"y", version=1, created=105)}, [APPLIED]),
         # Several writes: a rejected write is sent again even if a later write was applied.
-        ([[Create("/a", b"x")], [Create("/b")]], {"/a": node(b"theirs"), "/b": node()}, [RETRY, APPLIED]),
+        ([[Create("/a", b"x")], [Create("/b")]], {"/a": node(b"other"), "/b": node()}, [RETRY, APPLIED]),
         ([[Create("/a", b"x")], [Create("/b")]], {"/a": node(b"x"), "/b": None}, [APPLIED, RETRY]),
         # Dependent writes: the later write could only succeed after the earlier one.
         (
@@ -81,8 +81,10 @@ def node(
         ),
     ],
 )
-def test_verdicts(writes: list[list[Op]], nodes: Nodes, expected: list[Verdict]) -> None:
-    assert judge([Write(ops, BEFORE) for ops in writes], nodes, SESSION) == expected
+def test_the_verdict_follows_from_the_current_znodes(
+    writes: list[list[Op]], nodes: Nodes, expected: list[Verdict]
+) -> None:
+    assert judge([Write(ops, LAST_SEEN_ZXID) for ops in writes], nodes, SESSION) == expected
 
 
 def test_results_match_server_response() -> None:
