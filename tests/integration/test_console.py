@@ -115,7 +115,7 @@ def test_a_body_without_end_is_not_read_on(console):
     answer = console.request(
         "POST", of_default("/topics/create"), b" " * 9_000_000, {"Content-Type": "application/json"}
     )
-    assert (answer.status, answer.error) == (413, "this is too large")
+    assert (answer.status, answer.error) == (413, "the request body is too large")
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'"x"', b"[" * 100_000, b"\xff\xfe"])
@@ -159,7 +159,7 @@ def test_all_pages_require_a_login(guarded):
 def test_logging_in_and_out(guarded):
     cookie, token = cookie_and_token(guarded, "/login")
     wrong = guarded.form("/login", {"name": "bert", "password": "no", "csrf": token}, Cookie=cookie)
-    assert wrong.status == 401 and "do not belong together" in wrong.text
+    assert wrong.status == 401 and "wrong name or password" in wrong.text
     soon = guarded.form("/login", {"name": "bert", "password": "bert's", "csrf": token}, Cookie=cookie)
     assert soon.status == 429 and "wait" in soon.text
     forged = guarded.form("/login", {"name": "anna", "password": "anna's"}, Cookie=cookie)
@@ -181,14 +181,14 @@ def test_a_role_may_what_it_may_and_every_change_is_written_down(guarded):
     carl, anna = basic("carl"), basic("anna")
     assert guarded.get(of_default("/overview"), Authorization=carl).status == 200
     refused = guarded.post(of_default("/topics/create"), {"name": "roles"}, Authorization=carl)
-    assert (refused.status, refused.error) == (403, "this takes the role operate, and carl has view")
+    assert (refused.status, refused.error) == (403, "this requires the role operate, and carl has view")
     assert guarded.get("/c/default/topics/x/actions", Accept="text/html", Authorization=carl).status == 403
     assert guarded.get(of_default("/audit"), Authorization=carl).status == 403
     assert guarded.post(of_default("/topics/create"), {"name": "roles"}, Authorization=anna).status == 200
     lines = guarded.get(of_default("/audit"), Authorization=anna).json()
     entries = [(line["user"], line["action"], line["arguments"].get("name"), line["outcome"]) for line in lines]
     assert ("anna", "create_topic", "roles", "done") in entries
-    assert ("carl", "create_topic", None, "this takes the role operate, and carl has view") in entries
+    assert ("carl", "create_topic", None, "this requires the role operate, and carl has view") in entries
 
 
 def test_a_user_who_is_removed_is_out_at_once(guarded):
@@ -268,7 +268,7 @@ def test_users_behind_a_trusted_proxy_have_their_own_addresses(tmp_path, broker)
     users.put("anna", Role.ADMIN, "anna's")
     options = ["--users", str(users.path), "--trusted-proxy", "127.0.0.1"]
     wrong = run_tool("console", "--bootstrap-server", broker.bootstrap_servers, "--trusted-proxy", "proxy.example")
-    assert wrong.returncode == 1 and "takes an IP address" in wrong.stderr
+    assert wrong.returncode == 1 and "must be an IP address" in wrong.stderr
     with ConsoleProcess(tmp_path / "console", broker.bootstrap_servers, *options) as console:
         path = of_default("/overview")
         assert console.get(path, Authorization=basic("anna", "no"), X_Forwarded_For="10.0.0.1").status == 401
@@ -305,11 +305,11 @@ def test_the_tool_that_keeps_the_users(tmp_path):
 def test_a_start_error_is_one_line(tmp_path, console, broker):
     start = ["console", "--bootstrap-server", broker.bootstrap_servers, "--data", str(tmp_path / "d")]
     everywhere = run_tool(*start, "--host", "0.0.0.0", "--port", "0")
-    assert everywhere.returncode == 1 and "it needs users" in everywhere.stderr
+    assert everywhere.returncode == 1 and "the console needs users" in everywhere.stderr
     taken = run_tool(*start, "--port", str(console.port))
-    assert (taken.returncode, taken.stderr.count("\n")) == (1, 1) and "is taken" in taken.stderr
+    assert (taken.returncode, taken.stderr.count("\n")) == (1, 1) and "is in use" in taken.stderr
     shared = run_tool(*start[:3], "--data", str(console.folder / "data"), "--port", "0")
-    assert shared.returncode == 1 and "another console keeps its data" in shared.stderr
+    assert shared.returncode == 1 and "another console uses the directory" in shared.stderr
     nothing = run_tool("console")
     assert nothing.returncode == 1 and "bootstrap-server" in nothing.stderr
 
@@ -317,10 +317,10 @@ def test_a_start_error_is_one_line(tmp_path, console, broker):
 def test_an_unreachable_cluster_is_shown_until_it_responds(tmp_path):
     with ConsoleProcess(tmp_path, f"localhost:{free_port()}") as lonely:
         page = lonely.get("/c/default/overview", Accept="text/html")
-        assert page.status == 503 and "no broker answers at" in page.text
+        assert page.status == 503 and "no broker responds at" in page.text
         assert lonely.get(of_default("/topics")).status == 503
         alerts = lonely.get(of_default("/alerts")).json()
-        assert [alert["text"][:17] for alert in alerts] == ["no broker answers"]
+        assert [alert["text"].partition(":")[0] for alert in alerts] == ["no broker responds"]
 
 
 class Hook(BaseHTTPRequestHandler):
@@ -377,13 +377,13 @@ def test_the_console_beside_a_broker_ends_with_it(tmp_path):
     for end in (signal.SIGTERM, signal.SIGKILL):
         broker = ManagedProcess(server, log=tmp_path / "broker.out")
         wait_until(
-            lambda: beside.answers(of_default("/overview")),
+            lambda: beside.responds(of_default("/overview")),
             timeout=PATIENCE_S,
             what="the console answers",
             interval=0.2,
         )
         broker.signal(end)
-        wait_until(lambda: not beside.answers(), timeout=PATIENCE_S, what="the console is gone", interval=0.2)
+        wait_until(lambda: not beside.responds(), timeout=PATIENCE_S, what="the console is gone", interval=0.2)
         broker.stop()
 
 
@@ -394,7 +394,7 @@ def test_a_taken_port_of_the_console_is_a_line_and_the_broker_runs(tmp_path, con
     broker = ManagedProcess(server, log=tmp_path / "broker.out")
     try:
         wait_until(
-            lambda: f"port {console.port} of localhost is taken" in broker.log_tail(),
+            lambda: f"port {console.port} of localhost is in use" in broker.log_tail(),
             timeout=PATIENCE_S,
             what="it is said",
         )
@@ -413,7 +413,7 @@ def test_it_serves_https_with_a_certificate(tmp_path, broker):
     )  # fmt: skip
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
     half = run_tool("console", "--bootstrap-server", broker.bootstrap_servers, "--port", "0", *options[:2])
-    assert half.returncode == 1 and "belong together" in half.stderr
+    assert half.returncode == 1 and "must be set together" in half.stderr
     with ConsoleProcess(tmp_path / "console", broker.bootstrap_servers, *options) as console:
         trust = ssl.create_default_context(cafile=str(certificate))
         connection = http.client.HTTPSConnection("localhost", console.port, timeout=PATIENCE_S, context=trust)

@@ -95,8 +95,8 @@ def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Pag
             wait_until(lambda p=protocol: admin.group_state(p) == "Empty", timeout=60, what="an empty group")
             page.goto(f"/c/default/groups/one?group={protocol}")
             opened(page, "reset")
-            send(page.locator("form#plan"), "Preview", "nothing is set yet")
-            send(page.locator("form#set"), "Set these offsets", "are set")
+            send(page.locator("form#plan"), "Preview", "nothing has been changed yet")
+            send(page.locator("form#set"), "Set these offsets", "were set")
             at = admin.list_consumer_group_offsets(protocol)[TopicPartition("orders", 0)]
             assert at is not None
             assert at.offset == 0
@@ -112,7 +112,7 @@ def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Pag
         expect(page.locator("#hanging tr", has_text="orders-0")).to_contain_text("open")
         terminate = opened(page, "terminate").locator("form").first
         terminate.locator("[name=confirm]").fill("pay-1")
-        send(terminate, "Abort", "shut out")
+        send(terminate, "Abort", "fenced")
         producer.close(5)
 
     hang(kafka, "orders", 424242)
@@ -124,7 +124,7 @@ def test_a_cluster_of_apache_kafka_is_looked_after_from_the_same_pages(page: Pag
     abort.locator("[name=confirm]").fill("orders")
     refused(abort, "Abort", "type 'orders-0'")
     abort.locator("[name=confirm]").fill("orders-0")
-    send(abort, "Abort", "producer 424242 in orders-0 is aborted")
+    send(abort, "Abort", "producer 424242 in orders-0 was aborted")
     refused(abort, "Abort", "no transaction is open")
     page.goto("/c/default/transactions?hanging=on&topic=orders&minutes=0")
     expect(page.locator("#hanging table")).to_contain_text("Nothing is open")

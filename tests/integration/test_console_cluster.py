@@ -147,11 +147,11 @@ def test_a_topic_from_its_creation_to_its_end(page, cluster, admin, console):
     refused(row, "Save", "retention.ms: -5 is not allowed, it must be at least -1")
     row.get_by_label("retention.ms").fill("7200000")
     send(row, "Save", "retention.ms is 7200000")
-    send(page.locator("tr[data-text='retention.ms']"), "Default", "back to its default")
+    send(page.locator("tr[data-text='retention.ms']"), "Default", "was reset")
     stale = page.locator("tr[data-text='max.message.bytes']")
     admin.incremental_alter_configs({ConfigResource.topic("orders"): {"max.message.bytes": "2000"}})
     stale.get_by_label("max.message.bytes").fill("3000")
-    refused(stale, "Save", "has changed since the page was shown")
+    refused(stale, "Save", "has changed since the page was loaded")
 
     page.get_by_role("link", name="Actions", exact=True).click()
     more = page.locator("#partitions")
@@ -172,7 +172,7 @@ def test_a_topic_from_its_creation_to_its_end(page, cluster, admin, console):
     wait_until(lambda: "orders" not in admin.list_topics(), timeout=PATIENCE_S, what="the topic is gone")
     admin.create_topics([NewTopic("orders", 5, 1)])
     delete.get_by_label("to confirm").fill("orders")
-    refused(delete, "Delete the topic", "has changed since the page was shown: look again; nothing was done")
+    refused(delete, "Delete the topic", "has changed since the page was loaded: reload it; nothing was done")
     assert "orders" in admin.list_topics()
     page.reload()
     delete = opened(page, "delete")
@@ -220,14 +220,14 @@ def test_partitions_move_as_planned_and_can_be_called_back(page, cluster, admin,
     run = page.locator("#run")
     expect(run.locator("tbody tr")).to_have_count(2)
     run.get_by_label("Brokers of partition 0").fill("2, 2")
-    refused(run, "Run the plan", "partition 0 would have a broker twice")
+    refused(run, "Run the plan", "partition 0 would have two replicas on a broker")
     run.get_by_label("Brokers of partition 0").fill("1, 2")
     run.get_by_label("Brokers of partition 1").fill("2, 1")
     run.get_by_label("Throttle").fill("10000")
-    send(run, "Run the plan", "2 partitions began to move")
+    send(run, "Run the plan", "reassignment of 2 partitions has started")
     expect(page.locator("#moves tbody tr")).to_have_count(2)
     assert throttle_of(admin, 2) == "10000"
-    send(page.locator("#cancel"), "Cancel the moves", "called off")
+    send(page.locator("#cancel"), "Cancel the moves", "was cancelled")
     expect(page.locator("#moves")).to_contain_text("No partition of this topic is being moved")
 
     def unthrottled() -> bool:
@@ -237,7 +237,7 @@ def test_partitions_move_as_planned_and_can_be_called_back(page, cluster, admin,
 
     wait_until(unthrottled, timeout=PATIENCE_S, what="the throttle is gone", interval=0.5)
     page.goto("/c/default/topics/heavy/move?brokers=1&brokers=2&replication=2")
-    send(page.locator("#run"), "Run the plan", "began to move")
+    send(page.locator("#run"), "Run the plan", "has started")
 
     def moved() -> bool:
         topics = admin.describe_topics(["heavy"])["heavy"]
@@ -268,7 +268,7 @@ def test_dynamic_settings_of_a_broker(page, admin, console):
     assert admin.describe_configs(broker)[broker]["log.retention.ms"].value == "1234567"
     row = page.locator("tr[data-text='log.retention.ms']")
     expect(row).to_contain_text("set for this broker")
-    send(row, "Default", "back to what it was")
+    send(row, "Default", "was reset")
     check_audit(console, "change_broker_setting")
 
 
@@ -279,7 +279,7 @@ def test_rules_of_alerts(page, console):
     add.locator("[name=threshold]").fill("0")
     add.locator("[name=webhook]").evaluate("input => { input.type = 'text' }")
     add.locator("[name=webhook]").fill("javascript:alert(1)")
-    refused(add, "Add", "begins with http:// or https://")
+    refused(add, "Add", "starts with http:// or https://")
     add.locator("[name=webhook]").fill("")
     send(add, "Add", "the rule was added")
     expect(page.locator("#active")).to_contain_text("% full")
@@ -287,7 +287,7 @@ def test_rules_of_alerts(page, console):
     expect(page.locator("#strip")).to_contain_text("% full")
     page.goto("/c/default/alerts")
     row = page.locator("#rules tbody tr").last
-    send(row, "Off", "the rule is off")
+    send(row, "Off", "the rule is disabled")
     expect(page.locator("#strip")).not_to_contain_text("% full")
     row = page.locator("#rules tbody tr").last
     row.get_by_text("Delete", exact=True).first.click()
@@ -308,7 +308,7 @@ def test_a_broker_dies_while_the_page_is_open(page, cluster, console, admin, flo
     expect(figure(page, "Brokers up")).to_have_text("2")
     expect(page.locator("#figures .figure.bad")).to_contain_text(["gone: 2"])
     expect(figure(page, "Under-replicated")).not_to_have_text("0")
-    expect(page.locator("#strip")).to_contain_text("broker 2 is gone")
+    expect(page.locator("#strip")).to_contain_text("broker 2 is not in the cluster")
     assert page.evaluate("window.same"), "the page was never loaded again"
     page.goto("/c/default/brokers/2")
     expect(page.locator("#up")).to_contain_text("Broker 2 is not in the cluster now")
@@ -316,7 +316,7 @@ def test_a_broker_dies_while_the_page_is_open(page, cluster, console, admin, flo
     page.goto("/c/default/topics/flow")
     expect(page.locator("#partitions .bad").first).to_contain_text("missing: 2")
     cluster.start(2)
-    expect(page.locator("#strip")).not_to_contain_text("broker 2 is gone")
+    expect(page.locator("#strip")).not_to_contain_text("broker 2 is not in the cluster")
     expect(page.locator("#partitions .bad")).to_have_count(0)
     page.get_by_role("link", name="Actions", exact=True).click()
     expect(page.locator("#leaders")).to_contain_text("led by another replica")

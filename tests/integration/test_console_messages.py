@@ -165,7 +165,7 @@ def test_a_broken_batch_does_not_hide_the_others(console: ConsoleProcess, broker
             file.seek(int.from_bytes(file.read(4), "big"), 1)
         file.seek(70, 1)
         file.write(b"?")
-    notice = "offsets 2 to 2 of partition 0 are not read: "
+    notice = "offsets 2 to 2 of partition 0 cannot be read: "
     for start in ("oldest", "newest"):
         page = search(console, topic="broken", start=start)
         assert sorted(message["value"]["text"] for message in page["messages"]) == ["0", "1", "3", "4"]
@@ -195,7 +195,7 @@ def test_messages_made_to_do_harm_cost_little(console: ConsoleProcess, broker: K
     assert "more than 200000 values" in page["messages"][1]["value"]["problem"]
     page = search(console, topic="harm", expression="value[*] > value[*]")
     assert page["done"] and page["notices"][-1] == "20 messages were not compared"
-    assert "the filters take more than" in page["notices"][0]
+    assert "the filters need more than" in page["notices"][0]
     grown = console.process.rss_bytes() - before
     assert grown < 200 << 20, f"{grown >> 20} MB more"
 
@@ -263,7 +263,7 @@ def test_the_commands_of_the_document_work_as_they_stand_there(console: ConsoleP
     assert [m["value"]["text"] for m in searched["messages"]] == ['{"id": 5}']
     assert produced["message"] == "produced to orders, partition 0, offset 1"
     assert planned["rows"] == [{"topic": "orders", "partition": 0, "committed": 1, "new": 0, "change": -1}]
-    assert done_["message"] == "1 offsets of billing are set"
+    assert done_["message"] == "1 offsets of billing were set"
 
 
 def test_every_expression_of_the_document_can_be_read() -> None:

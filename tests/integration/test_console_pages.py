@@ -252,7 +252,7 @@ def test_messages_are_found_from_every_start_and_by_every_filter(
     search(expression="value.id >= 10 and value.id < 12 or key endswith '-99'")
     assert offsets() == [99, 11, 10]
     search(expression="value.id >")
-    expect(page.locator("main [role=alert]")).to_contain_text("expected, not the end")
+    expect(page.locator("main [role=alert]")).to_contain_text("not the end")
     search(partition="7")
     expect(page.locator("#failed")).to_contain_text("no partition 7")
     page.goto("/c/default/messages?topic=nowhere")
@@ -414,10 +414,10 @@ def test_a_group_is_shown_with_its_members_and_its_lag(
         expect(page.locator("#figures")).to_contain_text("Stable")
         expect(page.locator("#lag canvas, #lag p")).to_be_visible()
         reset = opened(page, "reset")
-        refused(reset.locator("form#plan"), "Preview", "Stable.*nobody is in")
+        refused(reset.locator("form#plan"), "Preview", "Stable.*no members")
         delete = opened(page, "delete").locator("form")
         delete.locator("[name=confirm]").fill(group)
-        refused(delete, "Delete", "Stable.*nobody is in")
+        refused(delete, "Delete", "Stable.*no members")
 
 
 def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: KavkaCluster, admin: Admin) -> None:
@@ -434,7 +434,7 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
         plan.locator("[name=way]").select_option(way)
         for name, text in (("value", value), ("topics", topics), ("file", file)):
             plan.locator(f"[name={name}]").fill(text)
-        send(plan, "Preview", "nothing is set yet")
+        send(plan, "Preview", "nothing has been changed yet")
         return page.locator("#preview tbody tr td:nth-child(4)").all_inner_texts()
 
     def committed() -> list[int]:
@@ -457,7 +457,7 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
         assert [int(text) for text in shown] == ([7] if topics == "again:1" else expected)
         if way == "from-file":
             expect(page.locator("#warnings")).to_contain_text("higher than latest")
-        send(page.locator("form#set"), "Set these offsets", "offsets of again are set")
+        send(page.locator("form#set"), "Set these offsets", "offsets of again were set")
         assert committed() == expected, way
 
     # The previewed offsets are outdated.
@@ -467,7 +467,7 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
     assert committed() == [1, 0]
     for way, value, topics, says in (
         ("shift-by", "a few", "", "not a number"),
-        ("to-offset", "", "", "takes a value"),
+        ("to-offset", "", "", "requires a value"),
         ("to-datetime", "tomorrow", "", "T"),
         ("by-duration", "1 day", "", "PnDTnHnMnS"),
         ("to-latest", "", "nowhere", "nowhere"),
@@ -489,7 +489,7 @@ def test_offsets_are_reset_by_every_way_with_a_preview(page: Page, cluster: Kavk
     forget.locator("[name=confirm]").fill("agian")
     refused(forget, "Forget", "type 'again'")
     forget.locator("[name=confirm]").fill(topic)
-    send(forget, "Forget", "forgotten")
+    send(forget, "Forget", "deleted")
     assert committed() == []
     admin.alter_consumer_group_offsets("again", {first: 1})
     page.goto("/c/default/groups/one?group=again")
@@ -525,7 +525,7 @@ def test_an_open_transaction_is_shown_and_aborted(page: Page, cluster: KavkaClus
     terminate.locator("[name=confirm]").fill("payments")
     refused(terminate, "Abort", "type 'payments-1'")
     terminate.locator("[name=confirm]").fill("payments-1")
-    send(terminate, "Abort", "shut out")
+    send(terminate, "Abort", "fenced")
     with pytest.raises(KafkaError):
         producer.commit_transaction()
     producer.close(5)
@@ -546,17 +546,17 @@ def test_pipelines_are_shown_and_told_to_stop_pause_and_restart(
     for text in ("RUNNING", "56", "1\u202f234"):
         expect(row).to_contain_text(text)
     expect(page.locator("#jobs tr", has_text="broken")).to_contain_text("<b>no such topic</b>")
-    send(row, "Stop", "words has ended")
+    send(row, "Stop", "words was stopped")
     assert not process.running()
-    send(page.locator("#jobs tr", has_text="broken"), "Forget", "forgotten")
+    send(page.locator("#jobs tr", has_text="broken"), "Forget", "was removed")
     jobs.remove("words")
 
     page.goto("/c/default/pipelines")
     files = page.locator("#connectors tr", has_text="files")
     expect(files).to_contain_text("RUNNING")
-    send(files, "Pause", "files is told to pause")
+    send(files, "Pause", "files is being paused")
     expect(page.locator("#connectors tr", has_text="files")).to_contain_text("PAUSED")
-    send(page.locator("#connectors tr", has_text="files"), "Resume", "go on")
+    send(page.locator("#connectors tr", has_text="files"), "Resume", "is being resumed")
     broken = page.locator("#connectors tr", has_text="broken")
     expect(broken).to_contain_text("ConnectException: <b>no file</b>")
     send(broken, "Restart", "restart")
@@ -592,7 +592,7 @@ def test_messages_of_a_stopped_broker_are_reported_missing_until_it_returns(
         form.locator("[name=value]").fill("nobody takes this")
         refused(form, "Produce", r"\w\w")
         page.goto("/c/default/messages?topic=half&start=oldest")
-        expect(page.locator("#notice")).to_contain_text("no leader, so not read: partition 1")
+        expect(page.locator("#notice")).to_contain_text("not read, because there is no leader: partition 1")
         ended(page)
         assert set(page.locator("#rows tr td:nth-child(2)").all_inner_texts()) <= {"0"}
         for name in ("groups", "transactions", "pipelines"):

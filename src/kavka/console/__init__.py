@@ -6,39 +6,45 @@ Modules
 - `settings.py`: the settings; `server.py` runs uvicorn; `app.py` creates the Starlette application.
 - `registry.py`: **the list of all operations.** A decorator turns a function into an operation,
   which is served as JSON under /api, described in /api/openapi.json, and used by the pages.
-- `context.py`: the argument of an operation: the cluster, the user, the store.
-- `cluster.py`: a cluster: its Admin, and `state()`, the last sample. `probe.py` takes a sample,
-  `sampler.py` repeats it.
+- `context.py`: the first argument of an operation: the cluster, the user, the store.
+- `cluster.py`: a cluster: its admin client, and `state()`, the last sample. `probe.py` takes a
+  sample, `sampler.py` repeats it.
 - `store.py`: SQLite: lag history, rates, alert rules, the audit log.
 - `attempts.py` limits login attempts, `limits.py` the work per message; `workers.py` runs that work
   in threads.
-- `auth.py`: users, roles, sessions, CSRF tokens; `guard.py`: the middleware that enforces them.
+- `auth.py`: users, roles, sessions, CSRF tokens; `guard.py`: the checks of every request.
 - `views.py`: registration and rendering of pages; `pages/`: the pages; `templates/`, `static/`.
 - `live.py`: server-sent events.
 
-To add an operation ------------------- @query("/groups", "All groups with their lag") async def
-list_groups(context: Context, search: Annotated[str, "Part of a name"] = "") -> list[GroupRow]: ...
+To add an operation
+-------------------
+    @query("/groups", "List all groups with their lag")
+    async def list_groups(context: Context, search: Annotated[str, "Part of a name"] = "") -> ...
 
-@action("/groups/delete", "Delete a group", role=Role.ADMIN)
-async def delete_group(context: Context, group: str, confirm: str, seen: str = "") -> Done: ...
+    @action("/groups/delete", "Delete a group", role=Role.ADMIN)
+    async def delete_group(context: Context, group: str, confirm: str, seen: str = "") -> Done: ...
 
 Paths are below /api/clusters/{cluster}. Parameters come from the path (`{topic}`), the query string
 (GET) or a form or JSON body (POST), and are converted by their annotations: str, int, float, bool,
 list[…], dict[str, str], an Enum, `X | None`; `Annotated[int, "help", Bounds(1, 100)]`. Results are
 JSON: dataclasses, NamedTuples, dicts, lists; or a Starlette Response (a download, an EventStream).
-An action returns `Done(message, location)`: the message to show, and the next page; or another
-value for a script of the page (event `done` of the form). Raise `Refused("a clear line")` for an
-invalid request; a KafkaError is converted automatically. The caller of the function checks roles
-and CSRF tokens, writes the audit log and converts errors. An action calls
-`context.cluster.changed()` so that the next page shows the change.
+An action returns `Done(message, location)`, the message to show and the next page, or another value
+for a script of the page (event `done` of the form). Raise `Refused("a clear line")` for an invalid
+request; a KafkaError is converted automatically. `app.py` checks roles and CSRF tokens, writes the
+audit log and converts errors. An action calls `context.cluster.mark_stale()`, so that the next page
+shows the change.
 
-A destructive action takes `confirm` (the typed name) and `seen`, a fingerprint of the page:
+A destructive action has the parameters `confirm` (the typed name) and `seen`, a fingerprint of the
+page:
 
-check_confirmation(typed=confirm, name=group, seen=seen, now=fingerprint(...))
+    check_confirmation(typed=confirm, name=group, seen=seen, current=fingerprint(...))
 
-To add a page ------------- @page("/groups", "Groups")                # in pages/groups.py; listed
-in pages/__init__.py async def groups_page(view: View) -> Response: return
-view.render("groups.html", groups=await list_groups(view.context, view.text("search")))
+To add a page
+-------------
+    @page("/groups", "Groups")  # in pages/groups.py, which pages/__init__.py imports
+    async def groups_page(view: View) -> Response:
+        rows = await list_groups(view.context, view.text("search"))
+        return view.render("groups.html", rows=rows)
 
 `nav="Groups"` adds it to the navigation. Templates extend base.html and fill `title` and `content`.
 Write data of a cluster with `{{ }}` only, which escapes; never use `|safe` or `Markup` with it. The
@@ -51,5 +57,5 @@ Content-Security-Policy forbids inline scripts and styles.
   without the script the response is a page.
 - `<div class="chart" data-chart="/api/…" data-unit="bytes">`: a chart of a query that returns a
   `Chart`.
-- Times: `<time datetime="…">` by the filter `|when`; sizes `|bytes`, numbers `|number`.
+- Times: the filter `|when` renders `<time datetime="…">`; sizes: `|bytes`; numbers: `|number`.
 """

@@ -1,8 +1,8 @@
 """Alerts: the rules of a cluster, the raised alerts, and the messages to webhooks.
 
-A finding of a rule is pending until it has lasted `for_s`. Then the alert is raised: an event in
-the store, a line on every page, and a message to the rule's webhook. A second message reports its
-end. Raised alerts survive a restart and are not sent again.
+A violation of a rule is pending until it has lasted `for_s`. Then the alert is raised: the console
+stores an event, shows a line on every page and sends a message to the rule's webhook. A second
+message reports the end of the alert. Raised alerts survive a restart and are not sent again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sqlite3
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kavka.console.cluster import ActiveAlert, ClusterHandle
-from kavka.console.rules import DEFAULTS, KINDS, Kind, Rule, findings
+from kavka.console.rules import DEFAULTS, KINDS, Kind, Rule, violations_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ class LastMessage:
 
 
 class Alerts:
-    """Owns the rules and the raised alerts of one cluster. Only the event loop may call it."""
+    """Owns the rules and the raised alerts of one cluster. Only the event loop may call it. A crash
+    loses nothing but unsent messages: rules and events are in the store."""
 
     def __init__(self, cluster: ClusterHandle) -> None:
         self.cluster = cluster
@@ -65,9 +66,9 @@ class Alerts:
         store, name = self.cluster.store, self.cluster.name
 
         def read(db: sqlite3.Connection) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-            created = f"rules-made/{name}"
-            if not db.execute("SELECT 1 FROM setting WHERE name = ?", (created,)).fetchone():
-                db.execute("INSERT INTO setting VALUES (?, '1')", (created,))
+            has_defaults = f"rules-made/{name}"
+            if not db.execute("SELECT 1 FROM setting WHERE name = ?", (has_defaults,)).fetchone():
+                db.execute("INSERT INTO setting VALUES (?, '1')", (has_defaults,))
                 for rule in DEFAULTS:
                     _insert(db, name, rule)
             rules = db.execute(
@@ -98,10 +99,10 @@ class Alerts:
     # --- rules
 
     async def put(self, rule: Rule) -> Rule:
-        """Add a rule (id 0), or replace one."""
+        """Add the rule if its id is 0, otherwise replace it. Returns the rule with its id."""
         name = self.cluster.name
 
-        def work(db: sqlite3.Connection) -> int:
+        def write(db: sqlite3.Connection) -> int:
             if not rule.id:
                 return _insert(db, name, rule)
             db.execute(
@@ -111,9 +112,8 @@ class Alerts:
             )
             return rule.id
 
-        number = await self.cluster.store.run(work)
-        stored = Rule(number, rule.kind, rule.subject, rule.threshold, rule.for_s, rule.webhook, rule.enabled)
-        self.rules[number] = stored
+        stored = replace(rule, id=await self.cluster.store.run(write))
+        self.rules[stored.id] = stored
         await self.evaluate()
         return stored
 
@@ -142,7 +142,7 @@ class Alerts:
         for rule in self.rules.values():
             if not rule.enabled:
                 continue
-            subjects = findings(rule, self.cluster.sample, self.cluster.error)
+            subjects = violations_of(rule, self.cluster.sample, self.cluster.error)
             if subjects is None:
                 unknown.add(rule.id)
                 continue
@@ -155,7 +155,7 @@ class Alerts:
         for key, event in list(self._raised.items()):
             if key in violations:
                 if violations[key] != event.text:
-                    self._raised[key] = Event(event.id, event.rule, event.subject, violations[key], event.began, None)
+                    self._raised[key] = replace(event, text=violations[key])
             elif key[0] not in unknown:
                 await self._end(key, event, now)
         self._publish()
@@ -163,13 +163,13 @@ class Alerts:
     async def _raise(self, key: Key, text: str, now: float) -> None:
         row = (self.cluster.name, key[0], key[1], text, now)
         insert = "INSERT INTO event (cluster, rule, subject, text, began) VALUES (?, ?, ?, ?, ?)"
-        number: int | None = 0
+        event_id: int | None = 0
         try:
-            number = await self.cluster.store.run(lambda db: db.execute(insert, row).lastrowid)
+            event_id = await self.cluster.store.run(lambda db: db.execute(insert, row).lastrowid)
         except sqlite3.Error as error:
-            # The alert may be about a full disk.
+            # Raise the alert anyway: it may be about the disk that is full.
             logger.error("Cannot store an alert (%s): %s", error, text)
-        self._raised[key] = Event(number or 0, key[0], key[1], text, now, None)
+        self._raised[key] = Event(event_id or 0, key[0], key[1], text, now, None)
         self._enqueue(self.rules[key[0]], "raised", key[1], text, now)
 
     async def _end(self, key: Key, event: Event, now: float) -> None:
@@ -187,10 +187,10 @@ class Alerts:
 
     def _publish(self) -> None:
         active = []
-        for (number, subject), event in self._raised.items():
-            rule = self.rules.get(number)
+        for (rule_id, subject), event in self._raised.items():
+            rule = self.rules.get(rule_id)
             severe = KINDS[rule.kind].severe if rule else False
-            active.append(ActiveAlert(number, subject, event.text, event.began, severe))
+            active.append(ActiveAlert(rule_id, subject, event.text, event.began, severe))
         self.cluster.alerts = tuple(sorted(active, key=lambda alert: (not alert.severe, alert.began)))
 
     # --- webhooks
@@ -210,7 +210,7 @@ class Alerts:
         try:
             self._messages.put_nowait((rule, message))
         except asyncio.QueueFull:
-            logger.warning("An alert is not sent, the queue is full: %s", text)
+            logger.warning("Cannot send an alert to its webhook, the queue is full: %s", text)
 
     async def _send(self) -> None:
         while True:
@@ -234,7 +234,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def post(address: str, message: dict[str, object]) -> str:
-    """Send a message to a webhook; returns `sent` or the error."""
+    """Send a message to a webhook. Returns `sent` or the error."""
     request = urllib.request.Request(
         address,
         json.dumps(message).encode(),
@@ -243,9 +243,9 @@ def post(address: str, message: dict[str, object]) -> str:
     )
     try:
         with urllib.request.build_opener(_NoRedirects).open(request, timeout=WEBHOOK_TIMEOUT_S) as response:
-            return "sent" if 200 <= response.status < 300 else f"it answered {response.status}"
+            return "sent" if 200 <= response.status < 300 else f"HTTP status {response.status}"
     except urllib.error.HTTPError as error:
-        return f"it answered {error.code}"
+        return f"HTTP status {error.code}"
     except (OSError, ValueError) as error:
         return str(getattr(error, "reason", error))[:200]
 
@@ -255,8 +255,8 @@ def _row(rule: Rule) -> tuple[object, ...]:
 
 
 def _insert(db: sqlite3.Connection, cluster: str, rule: Rule) -> int:
-    number = db.execute(
+    rule_id = db.execute(
         "INSERT INTO rule (cluster, kind, subject, threshold, for_s, webhook, enabled) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (cluster, *_row(rule)),
     ).lastrowid
-    return number or 0
+    return rule_id or 0

@@ -22,9 +22,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kavka.console import pages as _pages  # noqa: F401  (importing them registers them)
+from kavka.console import pages as _pages  # noqa: F401  (the import registers the pages)
 from kavka.console.alerts import Alerts
-from kavka.console.attempts import TooSoon
+from kavka.console.attempts import TooManyAttempts
 from kavka.console.auth import MAX_NAME, Auth, Role, User, UsersError, UsersFile
 from kavka.console.cluster import ClusterHandle
 from kavka.console.context import Console, Context
@@ -47,8 +47,8 @@ MAX_BODY = 8 * 1024 * 1024
 MAX_LOGIN_BODY = 64 * 1024
 """The limit for unauthenticated requests; other bodies are read after authentication."""
 MAX_FIELDS = 2000
-NOBODY = User("", Role.VIEW)
-A_YEAR = "public, max-age=31536000, immutable"
+ANONYMOUS = User("", Role.VIEW)
+CACHED_FOR_A_YEAR = "public, max-age=31536000, immutable"
 
 
 def create_app(settings: ConsoleSettings) -> Starlette:
@@ -56,7 +56,7 @@ def create_app(settings: ConsoleSettings) -> Starlette:
     settings.check()
     users = UsersFile(settings.users) if settings.users is not None else None
     if users is not None and not users.users():
-        raise UsersError(f"{settings.users} has no users (kavka console-user --add makes one)")
+        raise UsersError(f"{settings.users} has no users (kavka console-user --add adds one)")
     store = Store(settings.data)
     store.open()
     console = Console(settings, store, Auth(users))
@@ -87,22 +87,20 @@ def create_app(settings: ConsoleSettings) -> Starlette:
             console.auth.close()
             store.close()
 
-    web = Web(console)
-    app = Starlette(
-        routes=web.routes(),
+    handlers = Handlers(console)
+    return Starlette(
+        routes=handlers.routes(),
         middleware=[
             Middleware(Guard, settings=settings),
-            Middleware(SmallBodies),
+            Middleware(BodyLimit),
             Middleware(GZipMiddleware, minimum_size=2000, compresslevel=3),
         ],
-        exception_handlers={HTTPException: web.failed},
+        exception_handlers={HTTPException: handlers.error_response},
         lifespan=lifespan,
     )
-    app.state.console = console
-    return app
 
 
-class SmallBodies:
+class BodyLimit:
     """Middleware that rejects bodies larger than any form of the console."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -112,18 +110,18 @@ class SmallBodies:
         received = 0
         limit = MAX_LOGIN_BODY if scope.get("path") in ("/login", "/logout") else MAX_BODY
 
-        async def counted() -> Any:
+        async def receive_limited() -> Any:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
-                raise Refused("this is too large", 413)
+                raise Refused("the request body is too large", 413)
             return message
 
-        await self.app(scope, counted, send)
+        await self.app(scope, receive_limited, send)
 
 
-class Web:
+class Handlers:
     """The request handlers of one console."""
 
     def __init__(self, console: Console) -> None:
@@ -138,10 +136,10 @@ class Web:
             self._route("/login", self.log_in, "POST"),
             self._route("/logout", self.log_out, "POST"),
             self._route("/api/openapi.json", self.openapi),
-            *(self._route("/api" + o.path, self._serve(o), o.method) for o in OPERATIONS.values()),
-            self._route("/c/{cluster}", self.home_of),
+            *(self._route("/api" + o.path, self._operation_handler(o), o.method) for o in OPERATIONS.values()),
+            self._route("/c/{cluster}", self.cluster_home),
             self._route("/c/{cluster}/events", self.events),
-            *(self._route("/c/{cluster}" + p.path, self._show(p)) for p in PAGES),
+            *(self._route("/c/{cluster}" + p.path, self._page_handler(p)) for p in PAGES),
             Mount("/static", Static(directory=HERE / "static")),
         ]
 
@@ -150,15 +148,15 @@ class Web:
             try:
                 return await handler(request)
             except Exception as error:
-                return await self.failed(request, error)
+                return await self.error_response(request, error)
 
         return Route(path, handle, methods=[method])
 
     # --- authentication
 
     async def context(self, request: Request) -> Context:
-        """Authenticate a request. Raises Refused: 401 without a user, 404 for an unknown
-        cluster."""
+        """Authenticate a request. Raises Refused with status 401 without a user, and 404 for an
+        unknown cluster."""
         user = await authenticate(request, self.console.auth, self.cookie)
         if user is None:
             raise Refused("log in first", 401)
@@ -184,7 +182,7 @@ class Web:
     async def home(self, request: Request) -> Response:
         return RedirectResponse(f"/c/{next(iter(self.console.clusters))}/overview", 302)
 
-    async def home_of(self, request: Request) -> Response:
+    async def cluster_home(self, request: Request) -> Response:
         return RedirectResponse(f"/c/{self.console.cluster(request.path_params['cluster']).name}/overview", 302)
 
     async def health(self, request: Request) -> Response:
@@ -194,14 +192,14 @@ class Web:
         await self.context(request)
         return JsonResponse(description())
 
-    def _show(self, page: Page) -> Any:
-        async def show(request: Request) -> Response:
+    def _page_handler(self, page: Page) -> Any:
+        async def render(request: Request) -> Response:
             context = await self.context(request)
             context.require(page.role)
-            context.cluster.look()
+            context.cluster.mark_viewed()
             return self._with_cookie(request, await page.function(self._view(request, context, page)))
 
-        return show
+        return render
 
     async def events(self, request: Request) -> Response:
         context = await self.context(request)
@@ -210,21 +208,21 @@ class Web:
     # --- log in and out
 
     async def login_page(self, request: Request) -> Response:
-        if not self.console.auth.needed:
+        if not self.console.auth.is_required:
             return RedirectResponse("/", 302)
         return self._login_form(request, "", 200)
 
     def _login_form(self, request: Request, error: str, status: int, name: str = "") -> Response:
-        view = self._view(request, Context(self.console, NOBODY, ""))
-        after = request.query_params.get("next", "/")
+        view = self._view(request, Context(self.console, ANONYMOUS, ""))
+        next_page = _local(request.query_params.get("next", "/"))
         return self._with_cookie(
-            request, view.render("login.html", status=status, error=error, name=name, after=_local(after))
+            request, view.render("login.html", status=status, error=error, name=name, next_page=next_page)
         )
 
     async def log_in(self, request: Request) -> Response:
         form = await self._form(request)
-        # One character more than a name may have: the name stays invalid, and the audit entry
-        # short.
+        # Truncate a name that is too long for the audit log. One character above the limit keeps
+        # it invalid.
         name, password = _first(form, "name")[: MAX_NAME + 1], _first(form, "password")
         address = request.client.host if request.client else ""
         try:
@@ -232,42 +230,42 @@ class Web:
             user = await self.console.auth.check(name, password, address)
         except Refused as error:
             return self._login_form(request, str(error), error.status, name)
-        except TooSoon as error:
+        except TooManyAttempts as error:
             return self._login_form(request, str(error), 429, name)
         except UsersError as error:
             return self._login_form(request, str(error), 503, name)
         await self._audit(name, address, "", "log_in", {}, "done" if user else "wrong name or password")
         if user is None:
-            return self._login_form(request, "that name and password do not belong together", 401, name)
+            return self._login_form(request, "wrong name or password", 401, name)
         response = RedirectResponse(_local(_first(form, "next") or "/"), 303)
-        return self._with_cookie(request, response, self.console.auth.begin(user))
+        return self._with_cookie(request, response, self.console.auth.begin_session(user))
 
     async def log_out(self, request: Request) -> Response:
         form = await self._form(request)
         check_token(request, self.console.auth, _first(form, "csrf"), self.cookie)
-        self.console.auth.end(request.cookies.get(self.cookie, ""))
+        self.console.auth.end_session(request.cookies.get(self.cookie, ""))
         response = RedirectResponse("/login", 303)
         response.delete_cookie(self.cookie)
         return response
 
     # --- operations
 
-    def _serve(self, operation: Operation) -> Any:
+    def _operation_handler(self, operation: Operation) -> Any:
         async def serve(request: Request) -> Response:
             context = await self.context(request)
             if operation.method == "GET":
                 context.require(operation.role)
-                inputs: Mapping[str, Any] = _lists(request.query_params.multi_items())
+                inputs: Mapping[str, Any] = _grouped(request.query_params.multi_items())
             else:
                 inputs = await self._body(request)
                 check_token(request, self.console.auth, _first(inputs, "csrf"), self.cookie)
-            if context.of is not None:
-                context.of.look()
+            if context.selected_cluster is not None:
+                context.selected_cluster.mark_viewed()
             result = await self.perform(operation, context, request.path_params, inputs)
             if isinstance(result, Response):
                 return result
             if isinstance(result, Done) and _wants_page(request):
-                return self._redirect_after(request, context, result)
+                return self._redirect_after(request, result)
             return JsonResponse(result)
 
         return serve
@@ -275,9 +273,9 @@ class Web:
     async def perform(
         self, operation: Operation, context: Context, path: Mapping[str, str], inputs: Mapping[str, Any]
     ) -> Any:
-        """Check the role and the input, call the operation, write the audit log. `failed` handles
-        the errors."""
-        if not operation.audited:
+        """Check the role and the input, call the operation, and write the audit log.
+        `error_response` handles the errors."""
+        if operation.method == "GET":
             return await operation.function(context, **operation.arguments(path, inputs))
         outcome, audited = "failed", {name: value for name, value in path.items() if name != "cluster"}
         try:
@@ -292,7 +290,7 @@ class Web:
             outcome = explanation[1] if explanation else f"failed: {type(error).__name__}"
             raise
         finally:
-            cluster = context.of.name if context.of else ""
+            cluster = context.selected_cluster.name if context.selected_cluster else ""
             await self._audit(context.user.name, context.address, cluster, operation.name, audited, outcome)
 
     async def _audit(
@@ -305,14 +303,14 @@ class Web:
         try:
             await self.console.store.audit(line)
         except sqlite3.Error as error:
-            # The operation is complete: log the entry here, and respond about the operation.
+            # The operation has completed, so its response is sent: write the entry to the log file.
             logger.error("Cannot write the audit log (%s): %s", error, line)
 
-    def _redirect_after(self, request: Request, context: Context, done: Done) -> Response:
-        """The page after a form that was sent without the script."""
+    def _redirect_after(self, request: Request, done: Done) -> Response:
+        """Redirect to the next page after a form that the browser sent without the script."""
         location = _local(done.location or urlsplit(request.headers.get("referer", "/")).path)
-        mark = "&" if "?" in location else "?"
-        return RedirectResponse(f"{location}{mark}said={self.console.say(done.message)}", 303)
+        separator = "&" if "?" in location else "?"
+        return RedirectResponse(f"{location}{separator}said={self.console.store_message(done.message)}", 303)
 
     # --- bodies
 
@@ -325,7 +323,7 @@ class Web:
             for name, value in form.multi_items():
                 text = (await value.read()).decode("utf-8", "replace") if isinstance(value, UploadFile) else value
                 fields.append((name, text))
-        return _lists(fields)
+        return _grouped(fields)
 
     async def _body(self, request: Request) -> dict[str, Any]:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -333,43 +331,44 @@ class Web:
         try:
             body = json.loads(await request.body() or b"{}")
         except (ValueError, RecursionError):
-            raise Refused("this is not JSON") from None
+            raise Refused("the request body is not JSON") from None
         if not isinstance(body, dict):
             raise Refused("a JSON object is expected")
         return body
 
     # --- errors
 
-    async def failed(self, request: Request, error: Exception) -> Response:
+    async def error_response(self, request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
             return Response(status_code=400)
         if isinstance(error, HTTPException):
-            status, line, field = error.status_code, _http_words(error), ""
+            status, line, field = error.status_code, _http_message(error), ""
         else:
             explanation = explained(error)
             field = error.field if isinstance(error, Refused) else ""
             if explanation is None:
                 logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-                explanation = 500, "the console made a mistake; its log says more"
+                explanation = 500, "internal error of the console; its log has the details"
             status, line = explanation
         if not _wants_page(request):
             return JsonResponse({"error": line, "field": field}, status)
         if status == 401:
             return RedirectResponse(f"/login?next={quote(request.url.path, safe='/')}", 303)
-        user = self.console.auth.session_user(request.cookies.get(self.cookie, "")) or NOBODY
+        user = self.console.auth.session_user(request.cookies.get(self.cookie, "")) or ANONYMOUS
         cluster = self.console.clusters.get(request.path_params.get("cluster", ""))
-        view = self._view(request, Context(self.console, user, "", cluster if user is not NOBODY else None))
+        view = self._view(request, Context(self.console, user, "", cluster if user is not ANONYMOUS else None))
         back = _local(urlsplit(request.headers.get("referer", "/")).path) if request.method == "POST" else ""
         return self._with_cookie(request, view.render("error.html", status=status, code=status, line=line, back=back))
 
 
 class Static(StaticFiles):
-    """Static files. Browsers cache a file with a hash in its URL permanently."""
+    """Static files. Browsers cache a file for a year if its URL contains a hash."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
         if response.status_code == 200:
-            response.headers["Cache-Control"] = A_YEAR if b"v=" in scope["query_string"] else "no-cache"
+            is_versioned = b"v=" in scope["query_string"]
+            response.headers["Cache-Control"] = CACHED_FOR_A_YEAR if is_versioned else "no-cache"
         return response
 
 
@@ -377,11 +376,11 @@ def _wants_page(request: Request) -> bool:
     return "text/html" in request.headers.get("accept", "")
 
 
-def _http_words(error: HTTPException) -> str:
-    return {404: "there is no such page", 405: "not in this way"}.get(error.status_code, str(error.detail))
+def _http_message(error: HTTPException) -> str:
+    return {404: "there is no such page", 405: "method not allowed"}.get(error.status_code, str(error.detail))
 
 
-def _lists(pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def _grouped(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -396,6 +395,6 @@ def _first(form: Mapping[str, Any], name: str) -> str:
 
 
 def _local(path: str) -> str:
-    """A path of this console; anything else becomes the first page."""
-    plain = path.startswith("/") and not path.startswith("//") and path.isprintable() and "\\" not in path
-    return path if plain and " " not in path else "/"
+    """The path if it is a path of this console, else that of the first page."""
+    is_plain = path.isprintable() and "\\" not in path and " " not in path
+    return path if is_plain and path.startswith("/") and not path.startswith("//") else "/"

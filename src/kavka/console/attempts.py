@@ -1,14 +1,16 @@
 """Limits on attempts to log in.
 
-An attempt is counted when it begins, before the password is hashed, and uncounted when it succeeds.
-Checking and counting are one step on the event loop, so that parallel attempts cannot all pass.
+An attempt is counted when it begins, before the password is hashed. A successful attempt is removed
+from the counters. Checking and counting are one step on the event loop, so that parallel attempts
+cannot all pass.
 
-| limit | of | attempts | |---|---|---| | back-off | an account from an address | a wait of 1 s
-after the first, doubled by each, up to 60 s | | address | all accounts from an address | BURST at
-once, then one each REFILL_S | | account | an account from all addresses | the same; addresses where
-the account has logged in before are exempt |
+There are three limits. `address` is the IPv4 address or the IPv6 network of the client.
 
-The exemption keeps an attacker from locking a user out.
+- Back-off, per account and address: a wait of 1 s after the first attempt. Every further attempt
+  doubles the wait, up to 60 s.
+- Bucket of an address, for all accounts: BURST attempts at once, then one every REFILL_S.
+- Bucket of an account, for all addresses: the same numbers. Addresses where the account has logged
+  in before are exempt, so that an attacker cannot lock a user out.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class TooSoon(Exception):
-    """Too many attempts; `seconds` to wait."""
+class TooManyAttempts(Exception):
+    """A limit is reached. The next attempt is allowed after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"too many attempts to log in: wait {max(1.0, seconds):.0f} s")
@@ -42,9 +44,9 @@ class TooSoon(Exception):
 
 
 class Bounded(OrderedDict[K, V], Generic[K, V]):
-    """A mapping of at most MAX_ENTRIES."""
+    """A mapping of at most MAX_ENTRIES, the least recently used first."""
 
-    def touch(self, key: K, value: V) -> None:
+    def put(self, key: K, value: V) -> None:
         self[key] = value
         self.move_to_end(key)
         if len(self) > MAX_ENTRIES:
@@ -53,7 +55,7 @@ class Bounded(OrderedDict[K, V], Generic[K, V]):
 
 @dataclass(slots=True)
 class BackOff:
-    """The failures of an account from an address, and the end of its back-off."""
+    """The failures of an account from an address, and the time when its back-off ends."""
 
     failures: int
     until: float
@@ -61,14 +63,14 @@ class BackOff:
 
 @dataclass(slots=True)
 class Bucket:
-    """The number of attempts that are left at the time `at`."""
+    """The number of attempts that remained at the time `refilled_at`."""
 
-    left: float
-    at: float
+    remaining: float
+    refilled_at: float
 
     def refill(self, now: float) -> None:
-        self.left = min(BURST, self.left + (now - self.at) / REFILL_S)
-        self.at = now
+        self.remaining = min(BURST, self.remaining + (now - self.refilled_at) / REFILL_S)
+        self.refilled_at = now
 
 
 class Attempts:
@@ -82,40 +84,40 @@ class Attempts:
         """Pairs (account, address) with a successful login."""
 
     def begin(self, account: str, address: str) -> None:
-        """Count an attempt. Raises TooSoon, and counts nothing, if the limit is reached. The caller
-        bounds the length of `account`, and passes "" for an invalid name."""
+        """Count an attempt. Raises TooManyAttempts, and counts nothing, if a limit is reached. The
+        caller limits the length of `account`, and passes "" for an invalid name."""
         now = self._clock()
         network = network_of(address)
         pair = account, network
         back_off = self._back_offs.get(pair)
         if back_off is not None and now < back_off.until:
-            raise TooSoon(back_off.until - now)
+            raise TooManyAttempts(back_off.until - now)
         keys = self._keys(pair)
         buckets = [self._buckets.get(key) or Bucket(BURST, now) for key in keys]
         for bucket in buckets:
             bucket.refill(now)
-            if bucket.left < 1:
-                raise TooSoon((1 - bucket.left) * REFILL_S)
+            if bucket.remaining < 1:
+                raise TooManyAttempts((1 - bucket.remaining) * REFILL_S)
         for key, bucket in zip(keys, buckets, strict=True):
-            bucket.left -= 1
-            self._buckets.touch(key, bucket)
+            bucket.remaining -= 1
+            self._buckets.put(key, bucket)
         failures = 0 if back_off is None or now > back_off.until + FORGET_S else back_off.failures
         wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(failures, 10))
-        self._back_offs.touch(pair, BackOff(failures + 1, now + wait))
+        self._back_offs.put(pair, BackOff(failures + 1, now + wait))
 
     def succeeded(self, account: str, address: str) -> None:
-        """The attempt succeeded: reset it and the failures before it."""
+        """Remove the attempt and the earlier failures of the account from this address."""
         pair = account, network_of(address)
         self.cancelled(account, address)
         self._back_offs.pop(pair, None)
-        self._proven.touch(pair, None)
+        self._proven.put(pair, None)
 
     def cancelled(self, account: str, address: str) -> None:
-        """The attempt has no outcome: do not count it."""
+        """Remove an attempt without an outcome from the buckets. Its back-off remains."""
         for key in self._keys((account, network_of(address))):
             bucket = self._buckets.get(key)
             if bucket is not None:
-                bucket.left = min(BURST, bucket.left + 1)
+                bucket.remaining = min(BURST, bucket.remaining + 1)
 
     def _keys(self, pair: tuple[str, str]) -> list[tuple[str, str]]:
         account, network = pair

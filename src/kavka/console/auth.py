@@ -1,8 +1,9 @@
 """Users, roles, passwords and sessions.
 
-The users file has a line per user: `name:role:scrypt$n$r$p$salt$hash`, salt and hash in hex. It is
-read again when it changes, so that users can be added or removed at run time. Sessions are in
-memory only: a restart ends them. A session also ends when the password of its user changes.
+The users file has a line per user: `name:role:scrypt$n$r$p$salt$hash`, salt and hash in hex. The
+console reads the file again when it changes, so that users can be added or removed at run time.
+Sessions are in memory only: a restart ends them. A session also ends when the password of its user
+changes.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from kavka.console.attempts import Attempts, TooSoon
+from kavka.console.attempts import Attempts, TooManyAttempts
 
 SESSION_IDLE_S = 8 * 3600.0
 SESSION_MAX_S = 24 * 3600.0
 MAX_SESSIONS = 10_000
 MAX_USER_SESSIONS = 1000
-"""Per user; a further login ends the oldest session of the same user."""
+"""Sessions of one user. A further login ends the user's oldest session."""
 MAX_PENDING = 16
-"""Queued password hashes. One hash runs at a time: scrypt needs memory and a core."""
+"""Pending password checks. One hash runs at a time: scrypt needs memory and a core."""
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**14, 8, 1
 MAX_PASSWORD = 1024
@@ -37,7 +38,7 @@ NAME = re.compile(rf"[A-Za-z0-9._@-]{{1,{MAX_NAME}}}")
 
 
 class Role(IntEnum):
-    """The rights of a user; each role includes those before it."""
+    """The rights of a user. Each role includes the rights of the roles before it."""
 
     VIEW = 1
     OPERATE = 2
@@ -75,16 +76,17 @@ class UsersError(ValueError):
 # --- passwords
 
 
-def hashed(password: str) -> str:
+def hash_password(password: str) -> str:
     salt = secrets.token_bytes(16)
     digest = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
     return f"scrypt${SCRYPT_N}${SCRYPT_R}${SCRYPT_P}${salt.hex()}${digest.hex()}"
 
 
-def verified(password: str, stored: str) -> bool:
+def password_matches(password: str, stored_hash: str) -> bool:
+    """Whether the password has this hash. False if the hash is malformed."""
     try:
-        kind, n, r, p, salt, digest = stored.split("$")
-        if kind != "scrypt":
+        algorithm, n, r, p, salt, digest = stored_hash.split("$")
+        if algorithm != "scrypt":
             return False
         computed = _scrypt(password, bytes.fromhex(salt), int(n), int(r), int(p))
         return hmac.compare_digest(computed, bytes.fromhex(digest))
@@ -96,37 +98,39 @@ def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
     return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=256 * n * r)
 
 
-def _fingerprint(stored: str) -> str:
-    return hashlib.sha256(stored.encode()).hexdigest()
+def _fingerprint(stored_hash: str) -> str:
+    return hashlib.sha256(stored_hash.encode()).hexdigest()
 
 
-# The hash that passwords of unknown users are compared with, so that they take the same time.
-_NOBODY = hashed(secrets.token_hex(16))
+# The password of an unknown user is compared with this hash, so that the check takes as long as for
+# an existing user.
+_UNKNOWN_USER_HASH = hash_password(secrets.token_hex(16))
 
 
 # --- the users file
 
 
 class UsersFile:
-    """The users file and its parsed content."""
+    """The users file and its parsed content. A write replaces the file atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read_at: tuple[int, int, int] | None = None
+        self._version: tuple[int, int, int] | None = None
+        """Modification time, size and inode of the file when it was last read."""
         self._users: dict[str, tuple[User, str]] = {}
 
     def users(self) -> dict[str, tuple[User, str]]:
-        """The user and the password hash by name. Raises UsersError."""
+        """By name: the user and the password hash. Raises UsersError."""
         try:
             status = self.path.stat()
-            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if stamp != self._read_at:
+            version = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if version != self._version:
                 self._users = self._parse(self.path.read_text(encoding="utf-8"))
-                self._read_at = stamp
+                self._version = version
         except OSError as error:
             raise UsersError(f"{self.path}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise UsersError(f"{self.path}: this is not text in UTF-8") from None
+            raise UsersError(f"{self.path}: the file is not UTF-8") from None
         return self._users
 
     def _parse(self, text: str) -> dict[str, tuple[User, str]]:
@@ -134,25 +138,26 @@ class UsersFile:
         for number, line in enumerate(text.splitlines(), 1):
             if not line.strip() or line.startswith("#"):
                 continue
-            pieces = line.strip().split(":")
-            if len(pieces) != 3 or not NAME.fullmatch(pieces[0]) or not pieces[2].startswith("scrypt$"):
-                raise UsersError(f"{self.path}:{number}: name:role:hash is expected (kavka console-user writes it)")
+            fields = line.strip().split(":")
+            if len(fields) != 3 or not NAME.fullmatch(fields[0]) or not fields[2].startswith("scrypt$"):
+                raise UsersError(f"{self.path}:{number}: expected name:role:hash, as kavka console-user writes it")
+            name, role_word, stored_hash = fields
             try:
-                role = Role.by_word(pieces[1])
+                role = Role.by_word(role_word)
             except ValueError as error:
                 raise UsersError(f"{self.path}:{number}: {error}") from None
-            users[pieces[0]] = User(pieces[0], role, _fingerprint(pieces[2])), pieces[2]
+            users[name] = User(name, role, _fingerprint(stored_hash)), stored_hash
         return users
 
     def put(self, name: str, role: Role, password: str) -> None:
         if not NAME.fullmatch(name):
-            raise UsersError(f"'{name}' is no name for a user: letters, digits and . _ @ - are")
+            raise UsersError(f"'{name}' is not a valid user name: only letters, digits and . _ @ - are allowed")
         if not password:
-            raise UsersError("an empty password is none")
+            raise UsersError("the password is empty")
         if len(password) > MAX_PASSWORD:
             raise UsersError(f"a password has at most {MAX_PASSWORD} characters")
         users = dict(self.users()) if self.path.exists() else {}
-        users[name] = User(name, role), hashed(password)
+        users[name] = User(name, role), hash_password(password)
         self._write(users)
 
     def remove(self, name: str) -> None:
@@ -162,13 +167,13 @@ class UsersFile:
         self._write(users)
 
     def _write(self, users: dict[str, tuple[User, str]]) -> None:
-        """Replace the file atomically, readable only by its owner."""
+        """Replace the file atomically. Only its owner can read it."""
         folder = self.path.absolute().parent
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".users-")
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".users-")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                for user, stored in users.values():
-                    file.write(f"{user.name}:{user.role.word}:{stored}\n")
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                for user, stored_hash in users.values():
+                    file.write(f"{user.name}:{user.role.word}:{stored_hash}\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, self.path)
@@ -182,17 +187,17 @@ class UsersFile:
 
 @dataclass(slots=True)
 class Session:
-    """A login. `began` and `used` are monotonic times."""
+    """A login. The times are monotonic."""
 
     name: str
     credential: str
-    began: float
-    used: float
+    began_at: float
+    used_at: float
 
 
 class Auth:
-    """Owns the sessions and authenticates users. Without a users file every request is by
-    `LOCAL_USER`, which is only for a console on localhost."""
+    """Owns the sessions and authenticates users. Only the event loop may call it. Without a users
+    file the user of every request is `LOCAL_USER`, which is only for a console on localhost."""
 
     def __init__(self, users: UsersFile | None) -> None:
         self.users = users
@@ -200,19 +205,21 @@ class Auth:
         self._sessions: dict[str, Session] = {}
         self._attempts = Attempts()
         self._verified_passwords: dict[bytes, tuple[str, str]] = {}
+        """By the MAC of name, password and address: the name and the hash it matched."""
         self._checks: dict[bytes, asyncio.Future[User | None]] = {}
-        self._hashing = ThreadPoolExecutor(1, "console-password")
+        self._hashing_thread = ThreadPoolExecutor(1, "console-password")
         self._pending = 0
 
     @property
-    def needed(self) -> bool:
+    def is_required(self) -> bool:
+        """Whether users must log in."""
         return self.users is not None
 
     def is_current(self, user: User) -> bool:
         """Whether the user still exists with the same password."""
-        return self.users is None or self._current(user.name, user.credential) is not None
+        return self.users is None or self._user_with(user.name, user.credential) is not None
 
-    def _current(self, name: str, credential: str) -> User | None:
+    def _user_with(self, name: str, credential: str) -> User | None:
         try:
             entry = self.users.users().get(name) if self.users is not None else None
         except UsersError:
@@ -220,28 +227,28 @@ class Auth:
         return entry[0] if entry is not None and entry[0].credential == credential else None
 
     async def check(self, name: str, password: str, address: str) -> User | None:
-        """The user, if the password is correct. Raises TooSoon if the limits on attempts are
-        reached, and UsersError. An invalid name or password is rejected before it is stored or
-        hashed."""
+        """The user, or None if the password is wrong. Raises TooManyAttempts and UsersError. An
+        invalid name or password is rejected before it is stored or hashed."""
         if self.users is None:
             return None
         if not NAME.fullmatch(name) or len(password) > MAX_PASSWORD:
             self._attempts.begin("", address)
             return None
         if self._pending >= MAX_PENDING:
-            raise TooSoon(1.0)
+            raise TooManyAttempts(1.0)
         entry = self.users.users().get(name)
         self._attempts.begin(name, address)
-        if not await self._verified(name, password, address, entry[1] if entry else _NOBODY) or entry is None:
+        stored_hash = entry[1] if entry else _UNKNOWN_USER_HASH
+        if not await self._password_matches(name, password, address, stored_hash) or entry is None:
             return None
         self._attempts.succeeded(name, address)
         return entry[0]
 
-    async def _verified(self, name: str, password: str, address: str, stored: str) -> bool:
+    async def _password_matches(self, name: str, password: str, address: str, stored_hash: str) -> bool:
         self._pending += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._hashing, verified, password, stored)
+            return await loop.run_in_executor(self._hashing_thread, password_matches, password, stored_hash)
         except asyncio.CancelledError:
             self._attempts.cancelled(name, address)
             raise
@@ -249,8 +256,8 @@ class Auth:
             self._pending -= 1
 
     async def check_basic(self, name: str, password: str, address: str) -> User | None:
-        """As `check`, for programs that send the password with every request: a correct password is
-        cached, and equal parallel requests are one attempt."""
+        """Like `check`, for programs that send the password with every request. A correct password
+        is cached, and parallel requests with the same password are one attempt."""
         if self.users is None:
             return None
         entry = self.users.users().get(name)
@@ -261,7 +268,7 @@ class Auth:
         check = self._checks.get(key)
         if check is None:
             check = self._checks[key] = asyncio.ensure_future(self.check(name, password, address))
-            check.add_done_callback(lambda done: self._checked(key, done))
+            check.add_done_callback(lambda future: self._on_checked(key, future))
         user = await asyncio.shield(check)
         if user is not None and entry is not None and _fingerprint(entry[1]) == user.credential:
             if len(self._verified_passwords) >= MAX_SESSIONS:
@@ -269,27 +276,27 @@ class Auth:
             self._verified_passwords[key] = name, entry[1]
         return user
 
-    def _checked(self, key: bytes, done: asyncio.Future[User | None]) -> None:
+    def _on_checked(self, key: bytes, check: asyncio.Future[User | None]) -> None:
         del self._checks[key]
-        if not done.cancelled():
+        if not check.cancelled():
             # Retrieve the error even if no caller waits: asyncio would log it otherwise.
-            done.exception()
+            check.exception()
 
     def close(self) -> None:
-        self._hashing.shutdown(wait=False, cancel_futures=True)
+        self._hashing_thread.shutdown(wait=False, cancel_futures=True)
 
-    # --- sessions: the cookie is a random token; CSRF tokens of forms are derived from it
+    # --- sessions: the cookie is a random token. The CSRF tokens of forms are derived from it.
 
     def new_token(self) -> str:
         return secrets.token_urlsafe(32)
 
     def csrf_of(self, token: str) -> str:
-        """A new CSRF token for each page: in compressed pages a constant token could be guessed by
-        its length (BREACH)."""
+        """A new CSRF token for a page. An attacker could guess a constant token by the size of
+        compressed pages (BREACH)."""
         nonce = secrets.token_hex(8)
         return nonce + self._csrf(nonce, token)
 
-    def csrf_fits(self, token: str, received: str) -> bool:
+    def csrf_matches(self, token: str, received: str) -> bool:
         expected = self._csrf(received[:16], token)
         return bool(token) and hmac.compare_digest(expected.encode(), received[16:].encode("utf-8", "replace"))
 
@@ -297,13 +304,14 @@ class Auth:
         text = f"csrf {nonce} {token}".encode("utf-8", "replace")
         return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
 
-    def begin(self, user: User) -> str:
+    def begin_session(self, user: User) -> str:
+        """Begin a session. Returns its token."""
         now = time.monotonic()
         tokens = [token for token, session in self._sessions.items() if session.name == user.name]
         if len(tokens) >= MAX_USER_SESSIONS:
             del self._sessions[tokens[0]]
         if len(self._sessions) >= MAX_SESSIONS:
-            self._sessions = {token: s for token, s in self._sessions.items() if self._alive(s, now)}
+            self._sessions = {token: s for token, s in self._sessions.items() if _is_alive(s, now)}
             while len(self._sessions) >= MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
         token = self.new_token()
@@ -317,16 +325,16 @@ class Auth:
         if session is None:
             return None
         now = time.monotonic()
-        user = self._current(session.name, session.credential) if self._alive(session, now) else None
+        user = self._user_with(session.name, session.credential) if _is_alive(session, now) else None
         if user is None:
             del self._sessions[token]
             return None
-        session.used = now
+        session.used_at = now
         return user
 
-    def end(self, token: str) -> None:
+    def end_session(self, token: str) -> None:
         self._sessions.pop(token, None)
 
-    @staticmethod
-    def _alive(session: Session, now: float) -> bool:
-        return now - session.used < SESSION_IDLE_S and now - session.began < SESSION_MAX_S
+
+def _is_alive(session: Session, now: float) -> bool:
+    return now - session.used_at < SESSION_IDLE_S and now - session.began_at < SESSION_MAX_S

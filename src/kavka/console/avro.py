@@ -1,11 +1,11 @@
-"""Reads Avro from untrusted data in bounded time and memory.
+"""Decodes Avro from untrusted data in bounded time and memory.
 
-The data is a single value of a known schema, or an object container, which has its schema. Values
-are those of JSON: bytes and fixed as hex, decimals and times as text.
+The data is a single value of a known schema, or an object container, which contains its schema. The
+decoded values are those of JSON: bytes and fixed as hex, decimals and times as text.
 
 Every value is charged to the message's budget (`limits.py`). A parent charges its children before
-it reads them: a record its fields and their names, a list its items, a map its entries, a union its
-branch.
+it decodes them: a record charges its fields and their names, an array its items, a map its entries,
+a union its branch.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ CONTAINER = b"Obj\x01"
 MAX_DEPTH = 100
 MAX_SCHEMA = 200_000
 MAX_DECIMAL = 1700
-"""Bytes of a decimal: about 4100 digits, below the 4300 that Python converts to text."""
+"""The maximum number of bytes of a decimal: about 4100 digits. Python's limit is 4300."""
 MAX_SCALE = 1000
 MAX_RECORDS = 100
-"""Of a container."""
+"""The maximum number of values that are decoded of a container."""
 
 Read = Callable[["Source", int], Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,36 +46,36 @@ class BadData(ValueError):
 class Source:
     """Bytes, the position in them, and the budget of their message."""
 
-    __slots__ = ("at", "budget", "data")
+    __slots__ = ("budget", "data", "position")
 
-    def __init__(self, data: bytes, at: int = 0, budget: Budget | None = None) -> None:
+    def __init__(self, data: bytes, position: int = 0, budget: Budget | None = None) -> None:
         self.data = data
-        self.at = at
+        self.position = position
         self.budget = Budget() if budget is None else budget
 
     def take(self, count: int) -> bytes:
         """Read the bytes of a value."""
-        piece = self.take_block(count)
+        value = self.take_block(count)
         self.budget.spend_characters(count)
-        return piece
+        return value
 
     def take_block(self, count: int) -> bytes:
-        """Read a block, without charging it: its values are charged when they are read."""
-        end = self.at + count
+        """Read a block without charging it: its values are charged when they are decoded."""
+        end = self.position + count
         if count < 0 or end > len(self.data):
-            raise BadData(f"{count} bytes where {len(self.data) - self.at} are left")
-        piece = self.data[self.at : end]
-        self.at = end
-        return piece
+            raise BadData(f"{count} bytes, but only {len(self.data) - self.position} remain")
+        block = self.data[self.position : end]
+        self.position = end
+        return block
 
     def number(self) -> int:
         """Read a zigzag number of at most ten bytes."""
         number = shift = 0
         while True:
-            if self.at >= len(self.data) or shift > 63:
-                raise BadData("a number that does not end")
-            byte = self.data[self.at]
-            self.at += 1
+            if self.position >= len(self.data) or shift > 63:
+                raise BadData("a number does not end")
+            byte = self.data[self.position]
+            self.position += 1
             number |= (byte & 127) << shift
             if byte < 128:
                 return number >> 1 ^ -(number & 1)
@@ -83,11 +83,11 @@ class Source:
 
 
 class Schema:
-    """A schema, compiled to closures from JSON."""
+    """A schema in JSON, compiled to closures."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_SCHEMA:
-            raise BadSchema(f"a schema of {len(text)} characters; more than {MAX_SCHEMA} are not taken")
+            raise BadSchema(f"the schema has {len(text)} characters, the limit is {MAX_SCHEMA}")
         self._named: dict[str, Read] = {}
         try:
             self._read = self._compile(json.loads(text), "", 0)
@@ -103,122 +103,124 @@ class Schema:
     def read(self, source: Source) -> Any:
         return self._read(source, 0)
 
-    def _compile(self, schema: Any, space: str, depth: int) -> Read:
+    def _compile(self, schema: Any, namespace: str, depth: int) -> Read:
         if depth > MAX_DEPTH:
             raise BadSchema("the schema is too deep")
         if isinstance(schema, list):
-            return _union([self._compile(branch, space, depth + 1) for branch in schema])
+            return _union([self._compile(branch, namespace, depth + 1) for branch in schema])
         if isinstance(schema, str):
             if schema in _PRIMITIVE:
                 return _PRIMITIVE[schema]
-            return self._reference(schema if "." in schema or not space else f"{space}.{schema}", schema)
+            return self._reference(schema if "." in schema or not namespace else f"{namespace}.{schema}", schema)
         if not isinstance(schema, dict):
             raise BadSchema(f"not an Avro schema: {str(schema)[:60]}")
         kind = schema["type"]
         if kind in ("record", "error"):
-            return self._record(schema, space, depth)
+            return self._record(schema, namespace, depth)
         if kind == "enum":
-            return self._name(schema, space, _enum([str(symbol) for symbol in schema["symbols"]]))
+            return self._define(schema, namespace, _enum([str(symbol) for symbol in schema["symbols"]]))
         if kind == "fixed":
             size = int(schema["size"])
             if size < 0:
-                raise BadSchema(f"a fixed of {size} bytes")
-            return self._name(schema, space, _logical(schema, lambda source, _: source.take(size)))
+                raise BadSchema(f"the size of a fixed is {size}")
+            return self._define(schema, namespace, _logical(schema, lambda source, _: source.take(size)))
         if kind == "array":
-            return _blocks(self._compile(schema["items"], space, depth + 1), keyed=False)
+            return _blocks(self._compile(schema["items"], namespace, depth + 1), is_map=False)
         if kind == "map":
-            return _blocks(self._compile(schema["values"], space, depth + 1), keyed=True)
-        inner = self._compile(kind, space, depth + 1)
-        # Only a named type has a logical type. Nested wrappers would cost time without being
-        # charged.
+            return _blocks(self._compile(schema["values"], namespace, depth + 1), is_map=True)
+        inner = self._compile(kind, namespace, depth + 1)
+        # A logical type of a nested schema is ignored: nested wrappers would cost time without
+        # being charged.
         return _logical(schema, inner) if isinstance(kind, str) else inner
 
-    def _full(self, schema: dict[str, Any], space: str) -> tuple[str, str]:
+    def _full_name(self, schema: dict[str, Any], namespace: str) -> tuple[str, str]:
+        """The full name of a type, and the namespace of the types in it."""
         name = str(schema["name"])
-        inner = name.rpartition(".")[0] if "." in name else str(schema.get("namespace") or space)
+        inner = name.rpartition(".")[0] if "." in name else str(schema.get("namespace") or namespace)
         return (name if "." in name or not inner else f"{inner}.{name}"), inner
 
-    def _name(self, schema: dict[str, Any], space: str, read: Read) -> Read:
-        full, _ = self._full(schema, space)
-        if full in self._named:
-            raise BadSchema(f"{full} is defined twice")
-        self._named[full] = read
+    def _define(self, schema: dict[str, Any], namespace: str, read: Read) -> Read:
+        full_name, _ = self._full_name(schema, namespace)
+        if full_name in self._named:
+            raise BadSchema(f"{full_name} is defined twice")
+        self._named[full_name] = read
         return read
 
-    def _reference(self, full: str, short: str) -> Read:
-        name = full if full in self._named else short
+    def _reference(self, full_name: str, short_name: str) -> Read:
+        name = full_name if full_name in self._named else short_name
         if name not in self._named:
-            raise BadSchema(f"there is no type '{short[:60]}'")
+            raise BadSchema(f"there is no type '{short_name[:60]}'")
         return lambda source, depth: self._named[name](source, depth)
 
-    def _record(self, schema: dict[str, Any], space: str, depth: int) -> Read:
+    def _record(self, schema: dict[str, Any], namespace: str, depth: int) -> Read:
         fields: list[tuple[str, Read]] = []
-        names = 0
+        name_characters = 0
 
         def read(source: Source, level: int) -> Any:
             if level > MAX_DEPTH:
-                raise BadData("records inside of records, too many of them")
+                raise BadData("records are nested too deep")
             source.budget.spend_values(len(fields))
-            source.budget.spend_characters(names)
+            source.budget.spend_characters(name_characters)
             return {name: read_field(source, level + 1) for name, read_field in fields}
 
-        self._name(schema, space, read)
-        _, inner = self._full(schema, space)
+        # Define the record before its fields, which may refer to it.
+        self._define(schema, namespace, read)
+        _, inner = self._full_name(schema, namespace)
         fields += [(str(f["name"]), self._compile(f["type"], inner, depth + 1)) for f in schema["fields"]]
-        names = sum(len(name) for name, _ in fields)
+        name_characters = sum(len(name) for name, _ in fields)
         return read
 
 
-def read_alone(data: bytes, schema: Schema, at: int = 0, budget: Budget | None = None) -> Any:
-    """All bytes from `at` on as one value."""
-    source = Source(data, at, budget)
+def read_value(data: bytes, schema: Schema, position: int = 0, budget: Budget | None = None) -> Any:
+    """Decode all bytes from `position` as one value."""
+    source = Source(data, position, budget)
     source.budget.spend_values()
     value = schema.read(source)
-    if source.at != len(data):
-        raise BadData(f"{len(data) - source.at} bytes are left over")
+    if source.position != len(data):
+        raise BadData(f"{len(data) - source.position} bytes remain after the value")
     return _plain(value)
 
 
 def read_container(data: bytes, budget: Budget | None = None) -> tuple[list[Any], bool]:
-    """The first values of an object container, and whether they are all values."""
+    """The first MAX_RECORDS values of an object container, and whether these are all values."""
     source = Source(data, len(CONTAINER), budget)
-    about = _blocks(_PRIMITIVE["bytes"], keyed=True)(source, 0)
-    schema = Schema(about.get("avro.schema", b"").decode("utf-8", "replace"))
-    codec = about.get("avro.codec", b"null")
-    sync = source.take(16)
+    metadata = _blocks(_PRIMITIVE["bytes"], is_map=True)(source, 0)
+    schema = Schema(metadata.get("avro.schema", b"").decode("utf-8", "replace"))
+    codec = metadata.get("avro.codec", b"null")
+    sync_marker = source.take(16)
     values: list[Any] = []
-    while source.at < len(data):
+    while source.position < len(data):
         count, size = source.number(), source.number()
         block = source.take_block(size)
-        if source.take_block(16) != sync:
-            raise BadData("a block does not end where it should")
-        inside = Source(_unpacked(codec, block, source.budget), 0, source.budget)
+        if source.take_block(16) != sync_marker:
+            raise BadData("a block does not end with the sync marker")
+        block_source = Source(_decompressed(codec, block, source.budget), 0, source.budget)
         for _ in range(max(0, count)):
             if len(values) == MAX_RECORDS:
                 return values, False
             source.budget.spend_values()
-            values.append(_plain(schema.read(inside)))
+            values.append(_plain(schema.read(block_source)))
     return values, True
 
 
-def _unpacked(codec: bytes, block: bytes, budget: Budget) -> bytes:
+def _decompressed(codec: bytes, block: bytes, budget: Budget) -> bytes:
     if codec == b"null":
         return block
     if codec != b"deflate":
-        raise BadData(f"compressed by {codec[:20].decode('ascii', 'replace')}, which is not opened here")
-    unpacker = zlib.decompressobj(-15)
+        raise BadData(f"the codec {codec[:20].decode('ascii', 'replace')} is not supported")
+    decompressor = zlib.decompressobj(-15)
     try:
         # One byte more than the budget shows that the block exceeds it.
-        unpacked = unpacker.decompress(block, budget.unpacked + 1)
+        decompressed = decompressor.decompress(block, budget.unpacked + 1)
     except zlib.error as error:
         raise BadData(f"not deflate: {error}") from None
-    budget.spend_unpacked(len(unpacked))
-    if not unpacker.eof:
+    budget.spend_unpacked(len(decompressed))
+    if not decompressor.eof:
         raise BadData("a compressed block is incomplete")
-    return unpacked
+    return decompressed
 
 
-# --- the kinds of values
+# --- types
 
 
 def _boolean(source: Source, depth: int) -> bool:
@@ -241,15 +243,15 @@ _PRIMITIVE: dict[str, Read] = {
 }
 
 
-def _at(choices: list[Any], index: int) -> Any:
-    if not 0 <= index < len(choices):
-        raise BadData(f"number {index} of {len(choices)}")
-    return choices[index]
+def _item(items: list[Any], index: int) -> Any:
+    if not 0 <= index < len(items):
+        raise BadData(f"index {index} of {len(items)} symbols or branches")
+    return items[index]
 
 
 def _enum(symbols: list[str]) -> Read:
     def read(source: Source, depth: int) -> str:
-        symbol: str = _at(symbols, source.number())
+        symbol: str = _item(symbols, source.number())
         source.budget.spend_characters(len(symbol))
         return symbol
 
@@ -259,18 +261,18 @@ def _enum(symbols: list[str]) -> Read:
 def _union(branches: list[Read]) -> Read:
     def read(source: Source, depth: int) -> Any:
         source.budget.spend_values()
-        return _at(branches, source.number())(source, depth)
+        return _item(branches, source.number())(source, depth)
 
     return read
 
 
-def _blocks(item: Read, keyed: bool) -> Read:
-    """Lists and maps: blocks that begin with a count (negative: followed by their size); a count of
-    0 is the end."""
+def _blocks(read_item: Read, is_map: bool) -> Read:
+    """The reader of an array or map. It consists of blocks that start with the number of items. A
+    negative number is followed by the size of the block. The number 0 is the end."""
 
     def read(source: Source, depth: int) -> Any:
         if depth > MAX_DEPTH:
-            raise BadData("lists inside of lists, too many of them")
+            raise BadData("arrays and maps are nested too deep")
         entries: dict[str, Any] = {}
         items: list[Any] = []
         spend = source.budget.spend_values
@@ -279,25 +281,25 @@ def _blocks(item: Read, keyed: bool) -> Read:
                 count = -count
                 source.number()
             for _ in range(count):
-                if keyed:
+                if is_map:
                     spend(2)
                     name = _string(source, depth)
-                    entries[name] = item(source, depth + 1)
+                    entries[name] = read_item(source, depth + 1)
                 else:
                     spend()
-                    items.append(item(source, depth + 1))
-        return entries if keyed else items
+                    items.append(read_item(source, depth + 1))
+        return entries if is_map else items
 
     return read
 
 
 def _logical(schema: dict[str, Any], read: Read) -> Read:
-    """Apply the `logicalType` of a schema; an unknown one is ignored."""
+    """Apply the `logicalType` of a schema. An unknown type is ignored."""
     kind = schema.get("logicalType")
     if kind == "decimal":
         scale = int(schema.get("scale", 0))
         if not 0 <= scale <= MAX_SCALE:
-            raise BadSchema(f"a decimal of {scale} places")
+            raise BadSchema(f"the scale of a decimal is {scale}, the limit is {MAX_SCALE}")
         return lambda source, depth: _decimal(read(source, depth), scale, source.budget)
     text_of = _TIMES.get(str(kind))
     return read if text_of is None else lambda source, depth: _time(read(source, depth), text_of)
@@ -308,7 +310,7 @@ def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
     if not isinstance(unscaled, bytes):
         return unscaled
     if len(unscaled) > MAX_DECIMAL:
-        raise TooLarge(f"a decimal of {len(unscaled)} bytes, more than {MAX_DECIMAL}")
+        raise TooLarge(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL}")
     number = decimal.Decimal(int.from_bytes(unscaled, "big", signed=True))
     text = str(number.scaleb(-scale, context=_EXACT))
     budget.spend_characters(len(text))
@@ -316,7 +318,7 @@ def _decimal(unscaled: Any, scale: int, budget: Budget) -> Any:
 
 
 def _time(number: Any, text_of: Callable[[int], str]) -> Any:
-    """The time as text, or the number if it is outside of the years 1 to 9999."""
+    """The time as text, or the number if the year is not in 1 to 9999."""
     try:
         return text_of(number) if isinstance(number, int) else number
     except (OverflowError, ValueError):

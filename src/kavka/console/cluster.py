@@ -1,4 +1,4 @@
-"""A cluster of the console: its admin client, its last sample, its rates."""
+"""A cluster of the console: its admin client, its last sample and its rates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from kavka.client.admin.aio import Admin
 from kavka.common.errors import KafkaError
@@ -21,14 +20,14 @@ from kavka.console.store import Store
 
 logger = logging.getLogger(__name__)
 
-# The maximum age of a sample for a page. The sampler takes one every two seconds while a user views
-# the cluster.
-FRESH_S = 3.0
-GROUPS_FRESH_S = 6.0
-# A sample of a large cluster may be older: the sampler rests ten times as long as a sample takes.
-FRESH_FACTOR = 12.0
+# The maximum age of a sample for a page. The sampler takes a sample every two seconds while a user
+# views the cluster.
+MAX_AGE_S = 3.0
+GROUPS_MAX_AGE_S = 6.0
+# A sample of a large cluster may be older: the sampler pauses for ten times its duration.
+MAX_AGE_FACTOR = 12.0
 SHORT_WAIT_S = 0.5
-SETTLE_S = 5.0
+CONDITION_TIMEOUT_S = 5.0
 RECENT_POINTS = 900
 """The number of rates in memory: half an hour at a sample every two seconds."""
 
@@ -43,9 +42,9 @@ CLIENT_DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates per second since the previous sample. `out` is derived from committed offsets. Its
-    bytes are estimated from the mean message size of each topic, because Kafka does not report
-    them."""
+    """Rates per second since the previous sample. The outgoing rates are derived from committed
+    offsets. `bytes_out` is estimated from the mean message size of each topic, because Kafka does
+    not report it."""
 
     at: float
     messages_in: float
@@ -66,8 +65,8 @@ class ActiveAlert:
 
 
 class ClusterHandle:
-    """Owns the admin client, the samples and the rates of a cluster. Only the event loop may call
-    it. `sample` is None until the cluster has responded once."""
+    """Owns the admin client, the last sample and the rates of a cluster. Only the event loop may
+    call it. `sample` is None until the cluster has responded once."""
 
     def __init__(self, settings: ClusterSettings, store: Store) -> None:
         self.settings = settings
@@ -88,21 +87,23 @@ class ClusterHandle:
         """When a user last viewed the cluster (monotonic time)."""
         self.history_at = 0.0
         """When the last point of history was written."""
-        self._sampling: asyncio.Task[None] | None = None
-        self._grouping: asyncio.Task[None] | None = None
-        self._out = (0.0, 0.0)
+        self.groups_duration = 0.0
+        """The duration of the last sample of the groups, 0 if a coordinator did not respond."""
+        self._sample_task: asyncio.Task[None] | None = None
+        self._groups_task: asyncio.Task[None] | None = None
+        self._out_rates = (0.0, 0.0)
+        """Outgoing messages and bytes per second."""
         self._ends: dict[TopicPartition, int] = {}
         """The last known end offsets, also of partitions without a leader."""
-        self._stale = self._groups_stale = False
-        self.groups_took = 0.0
-        self._seen: set[int] | None = None
+        self._is_stale = self._groups_are_stale = False
+        self._seen_brokers: set[int] | None = None
         self._listeners: list[Callable[[], None]] = []
 
     async def start(self) -> None:
         await self.admin.start()
 
     async def close(self) -> None:
-        for task in (self._sampling, self._grouping):
+        for task in (self._sample_task, self._groups_task):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -110,38 +111,34 @@ class ClusterHandle:
 
     # --- state
 
-    def look(self) -> None:
+    def mark_viewed(self) -> None:
         """Record that a user views this cluster, so that it is sampled often."""
         self.viewed_at = time.monotonic()
 
     async def state(self, *, groups: bool = False) -> Sample:
-        """The last sample, or a new one if it is too old. Raises Refused if the cluster has never
-        responded.
+        """The last sample, or a new sample if the last one is too old. `groups` also refreshes the
+        groups. Raises Refused if the cluster has never responded.
 
-        While the cluster does not respond, this is the last sample, and `error` has the reason.
-        `groups`: with current groups.
+        While the cluster does not respond, this is the last sample, and `error` is the reason. The
+        wait for a new sample is short: a page with older data is better than a page that does not
+        load.
         """
-        self.look()
-        if self._stale:
+        self.mark_viewed()
+        if self._is_stale:
             await self.refresh()
         elif self.sample is None:
-            await self._wait_for(self._begin_sample(), SHORT_WAIT_S if self.error else None)
-        elif time.time() - self.sample.at > max(FRESH_S, self.sample.weight * FRESH_FACTOR):
-            await self._wait_for(self._begin_sample(), SHORT_WAIT_S)
+            await asyncio.wait({self._begin_sample()}, timeout=SHORT_WAIT_S if self.error else None)
+        elif time.time() - self.sample.at > max(MAX_AGE_S, self.sample.weight * MAX_AGE_FACTOR):
+            await asyncio.wait({self._begin_sample()}, timeout=SHORT_WAIT_S)
         sample = self.sample
         if sample is None:
-            raise Refused(f"no broker answers at {self.settings.servers}: {self.error}", 503)
-        fresh = max(GROUPS_FRESH_S, self.groups_took * FRESH_FACTOR)
-        if groups and (self._groups_stale or time.time() - sample.groups_at > fresh) and not self.error:
-            waiting_is_due = self._groups_stale or not sample.groups_at
-            await self._wait_for(self._begin_groups(), None if waiting_is_due else SHORT_WAIT_S)
+            raise Refused(f"no broker responds at {self.settings.servers}: {self.error}", 503)
+        max_age = max(GROUPS_MAX_AGE_S, self.groups_duration * MAX_AGE_FACTOR)
+        if groups and (self._groups_are_stale or time.time() - sample.groups_at > max_age) and not self.error:
+            has_old_groups = sample.groups_at and not self._groups_are_stale
+            await asyncio.wait({self._begin_groups()}, timeout=SHORT_WAIT_S if has_old_groups else None)
             sample = self.sample or sample
         return sample
-
-    @staticmethod
-    async def _wait_for(task: asyncio.Task[None], limit: float | None) -> None:
-        """Wait at most `limit`: an older sample is better than a page that does not load."""
-        await asyncio.wait({task}, timeout=limit)
 
     async def topic(self, name: str, *, groups: bool = False) -> Topic:
         """The topic. Raises Refused (404) if it does not exist."""
@@ -150,15 +147,15 @@ class ClusterHandle:
             raise Refused(f"there is no topic '{name}'", 404)
         return topic
 
-    def changed(self) -> None:
-        """An action changed the cluster: the next call of `state` takes a new sample."""
-        self._stale = self._groups_stale = True
+    def mark_stale(self) -> None:
+        """Let the next call of `state` take a new sample, after an action changed the cluster."""
+        self._is_stale = self._groups_are_stale = True
 
-    async def settle(self, condition: Callable[[Sample], bool]) -> None:
-        """Wait after an action until the samples show its effect, or a few seconds have passed."""
-        deadline = time.monotonic() + SETTLE_S
+    async def wait_until(self, condition: Callable[[Sample], bool]) -> None:
+        """Wait until a sample shows the effect of an action, at most CONDITION_TIMEOUT_S."""
+        deadline = time.monotonic() + CONDITION_TIMEOUT_S
         while time.monotonic() < deadline:
-            self.changed()
+            self.mark_stale()
             sample = await self.state()
             if condition(sample) or self.error:
                 return
@@ -166,44 +163,41 @@ class ClusterHandle:
 
     def on_sample(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after every successful or failed sample. Returns a function that removes
-        it."""
+        the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     # --- samples: one at a time, shared by all callers
 
     async def refresh(self) -> None:
-        """Take a sample. If one was started before a change, wait for it and take another one."""
-        if self._stale and self._sampling is not None and not self._sampling.done():
-            await self._wait_for(self._sampling, None)
-        await self._wait_for(self._begin_sample(), None)
+        """Take a sample. If a running sample began before a change, wait for it and take another
+        sample."""
+        if self._is_stale and self._sample_task is not None and not self._sample_task.done():
+            await asyncio.wait({self._sample_task})
+        await asyncio.wait({self._begin_sample()})
 
     async def refresh_groups(self) -> None:
-        await self._wait_for(self._begin_groups(), None)
+        await asyncio.wait({self._begin_groups()})
 
     def _begin_sample(self) -> asyncio.Task[None]:
-        if self._sampling is None or self._sampling.done():
-            self._sampling = asyncio.create_task(self._sample())
-        return self._sampling
+        if self._sample_task is None or self._sample_task.done():
+            self._sample_task = asyncio.create_task(self._take_sample())
+        return self._sample_task
 
     def _begin_groups(self) -> asyncio.Task[None]:
-        if self._grouping is None or self._grouping.done():
-            self._grouping = asyncio.create_task(self._group())
-        return self._grouping
+        if self._groups_task is None or self._groups_task.done():
+            self._groups_task = asyncio.create_task(self._take_groups())
+        return self._groups_task
 
-    async def _sample(self) -> None:
-        self._stale = False
+    async def _take_sample(self) -> None:
+        self._is_stale = False
         try:
             sample = await take_sample(self.admin)
         except (KafkaError, TimeoutError) as error:
-            if not self.error:
-                self.error_since = time.time()
-            self.error = reason(error)
+            self._set_error(reason(error))
         except Exception as error:
             logger.exception("Cannot sample cluster %s", self.name)
-            if not self.error:
-                self.error_since = time.time()
-            self.error = f"the answers could not be understood ({type(error).__name__})"
+            self._set_error(f"a response could not be processed ({type(error).__name__})")
         else:
             self.error = ""
             previous, self.sample = self.sample, await self._with_history(sample)
@@ -213,96 +207,101 @@ class ClusterHandle:
         for listener in list(self._listeners):
             listener()
 
+    def _set_error(self, error: str) -> None:
+        if not self.error:
+            self.error_since = time.time()
+        self.error = error
+
     async def _with_history(self, sample: Sample) -> Sample:
-        if self._seen is None:
-            self._seen = await self.store.seen_brokers(self.name)
-        new = sample.nodes.keys() - self._seen
-        if new:
-            self._seen |= new
-            await self.store.add_brokers(self.name, new)
-        old = self.sample
-        groups, groups_at = (old.groups, old.groups_at) if old is not None else ({}, 0.0)
-        return replace(sample, groups=groups, groups_at=groups_at, seen_brokers=frozenset(self._seen))
+        """The sample with the last groups and all brokers that were ever seen."""
+        if self._seen_brokers is None:
+            self._seen_brokers = await self.store.seen_brokers(self.name)
+        new_brokers = sample.nodes.keys() - self._seen_brokers
+        if new_brokers:
+            self._seen_brokers |= new_brokers
+            await self.store.add_brokers(self.name, new_brokers)
+        groups, groups_at = (self.sample.groups, self.sample.groups_at) if self.sample is not None else ({}, 0.0)
+        return replace(sample, groups=groups, groups_at=groups_at, seen_brokers=frozenset(self._seen_brokers))
 
     async def forget_broker(self, broker: int) -> None:
         await self.store.forget_broker(self.name, broker)
-        if self._seen is not None:
-            self._seen.discard(broker)
-        self.changed()
+        if self._seen_brokers is not None:
+            self._seen_brokers.discard(broker)
+        self.mark_stale()
 
-    async def _group(self) -> None:
-        sample = self.sample
-        if sample is None:
+    async def _take_groups(self) -> None:
+        if self.sample is None:
             return
-        self._groups_stale = False
+        self._groups_are_stale = False
         began = time.monotonic()
         try:
-            groups, problems = await take_groups(self.admin, sample, self._ends)
+            groups, problems = await take_groups(self.admin, self.sample, self._ends)
         except Exception:
             logger.exception("Cannot sample the groups of cluster %s", self.name)
             return
-        self.groups_took = 0.0 if problems else time.monotonic() - began
-        before, at = self.sample, time.time()
-        if before is None:
-            return
+        self.groups_duration = 0.0 if problems else time.monotonic() - began
+        # A new sample may have been taken meanwhile.
+        sample, at = self.sample, time.time()
         if problems:
             # Keep the last state of groups whose coordinator did not respond: alerts depend on it.
-            for name, old in before.groups.items():
+            for name, last_group in sample.groups.items():
                 if name not in groups or groups[name].offsets is None:
-                    groups[name] = old
-        self._record_out(before, groups, at)
-        other_problems = [p for p in before.problems if "group" not in p]
+                    groups[name] = last_group
+        self._record_out_rates(sample, groups, at)
+        other_problems = [problem for problem in sample.problems if "group" not in problem]
         self.sample = replace(
-            before, groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*other_problems, *problems]))
+            sample, groups=groups, groups_at=at, problems=tuple(dict.fromkeys([*other_problems, *problems]))
         )
 
     # --- rates
 
-    def _record_rates(self, before: Sample, now: Sample) -> None:
-        seconds = now.at - before.at
+    def _record_rates(self, previous: Sample, sample: Sample) -> None:
+        seconds = sample.at - previous.at
         if seconds <= 0:
             return
-        total_messages = total_bytes = 0.0
-        rates = {}
-        for name, topic in now.topics.items():
-            old = before.topics.get(name)
-            old_partitions = old.partitions if old is not None and old.id == topic.id else ()
-            messages = size = 0
-            for p, q in zip_longest(topic.partitions, old_partitions):
-                if p is None:
-                    continue
-                if q is None:
-                    # The partition is new, so all its messages are new.
-                    messages += p.messages or 0
-                    size += p.size or 0
-                    continue
-                if p.end is not None and q.end is not None:
-                    messages += max(0, p.end - q.end)
-                # A smaller log was cleaned or truncated; the log of another leader may differ in
-                # size.
-                if p.size is not None and q.size is not None and p.leader == q.leader:
-                    size += max(0, p.size - q.size)
+        self.topic_rates = {}
+        for name, topic in sample.topics.items():
+            messages, size = _growth(topic, previous.topics.get(name))
             if messages or size:
-                rates[name] = messages / seconds, size / seconds
-                total_messages += messages / seconds
-                total_bytes += size / seconds
-        self.topic_rates = rates
-        self.rates.append(Rates(now.at, total_messages, total_bytes, *self._out))
+                self.topic_rates[name] = messages / seconds, size / seconds
+        messages_in = sum(messages for messages, _ in self.topic_rates.values())
+        bytes_in = sum(size for _, size in self.topic_rates.values())
+        self.rates.append(Rates(sample.at, messages_in, bytes_in, *self._out_rates))
 
-    def _record_out(self, before: Sample, groups: dict[str, Group], at: float) -> None:
-        seconds = at - before.groups_at
-        if not before.groups_at or seconds <= 0:
+    def _record_out_rates(self, previous: Sample, groups: dict[str, Group], at: float) -> None:
+        seconds = at - previous.groups_at
+        if not previous.groups_at or seconds <= 0:
             return
         messages = size = 0.0
         for name, group in groups.items():
-            old = before.groups.get(name)
-            if old is None or not old.offsets or not group.offsets:
+            previous_group = previous.groups.get(name)
+            if previous_group is None or not previous_group.offsets or not group.offsets:
                 continue
             for tp, offset in group.offsets.items():
-                moved = offset - old.offsets.get(tp, offset)
-                if moved > 0:
-                    messages += moved
-                    topic = before.topics.get(tp.topic)
+                consumed = offset - previous_group.offsets.get(tp, offset)
+                if consumed > 0:
+                    messages += consumed
+                    topic = previous.topics.get(tp.topic)
                     if topic is not None and topic.size and topic.messages:
-                        size += moved * topic.size / topic.messages
-        self._out = messages / seconds, size / seconds
+                        size += consumed * topic.size / topic.messages
+        self._out_rates = messages / seconds, size / seconds
+
+
+def _growth(topic: Topic, previous: Topic | None) -> tuple[int, int]:
+    """The messages and bytes that were added to a topic since the previous sample. All messages of
+    a new topic or partition are new."""
+    is_new = previous is None or previous.id != topic.id
+    previous_partitions = {} if previous is None or is_new else {p.id: p for p in previous.partitions}
+    messages = size = 0
+    for p in topic.partitions:
+        earlier = previous_partitions.get(p.id)
+        if earlier is None:
+            messages += p.messages or 0
+            size += p.size or 0
+            continue
+        if p.end is not None and earlier.end is not None:
+            messages += max(0, p.end - earlier.end)
+        # A smaller log was cleaned or truncated. The log of another leader may differ in size.
+        if p.size is not None and earlier.size is not None and p.leader == earlier.leader:
+            size += max(0, p.size - earlier.size)
+    return messages, size

@@ -20,7 +20,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task of a connector; `trace` is a summary."""
+    """A task of a connector. `trace` is a summary of its stack trace."""
 
     id: int
     state: str
@@ -30,7 +30,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorRow:
-    """A connector. `error` is a summary of the trace of a failed connector or task."""
+    """A connector. `error` summarizes the first trace of the connector and its tasks."""
 
     workers: str
     """The address of the workers."""
@@ -44,7 +44,7 @@ class ConnectorRow:
 
 
 class Workers:
-    """A cluster of Connect workers, accessed through one of them."""
+    """A cluster of Connect workers, accessed through the worker at `address`."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address if "//" in address else f"//{address}", "http")
@@ -56,11 +56,11 @@ class Workers:
     async def connectors(self) -> list[ConnectorRow]:
         connectors = await self._send("GET", "/connectors?" + urlencode([("expand", "status"), ("expand", "info")]))
         if not isinstance(connectors, dict):
-            raise Refused(f"{self.address} did not answer as Kafka Connect does", 502)
+            raise Refused(f"{self.address} did not respond as Kafka Connect does", 502)
         return [_row(self.address, name, info) for name, info in sorted(connectors.items()) if isinstance(info, dict)]
 
-    async def do(self, connector: str, command: str) -> None:
-        """Send a command: pause, resume, stop, or restart with its tasks."""
+    async def control(self, connector: str, command: str) -> None:
+        """Pause, resume or stop a connector, or restart it with its tasks."""
         path = f"/connectors/{quote(connector, safe='')}/{command}"
         if command == "restart":
             await self._send("POST", f"{path}?includeTasks=true&onlyFailed=false")
@@ -75,14 +75,14 @@ class Workers:
             content = None
         if status >= 300:
             message = content.get("message") if isinstance(content, dict) else None
-            line = f"{self.address}: {str(message or f'answered {status}')[:300]}"
+            line = f"{self.address}: {str(message or f'HTTP status {status}')[:300]}"
             raise Refused(line, 404 if status == 404 else 502)
         return content
 
     def _request(self, method: str, path: str) -> tuple[int, bytes]:
-        kind = HTTPSConnection if self._scheme == "https" else HTTPConnection
+        connection_class = HTTPSConnection if self._scheme == "https" else HTTPConnection
         try:
-            connection = kind(self._netloc, timeout=TIMEOUT_S)
+            connection = connection_class(self._netloc, timeout=TIMEOUT_S)
             try:
                 connection.request(method, path, headers={"Accept": "application/json"})
                 response = connection.getresponse()
@@ -90,17 +90,14 @@ class Workers:
             finally:
                 connection.close()
         except (OSError, HTTPException, ValueError) as error:
-            raise Refused(f"no Connect worker answers at {self.address}: {error}", 502) from None
+            raise Refused(f"no Connect worker responds at {self.address}: {error}", 502) from None
         if len(body) > MAX_BYTES:
-            raise Refused(f"{self.address} answered with more than {MAX_BYTES} bytes", 502)
+            raise Refused(f"the response of {self.address} has more than {MAX_BYTES} bytes", 502)
         return response.status, body
 
 
 def _row(address: str, name: str, expanded: dict[str, Any]) -> ConnectorRow:
-    status = expanded.get("status") if isinstance(expanded.get("status"), dict) else {}
-    info = expanded.get("info") if isinstance(expanded.get("info"), dict) else {}
-    assert isinstance(status, dict)
-    assert isinstance(info, dict)
+    status, info = (part if isinstance(part, dict) else {} for part in (expanded.get("status"), expanded.get("info")))
     connector = status.get("connector") or {}
     tasks = [
         TaskRow(int(t.get("id", 0)), str(t.get("state", "")), str(t.get("worker_id", "")), _summary(t.get("trace")))
@@ -121,7 +118,7 @@ def _row(address: str, name: str, expanded: dict[str, Any]) -> ConnectorRow:
 
 
 def _summary(trace: Any) -> str:
-    """A summary of a trace: its first line and its causes."""
+    """The first line of a stack trace, and its causes."""
     lines = [line.strip() for line in str(trace or "").splitlines()]
     summary = [line for line in lines[:1] + [line for line in lines if line.startswith("Caused by:")] if line]
     return " — ".join(summary)[:500]

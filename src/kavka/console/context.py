@@ -15,7 +15,7 @@ from kavka.console.errors import Refused
 from kavka.console.settings import ConsoleSettings
 from kavka.console.store import Store
 
-MAX_SAID = 1000
+MAX_MESSAGES = 1000
 
 
 @dataclass
@@ -27,18 +27,18 @@ class Console:
     auth: Auth
     clusters: dict[str, ClusterHandle] = field(default_factory=dict)
     alerts: dict[str, Alerts] = field(default_factory=dict)
-    _said: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
-    def say(self, message: str) -> str:
-        """Store a message for the next page. The token in the URL retrieves it once."""
+    def store_message(self, message: str) -> str:
+        """Store a message for the next page. Returns a token, with which that page takes it."""
         token = secrets.token_urlsafe(9)
-        self._said[token] = message
-        while len(self._said) > MAX_SAID:
-            self._said.popitem(last=False)
+        self._messages[token] = message
+        while len(self._messages) > MAX_MESSAGES:
+            self._messages.popitem(last=False)
         return token
 
-    def said(self, token: str) -> str:
-        return self._said.pop(token, "")
+    def take_message(self, token: str) -> str:
+        return self._messages.pop(token, "")
 
     def cluster(self, name: str) -> ClusterHandle:
         cluster = self.clusters.get(name)
@@ -49,34 +49,32 @@ class Console:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A request: its user, its address and its cluster, None for requests without a cluster."""
+    """A request: its user, the client's address and the cluster. `selected_cluster` is None for
+    requests that do not belong to a cluster."""
 
     console: Console
     user: User
     address: str
-    of: ClusterHandle | None = None
+    selected_cluster: ClusterHandle | None = None
 
     @property
     def cluster(self) -> ClusterHandle:
-        if self.of is None:
-            raise Refused("this is not about one cluster", 404)
-        return self.of
+        if self.selected_cluster is None:
+            raise Refused("the request does not belong to a cluster", 404)
+        return self.selected_cluster
 
     @property
     def admin(self) -> Admin:
         return self.cluster.admin
 
-    @property
-    def store(self) -> Store:
-        return self.console.store
-
     def is_current(self) -> bool:
-        """Whether the user still has access: a stream can outlive the user's login."""
+        """Whether the user still has access. A stream checks this, since it can outlive the
+        user's login."""
         return self.console.auth.is_current(self.user)
 
     def require(self, role: Role) -> None:
         if self.user.role < role:
-            raise Refused(f"this takes the role {role.word}, and {self.user.name} has {self.user.role.word}", 403)
+            raise Refused(f"this requires the role {role.word}, and {self.user.name} has {self.user.role.word}", 403)
 
 
 def fingerprint(*parts: object) -> str:
@@ -85,14 +83,15 @@ def fingerprint(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def check_confirmation(*, typed: str, name: str, seen: str, now: str) -> None:
-    """Raise Refused unless `typed` is the name. `seen` is the page's fingerprint, "" without a
-    page."""
+def check_confirmation(*, typed: str, name: str, seen: str = "", current: str = "") -> None:
+    """Raise Refused unless `typed` is the name and the page is up to date (`check_seen`)."""
     if typed != name:
         raise Refused(f"type '{name}' to confirm; nothing was done", field="confirm")
-    check_seen(seen, now)
+    check_seen(seen, current)
 
 
-def check_seen(seen: str, now: str) -> None:
-    if seen and seen != now:
-        raise Refused("this has changed since the page was shown: look again; nothing was done", 409)
+def check_seen(seen: str, current: str) -> None:
+    """Raise Refused unless the fingerprint of the page is the current one. `seen` is "" if the
+    request does not come from a page."""
+    if seen and seen != current:
+        raise Refused("the data has changed since the page was loaded: reload it; nothing was done", 409)

@@ -1,8 +1,8 @@
 """Decodes keys, values and headers: text, JSON, Avro, hex, numbers, records of internal topics.
 
-A decoder accepts any bytes. Bytes that it cannot decode are shown in hex with the reason, never as
-an error. The decoded value (`data`, for paths and expressions) and its text (`text`) are plain
-Python values; this module creates no HTML.
+A decoder accepts any bytes and raises no error. The result for bytes that it cannot decode is their
+hex form with the reason. `data`, the decoded value for paths and expressions, and `text` are plain
+Python values. This module creates no HTML.
 
 `decode` raises only BadSchema, for the caller's schema. Its time and memory are bounded by the
 budget of the message (`limits.py`) plus a term linear in the size of the bytes;
@@ -36,12 +36,12 @@ _INTEGERS = {1: ">b", 2: ">h", 4: ">i", 8: ">q"}
 _FLOATS = {4: ">f", 8: ">d"}
 
 
-def _no_number(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"JSON has no {name}")
 
 
 # Python's decoder accepts NaN and Infinity, which are not JSON.
-strict_json = json.JSONDecoder(parse_constant=_no_number).decode
+strict_json = json.JSONDecoder(parse_constant=_reject_constant).decode
 
 
 class Decoded(NamedTuple):
@@ -65,8 +65,8 @@ def decode(data: bytes, name: str = "auto", schema: str = "", budget: Budget | N
 
 
 def make_decoder(name: str, schema: str = "") -> Decoder:
-    """The decoder of this name. `schema` is an Avro schema as JSON; without it only Avro containers
-    are decoded."""
+    """The decoder with this name. `schema` is an Avro schema as JSON. Without it the Avro decoder
+    accepts only containers."""
     match name:
         case "auto":
             return _shielded(decode_auto)
@@ -83,7 +83,7 @@ def make_decoder(name: str, schema: str = "") -> Decoder:
         case "avro":
             parsed = parse_schema(schema) if schema.strip() else None
             return _shielded(lambda data, budget: decode_avro(data, parsed, budget))
-    raise ValueError(f"'{name}' is not a way to decode: {', '.join(DECODERS)}")
+    raise ValueError(f"'{name}' is not a decoder: {', '.join(DECODERS)}")
 
 
 def _shielded(decoder: Decoder) -> Decoder:
@@ -122,14 +122,14 @@ def decode_json(data: bytes, budget: Budget) -> Decoded:
     try:
         return _json(data, budget)
     except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, ValueError) else "lists in lists in lists, too many of them"
+        reason = str(error) if isinstance(error, ValueError) else "nested too deep"
         shown = decode_text(data)
         return Decoded("text", shown.text, shown.data, f"not JSON: {reason[:200]}")
 
 
 def _json(data: bytes, budget: Budget) -> Decoded:
-    """The parser has no limit, so the number of values is estimated before it runs: each value but
-    the first of a list or object follows a comma, so commas and brackets are an upper bound."""
+    """Decode JSON. The parser has no limits, so an upper bound of the number of values is charged
+    first: one, plus one for every comma and opening bracket."""
     if len(data) > MAX_CHARACTERS:
         raise TooLarge(f"{len(data)} bytes, more than {MAX_CHARACTERS}")
     budget.spend_values(1 + data.count(b",") + data.count(b"[") + data.count(b"{"))
@@ -140,7 +140,7 @@ def _json(data: bytes, budget: Budget) -> Decoded:
 
 def decode_auto(data: bytes, budget: Budget) -> Decoded:
     """Try, in this order: a JSON object or list, an Avro container, text, a number of four or eight
-    bytes, hex. JSON above the limits is shown as text with the reason."""
+    bytes, hex. JSON above the limits is decoded as text, with the reason."""
     problem = ""
     if data[:1] in (b"{", b"["):
         try:
@@ -181,22 +181,22 @@ def parse_schema(text: str) -> avro.Schema:
 def decode_avro(data: bytes, schema: avro.Schema | None, budget: Budget) -> Decoded:
     if data.startswith(avro.CONTAINER):
         try:
-            records, whole = avro.read_container(data, budget)
+            records, is_complete = avro.read_container(data, budget)
         except (avro.BadSchema, avro.BadData, TooLarge) as error:
-            return decode_hex(data, f"an Avro file that cannot be read: {error}")
-        problem = "" if whole else f"only the first {len(records)} records are shown"
+            return decode_hex(data, f"the Avro container cannot be decoded: {error}")
+        problem = "" if is_complete else f"only the first {len(records)} records are shown"
         return _avro(records[0] if len(records) == 1 else records, problem)
     if schema is None:
-        return decode_hex(data, "no schema was given, and the data brings none")
+        return decode_hex(data, "no schema: neither the request nor the data has one")
     problem = ""
     values, characters = budget.values, budget.characters
     for skip in (0, CONFLUENT_HEADER) if data[:1] == b"\0" and len(data) > CONFLUENT_HEADER else (0,):
-        # The second attempt reads the same bytes, so it gets the same budget.
+        # The second attempt decodes the same bytes, so it gets the same budget.
         budget.values, budget.characters = values, characters
         try:
-            return _avro(avro.read_alone(data, schema, skip, budget))
+            return _avro(avro.read_value(data, schema, skip, budget))
         except (avro.BadData, TooLarge) as error:
-            problem = problem or f"not of this schema: {error}"
+            problem = problem or f"the data does not match the schema: {error}"
     return decode_hex(data, problem)
 
 
@@ -214,13 +214,13 @@ def decode_internal(topic: str, key: bytes | None, value: bytes | None, budget: 
     try:
         shown = internal_topics.record_to_json(INTERNAL[topic], key, value)
         if shown is None:
-            problem = f"a kind of record ({internal_topics.version_of(key)}) that is not known here"
+            problem = f"unknown record version {internal_topics.version_of(key)}"
             return decode_hex(key, problem), NULL if value is None else decode_hex(value, problem)
         return _internal(shown["key"]), NULL if shown["value"] is None else _internal(shown["value"])
     except Exception as error:
         # Catch any error: a malformed record must not hide the others.
         reason = str(error) if isinstance(error, (ProtocolError, ValueError)) else _failure(error)
-        problem = f"not a record of {topic} as it is known here: {reason[:200]}"
+        problem = f"not a valid record of {topic}: {reason[:200]}"
         return decode_hex(key, problem), NULL if value is None else decode_hex(value, problem)
 
 

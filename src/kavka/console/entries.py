@@ -1,4 +1,4 @@
-"""Settings of topics and brokers as a page shows them: value, source, help, allowed values."""
+"""The settings of topics and brokers as pages show them: value, source, help, allowed values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Setting:
 
 
 def settings(entries: Iterable[ConfigEntry], table: ConfigTable, own: ConfigSource) -> list[Setting]:
-    """The settings with help from `table`, or else from the broker."""
+    """Describe the settings. The help comes from `table`, or else from the broker. `own` is the
+    source of settings that are set on this resource."""
     return [_setting(entry, table, own) for entry in sorted(entries, key=lambda entry: entry.name)]
 
 
@@ -75,17 +76,18 @@ def _setting(entry: ConfigEntry, table: ConfigTable, own: ConfigSource) -> Setti
 
 
 async def checked_change(
-    read: Callable[[], Awaitable[list[Setting]]], whose: str, name: str, value: str | None, reset: bool, seen: str
+    read: Callable[[], Awaitable[list[Setting]]], owners: str, name: str, value: str | None, reset: bool, seen: str
 ) -> tuple[Setting, AlterConfigOp]:
-    """The current setting, and the operation that changes it. Errors in the inputs are reported
-    first, then an unknown setting, then a setting that has changed since the page was shown."""
+    """The current setting, and the operation that changes it. `owners` is "brokers" or "topics".
+    Raises Refused for invalid inputs, an unknown setting, or a setting that has changed since the
+    page was loaded."""
     if not reset and value is None:
         raise Refused("a value is missing", field="value")
-    now = {entry.name: entry for entry in await read()}.get(name)
-    if now is None:
-        raise Refused(f"{whose} have no setting {name}", 404, "name")
-    check_seen(seen, fingerprint(now.value))
-    return now, AlterConfigOp.delete(name) if reset else AlterConfigOp(name, value)
+    setting = {entry.name: entry for entry in await read()}.get(name)
+    if setting is None:
+        raise Refused(f"{owners} have no setting {name}", 404, "name")
+    check_seen(seen, fingerprint(setting.value))
+    return setting, AlterConfigOp.delete(name) if reset else AlterConfigOp(name, value)
 
 
 def plain_text(documentation: str) -> str:

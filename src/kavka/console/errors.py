@@ -1,4 +1,4 @@
-"""Errors as one line for the user and an HTTP status for programs."""
+"""Converts errors to one line for the user and an HTTP status."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NOT_FOUND = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_
 
 
 def explained(error: Exception) -> tuple[int, str] | None:
-    """(status, line) of an error that a user can see; None for a bug of the console."""
+    """The HTTP status and the line of an error that users see. None for a bug of the console."""
     if isinstance(error, Refused):
         return error.status, str(error)
     if isinstance(error, (KafkaError, ConfigError, ProtocolError)):
         return _status(error), reason(error)
     if isinstance(error, TimeoutError):
-        return 504, "the cluster did not answer in time"
+        return 504, "the cluster did not respond in time"
     return None
 
 

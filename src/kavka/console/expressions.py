@@ -1,10 +1,10 @@
 """A small filter language for messages. A parser compiles it to closures, which can access nothing
 but the message.
 
-value.user.id == 42 and not (key startswith "test-")
-headers.trace contains "abc" or partition in (0, 3)
-timestamp >= "2026-01-31T12:00:00Z" and size > 1000
-value.items[*].sku matches "A-[0-9]+"
+    value.user.id == 42 and not (key startswith "test-")
+    headers.trace contains "abc" or partition in (0, 3)
+    timestamp >= "2026-01-31T12:00:00Z" and size > 1000
+    value.items[*].sku matches "A-[0-9]+"
 
 - Names: `key`, `value`, `offset`, `partition`, `timestamp` (milliseconds), `size` (bytes of key and
   value), `headers`. `.name`, `[0]` and `["any name"]` select members of the decoded value; `[*]`
@@ -15,19 +15,19 @@ value.items[*].sku matches "A-[0-9]+"
   expression for the whole text), `in`, `and`, `or`, `not` (also `&&`, `||`, `!`), parentheses. A
   name alone tests that the value exists and is not false.
 
-Values of different types are neither equal nor ordered. A text compared with `timestamp` is a time.
-`key` and `value` alone are the displayed text.
+Values of different types are neither equal nor ordered. A text compared with `timestamp` is parsed
+as a time. `key` and `value` without a path are the displayed text.
 
-Every value that a path visits and every comparison is charged to the subject's budget
-(`limits.py`), longer texts in proportion to their length. A message above the budget raises
-TooLarge; evaluation raises nothing else.
+Every value selected by `[*]` and every comparison is charged to the message's budget (`limits.py`),
+longer texts in proportion to their length. A message above the budget raises TooLarge. Evaluation
+raises nothing else.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from kavka.common.regex import BadPattern, Pattern
 from kavka.common.times import milliseconds_of
@@ -37,10 +37,10 @@ MAX_LENGTH = 2000
 MAX_DEPTH = 40
 MAX_STEPS = 30
 TEXT_STEP = 256
-"""The characters that a comparison processes per step of work."""
+"""The number of characters that a comparison processes per step of work."""
 PATTERN_STEP = 4096
-"""The same for a regular expression, multiplied by its program size, which RE2 runs for each
-character in its slowest mode."""
+"""The number of program instructions that a regular expression runs per step of work. In its
+slowest mode RE2 runs the whole program for each character."""
 
 NAMES = ("key", "value", "offset", "partition", "timestamp", "size", "headers")
 WORDS = ("contains", "startswith", "endswith", "matches", "in")
@@ -52,7 +52,7 @@ class BadExpression(ValueError):
 
 
 class Subject(Protocol):
-    """The message that an expression is evaluated on. The work is charged to `budget`."""
+    """A message that an expression is evaluated on. The work is charged to `budget`."""
 
     budget: Budget
 
@@ -60,20 +60,20 @@ class Subject(Protocol):
         """The displayed text of `key` or `value`."""
 
     def data_of(self, name: str) -> Any:
-        """The decoded value of a name, with lists and mappings."""
+        """The decoded value of a name in `NAMES`."""
 
 
 Test = Callable[[Subject], bool]
 
 
 class Token(NamedTuple):
-    """A token of an expression, at the offset `at`."""
+    """A token of an expression."""
 
     kind: str
     """name, number, text, operator, end."""
     text: str
     value: Any
-    at: int
+    position: int
 
 
 _TOKEN = re.compile(
@@ -95,18 +95,17 @@ def tokens(text: str) -> Iterator[Token]:
     while position < end:
         match = _TOKEN.match(text, position)
         if match is None:
-            at = position + len(text[position:]) - len(text[position:].lstrip())
-            problem = "a text without its end" if text[at] in "\"'" else repr(text[at])
-            raise BadExpression(f"{problem} at {at + 1} is not understood")
+            position = len(text) - len(text[position:].lstrip())
+            problem = "unterminated text" if text[position] in "\"'" else f"unexpected {text[position]!r}"
+            raise BadExpression(f"{problem} at {position + 1}")
         kind = match.lastgroup or ""
         lexeme = match.group(kind)
-        at = match.start(kind)
         value: Any = lexeme
         if kind == "number":
             value = float(lexeme) if re.search(r"[.eE]", lexeme) else int(lexeme)
         elif kind == "text":
             value = _ESCAPE.sub(_unescaped, lexeme[1:-1])
-        yield Token(kind, lexeme, value, at)
+        yield Token(kind, lexeme, value, match.start(kind))
         position = match.end()
     yield Token("end", "", None, len(text))
 
@@ -118,12 +117,13 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def compile_expression(text: str) -> Test:
     if len(text) > MAX_LENGTH:
-        raise BadExpression(f"an expression of {len(text)} characters; more than {MAX_LENGTH} are not taken")
-    return _Parser(text).whole()
+        raise BadExpression(f"the expression has {len(text)} characters, the limit is {MAX_LENGTH}")
+    return _Parser(text).parse()
 
 
 class Path(NamedTuple):
-    """A name, then steps: a text for a member, a number for an element, None for any element."""
+    """A name and steps. A step is a text for a member, a number for an element, or None for any
+    element."""
 
     name: str
     steps: tuple[str | int | None, ...]
@@ -135,7 +135,7 @@ class Path(NamedTuple):
 
 
 def follow(data: Any, steps: tuple[str | int | None, ...], budget: Budget) -> list[Any]:
-    """The values at the end of the steps, [None] if there are none."""
+    """The values at the end of the steps, or [None] if there are none."""
     if None not in steps:
         for step in steps:
             if isinstance(step, str):
@@ -149,19 +149,19 @@ def follow(data: Any, steps: tuple[str | int | None, ...], budget: Budget) -> li
         return [data]
     values = [data]
     for step in steps:
-        deeper: list[Any] = []
+        next_values: list[Any] = []
         for value in values:
             if step is None:
-                inside = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
-                budget.spend_work(1 + len(inside))
-                deeper.extend(inside)
+                elements = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+                budget.spend_work(1 + len(elements))
+                next_values.extend(elements)
             elif isinstance(step, int):
                 if isinstance(value, list) and -len(value) <= step < len(value):
-                    deeper.append(value[step])
+                    next_values.append(value[step])
             elif isinstance(value, dict) and step in value:
-                deeper.append(value[step])
+                next_values.append(value[step])
         budget.spend_work(len(values))
-        values = deeper
+        values = next_values
         if not values:
             return [None]
     return values
@@ -172,69 +172,67 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self._tokens = list(tokens(text))
-        self._at = 0
+        self._index = 0
         self._depth = 0
 
     # --- tokens
 
     def _peek(self) -> Token:
-        return self._tokens[self._at]
+        return self._tokens[self._index]
 
     def _next(self) -> Token:
-        token = self._tokens[self._at]
-        self._at += token.kind != "end"
+        token = self._tokens[self._index]
+        self._index += token.kind != "end"
         return token
 
-    def _take(self, *texts: str) -> bool:
+    def _accept(self, *texts: str) -> bool:
+        """Skip the next token if it is one of `texts`."""
         token = self._peek()
         if token.kind in ("operator", "name") and token.text in texts:
-            self._at += 1
+            self._index += 1
             return True
         return False
 
     def _expect(self, text: str) -> None:
-        if not self._take(text):
-            self._wrong(f"'{text}'")
+        if not self._accept(text):
+            self._fail(f"'{text}'")
 
-    def _wrong(self, expected: str) -> None:
+    def _fail(self, expected: str) -> NoReturn:
         token = self._peek()
-        actual = "the end" if token.kind == "end" else f"'{token.text}' at {token.at + 1}"
-        raise BadExpression(f"{expected} is expected, not {actual}")
-
-    def _expect_end(self) -> None:
-        if self._peek().kind != "end":
-            self._wrong("the end, or 'and' or 'or',")
+        actual = "the end" if token.kind == "end" else f"'{token.text}' at {token.position + 1}"
+        raise BadExpression(f"expected {expected}, not {actual}")
 
     # --- grammar
 
-    def whole(self) -> Test:
+    def parse(self) -> Test:
         if self._peek().kind == "end":
-            raise BadExpression("there is no expression")
+            raise BadExpression("the expression is empty")
         test = self._or()
-        self._expect_end()
+        if self._peek().kind != "end":
+            self._fail("'and', 'or' or the end")
         return test
 
     def _or(self) -> Test:
-        parts = [self._and()]
-        while self._take("or", "||"):
-            parts.append(self._and())
-        return parts[0] if len(parts) == 1 else lambda subject: any(part(subject) for part in parts)
+        tests = [self._and()]
+        while self._accept("or", "||"):
+            tests.append(self._and())
+        return tests[0] if len(tests) == 1 else lambda subject: any(test(subject) for test in tests)
 
     def _and(self) -> Test:
-        parts = [self._not()]
-        while self._take("and", "&&"):
-            parts.append(self._not())
-        return parts[0] if len(parts) == 1 else lambda subject: all(part(subject) for part in parts)
+        tests = [self._not()]
+        while self._accept("and", "&&"):
+            tests.append(self._not())
+        return tests[0] if len(tests) == 1 else lambda subject: all(test(subject) for test in tests)
 
     def _not(self) -> Test:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise BadExpression(f"more than {MAX_DEPTH} parentheses and 'not' inside of each other")
+            raise BadExpression(f"parentheses and 'not' are nested more than {MAX_DEPTH} levels deep")
         try:
-            if self._take("not", "!"):
+            if self._accept("not", "!"):
                 inner = self._not()
                 return lambda subject: not inner(subject)
-            if self._take("("):
+            if self._accept("("):
                 test = self._or()
                 self._expect(")")
                 return test
@@ -247,38 +245,37 @@ class _Parser:
         token = self._peek()
         if token.kind == "operator" and token.text in (*COMPARISONS, "="):
             self._next()
-            return _compared(left, "==" if token.text == "=" else token.text, self._operand())
+            return _comparison_test(left, "==" if token.text == "=" else token.text, self._operand())
         if token.kind == "name" and token.text in WORDS:
             self._next()
-            return self._word(left, token.text)
+            return self._word_test(left, token.text)
         if isinstance(left, _Literal):
-            self._wrong("a comparison")
+            self._fail("a comparison")
         values = left.values
         return lambda subject: any(value is not None and value is not False for value in values(subject))
 
-    def _word(self, left: Path | _Literal, word: str) -> Test:
+    def _word_test(self, left: Path | _Literal, word: str) -> Test:
         values = left.values
         if word == "in":
             choices = self._list()
             return lambda subject: _any_pair(_equal, values(subject), choices, subject.budget)
         if word == "matches":
+            if self._peek().kind != "text":
+                self._fail("a text with a regular expression")
             token = self._next()
-            if token.kind != "text":
-                self._at -= token.kind != "end"
-                self._wrong("a text with a regular expression")
             try:
                 pattern = Pattern(token.value)
             except BadPattern as error:
-                raise BadExpression(f"the regular expression at {token.at + 1}: {error}") from None
-            return lambda subject: any(_matches(pattern, a, subject.budget) for a in values(subject))
-        right = self._operand().values
+                raise BadExpression(f"the regular expression at {token.position + 1}: {error}") from None
+            return lambda subject: any(_matches(pattern, value, subject.budget) for value in values(subject))
+        right_values = self._operand().values
         test = _WORDS[word]
-        return lambda subject: _any_pair(test, values(subject), right(subject), subject.budget)
+        return lambda subject: _any_pair(test, values(subject), right_values(subject), subject.budget)
 
     def _list(self) -> list[Any]:
         self._expect("(")
         items = [self._literal()]
-        while self._take(","):
+        while self._accept(","):
             items.append(self._literal())
         self._expect(")")
         return items
@@ -296,35 +293,24 @@ class _Parser:
         if token.kind == "name" and token.text in _CONSTANTS:
             self._next()
             return _CONSTANTS[token.text]
-        return self._wrong(f"a number, a text or one of {', '.join(NAMES)}")
+        return self._fail(f"a number, a text or one of {', '.join(NAMES)}")
 
     def _path(self) -> Path:
         name = self._next().text
         steps: list[str | int | None] = []
-        while True:
-            if self._take("."):
-                token = self._next()
-                if token.text == "*" and token.kind == "operator":
-                    steps.append(None)
-                elif token.kind == "name":
-                    steps.append(token.text)
-                else:
-                    self._at -= token.kind != "end"
-                    self._wrong("a name")
-            elif self._take("["):
-                token = self._next()
-                if token.text == "*" and token.kind == "operator":
-                    steps.append(None)
-                elif token.kind == "text" or isinstance(token.value, int):
-                    steps.append(token.value)
-                else:
-                    self._at -= token.kind != "end"
-                    self._wrong("a number, a text or *")
-                self._expect("]")
+        while (is_member := self._accept(".")) or self._accept("["):
+            token = self._peek()
+            if token.text == "*" and token.kind == "operator":
+                steps.append(None)
+            elif token.kind == "name" if is_member else token.kind == "text" or isinstance(token.value, int):
+                steps.append(token.value)
             else:
-                break
+                self._fail("a name" if is_member else "a number, a text or *")
+            self._next()
+            if not is_member:
+                self._expect("]")
             if len(steps) > MAX_STEPS:
-                raise BadExpression(f"a path of more than {MAX_STEPS} steps")
+                raise BadExpression(f"a path has more than {MAX_STEPS} steps")
         return Path(name, tuple(steps))
 
 
@@ -340,17 +326,17 @@ class _Literal(NamedTuple):
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
-def _compared(left: Path | _Literal, operator: str, right: Path | _Literal) -> Test:
-    left, right = _with_times(left, right), _with_times(right, left)
-    a, b = left.values, right.values
+def _comparison_test(left: Path | _Literal, operator: str, right: Path | _Literal) -> Test:
+    left, right = _with_time(left, right), _with_time(right, left)
+    left_values, right_values = left.values, right.values
     if operator == "!=":
-        return lambda subject: not _any_pair(_equal, a(subject), b(subject), subject.budget)
+        return lambda subject: not _any_pair(_equal, left_values(subject), right_values(subject), subject.budget)
     test = _COMPARISONS[operator]
-    return lambda subject: _any_pair(test, a(subject), b(subject), subject.budget)
+    return lambda subject: _any_pair(test, left_values(subject), right_values(subject), subject.budget)
 
 
-def _with_times(operand: Path | _Literal, other: Path | _Literal) -> Path | _Literal:
-    """Parse a text that is compared with `timestamp` as a time."""
+def _with_time(operand: Path | _Literal, other: Path | _Literal) -> Path | _Literal:
+    """The operand, or its time if it is a text that is compared with `timestamp`."""
     if isinstance(operand, _Literal) and isinstance(operand.value, str) and other == Path("timestamp", ()):
         try:
             return _Literal(milliseconds_of(operand.value))
@@ -364,7 +350,7 @@ def _is_number(value: Any) -> bool:
 
 
 Comparison = Callable[[Any, Any, Budget], bool]
-"""The caller has charged the two values; a comparison of their contents charges more."""
+"""Compares two values, which the caller has charged. The comparison charges their elements."""
 
 
 def _any_pair(test: Comparison, lefts: list[Any], rights: list[Any], budget: Budget) -> bool:
@@ -382,12 +368,12 @@ def _matches(pattern: Pattern, value: Any, budget: Budget) -> bool:
         budget.spend_work()
         return False
     budget.spend_work(1 + len(value) * pattern.size // PATTERN_STEP)
-    # JSON may contain lone surrogates, which have no UTF-8.
+    # JSON may contain lone surrogates, which cannot be encoded as UTF-8.
     return pattern.matches(value.encode("utf-8", "replace").decode())
 
 
 def _equal(a: Any, b: Any, budget: Budget) -> bool:
-    """Compare without Python's recursive comparison of lists and objects, which charges nothing."""
+    """Compare two values. Python's recursive comparison of lists and dicts would charge nothing."""
     pairs = [(a, b)]
     while pairs:
         a, b = pairs.pop()

@@ -1,6 +1,6 @@
-"""Filters of a message search, and messages that are decoded on demand.
+"""The filters of a message search, and messages that are decoded on demand.
 
-Tests that need only the bytes run first, so most messages of a search are never decoded.
+Filters that need only the bytes run first, so most messages of a search are never decoded.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from kavka.console.decoders import INTERNAL, NULL, Decoded, Decoder, decode_hex,
 from kavka.console.expressions import BadExpression, compile_expression
 from kavka.console.limits import Budget, TooLarge
 
-# These decoders show the bytes as UTF-8, so a text can be searched for without decoding.
+# The text of these decoders is the bytes as UTF-8, so a search for a text needs no decoding.
 PLAIN = frozenset({"auto", "text", "json"})
 MAX_HEADERS = 1000
-"""The maximum number of headers that are decoded and shown."""
+"""The maximum number of decoded headers."""
 decode_header = make_decoder("auto")
 
 
 class Filter:
-    """The tests of a search; a message must pass all of them. Raises BadExpression, BadSchema.
+    """The tests of a search. A message must pass all of them. Raises BadExpression and BadSchema.
 
     `key` is a part of the displayed key, `text` a part of the displayed key, value or headers.
-    `header` is a name, or name=part of its value. `path` is a JSON path into the value, alone or
-    compared (`$.user.id == 42`). `expression`: see expressions.py.
+    `header` is a name, or name=part of its value. `path` is a JSON path into the value, alone or in
+    a comparison (`$.user.id == 42`). `expressions.py` describes `expression`.
     """
 
     def __init__(
@@ -44,48 +44,49 @@ class Filter:
         value_schema: str = "",
     ) -> None:
         self.topic = topic
-        self.internal = topic in INTERNAL and "auto" in (key_decoder, value_decoder)
+        self.is_internal = topic in INTERNAL and "auto" in (key_decoder, value_decoder)
         self.key_is_auto = key_decoder == "auto"
         self.value_is_auto = value_decoder == "auto"
         self.decode_key: Decoder = make_decoder(key_decoder, key_schema)
         self.decode_value: Decoder = make_decoder(value_decoder, value_schema)
-        self._raw: list[Callable[[ConsumerRecord], bool]] = []
-        self._tests: list[Callable[[Message], bool]] = []
-        plain_key = key_decoder in PLAIN and not self.internal
-        plain = plain_key and value_decoder in PLAIN
+        self._record_tests: list[Callable[[ConsumerRecord], bool]] = []
+        self._message_tests: list[Callable[[Message], bool]] = []
+        is_plain_key = key_decoder in PLAIN and not self.is_internal
         if key:
-            if plain_key:
-                part = key.encode("utf-8", "surrogatepass")
-                self._raw.append(lambda r: r.key is not None and part in r.key)
+            if is_plain_key:
+                key_bytes = key.encode("utf-8", "surrogatepass")
+                self._record_tests.append(lambda r: r.key is not None and key_bytes in r.key)
             else:
-                self._tests.append(lambda m: m.record.key is not None and key in m.key.text)
+                self._message_tests.append(lambda m: m.record.key is not None and key in m.key.text)
         if text:
-            if plain:
-                self._raw.append(_any_part(text.encode("utf-8", "surrogatepass")))
+            if is_plain_key and value_decoder in PLAIN:
+                self._record_tests.append(_text_test(text.encode("utf-8", "surrogatepass")))
             else:
-                self._tests.append(lambda m: text in m.key.text or text in m.value.text or _in_headers(text, m))
+                self._message_tests.append(
+                    lambda m: text in m.key.text or text in m.value.text or _is_in_headers(text, m)
+                )
         if header:
-            self._raw.append(_header_test(header))
+            self._record_tests.append(_header_test(header))
         if path:
-            self._tests.append(compile_expression(_value_path(path)))
+            self._message_tests.append(compile_expression(_value_path(path)))
         if expression:
-            self._tests.append(compile_expression(expression))
-        self.takes_all = not self._raw and not self._tests
+            self._message_tests.append(compile_expression(expression))
+        self.matches_all = not self._record_tests and not self._message_tests
         self.undecided = 0
-        """The number of messages that exceeded their budget, so that it is unknown whether they
-        match."""
+        """The number of messages whose tests failed with an error."""
         self.first_undecided = ""
+        """The position and the error of the first such message."""
 
     def match(self, record: ConsumerRecord) -> Message | None:
-        """The message, if it matches. Its decoded parts are dropped, because a search holds many
-        messages."""
+        """The message if it matches, else None. Decoded values are dropped, because a search holds
+        many messages."""
         try:
-            for fits_raw in self._raw:
-                if not fits_raw(record):
+            for record_test in self._record_tests:
+                if not record_test(record):
                     return None
             message = Message(record, self)
-            for fits in self._tests:
-                if not fits(message):
+            for message_test in self._message_tests:
+                if not message_test(message):
                     return None
         except (TooLarge, KafkaError) as error:
             # TooLarge: the filters exceeded the budget. KafkaError: the headers are malformed.
@@ -93,8 +94,8 @@ class Filter:
             if not self.first_undecided:
                 self.first_undecided = f"partition {record.partition}, offset {record.offset}: {error}"
             return None
-        if self._tests:
-            message.forget()
+        if self._message_tests:
+            message.drop_decoded()
         return message
 
 
@@ -107,17 +108,18 @@ class Header(NamedTuple):
 
 
 class Message:
-    """A record, decoded on demand. All parts share one budget. `forget` drops the decoded parts,
-    which can be much larger than the record."""
+    """A record, decoded on demand. Key, value and headers share one budget. The decoded values can
+    be much larger than the record."""
 
     __slots__ = ("_filter", "_headers", "_key", "_value", "budget", "record")
 
     def __init__(self, record: ConsumerRecord, filter: Filter) -> None:
         self.record = record
         self._filter = filter
-        self.forget()
+        self.drop_decoded()
 
-    def forget(self) -> None:
+    def drop_decoded(self) -> None:
+        """Drop the decoded values and start a new budget."""
         self.budget = Budget()
         self._key: Decoded | None = None
         self._value: Decoded | None = None
@@ -135,21 +137,22 @@ class Message:
             self._value = self._decoded(1, self.record.value, self._filter.value_is_auto, self._filter.decode_value)
         return self._value
 
-    def _decoded(self, part: int, data: bytes | None, is_auto: bool, decoder: Decoder) -> Decoded:
-        if self._filter.internal and is_auto:
-            return decode_internal(self.record.topic, self.record.key, self.record.value, self.budget)[part]
+    def _decoded(self, index: int, data: bytes | None, is_auto: bool, decoder: Decoder) -> Decoded:
+        """Decode the key (index 0) or the value (index 1)."""
+        if self._filter.is_internal and is_auto:
+            return decode_internal(self.record.topic, self.record.key, self.record.value, self.budget)[index]
         return NULL if data is None else decoder(data, self.budget)
 
     @property
     def headers(self) -> list[Header]:
-        """At most MAX_HEADERS. Malformed headers are one header without a name, with their
-        bytes."""
+        """The first MAX_HEADERS headers. Malformed headers are one header without a name, with the
+        bytes of all headers."""
         if self._headers is None:
             try:
                 headers = self.record.headers
             except KafkaError as error:
                 raw = bytes(self.record._headers)
-                self._headers = [Header("", decode_hex(raw, f"the headers cannot be read: {error.message}"), raw)]
+                self._headers = [Header("", decode_hex(raw, f"the headers are malformed: {error.message}"), raw)]
                 return self._headers
             self._headers = [
                 Header(clean(name), NULL if data is None else decode_header(data, self.budget), data)
@@ -167,8 +170,8 @@ class Message:
     # --- for expressions
 
     def text_of(self, name: str) -> str | None:
-        part = self.key if name == "key" else self.value
-        return None if part is NULL else part.text
+        decoded = self.key if name == "key" else self.value
+        return None if decoded is NULL else decoded.text
 
     def data_of(self, name: str) -> Any:
         match name:
@@ -188,26 +191,26 @@ def clean(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _any_part(part: bytes) -> Callable[[ConsumerRecord], bool]:
+def _text_test(text: bytes) -> Callable[[ConsumerRecord], bool]:
     def test(record: ConsumerRecord) -> bool:
         value, key = record.value, record.key
-        if value is not None and part in value:
+        if value is not None and text in value:
             return True
-        if key is not None and part in key:
+        if key is not None and text in key:
             return True
-        return any(data is not None and part in data for _, data in record.headers)
+        return any(data is not None and text in data for _, data in record.headers)
 
     return test
 
 
-def _in_headers(text: str, message: Message) -> bool:
+def _is_in_headers(text: str, message: Message) -> bool:
     return any(text in header.value.text for header in message.headers if header.value is not NULL)
 
 
 def _header_test(text: str) -> Callable[[ConsumerRecord], bool]:
     name, equals, part = (piece.strip() for piece in text.partition("="))
     if not name:
-        raise BadExpression("the name of a header is expected, or name=value")
+        raise BadExpression("expected the name of a header, or name=value")
     if not equals:
         return lambda record: any(header == name for header, _ in record.headers)
     value_part = part.encode("utf-8", "surrogatepass")
@@ -217,8 +220,8 @@ def _header_test(text: str) -> Callable[[ConsumerRecord], bool]:
 
 
 def _value_path(text: str) -> str:
-    """The expression of a JSON path and its comparison, such as `$.a.b == 1`."""
-    shown = text.strip()
-    if shown.startswith("$"):
-        return "value" + shown[1:]
-    return f"value{shown}" if shown.startswith("[") else f"value.{shown}"
+    """The expression for a JSON path with an optional comparison, such as `$.a.b == 1`."""
+    path = text.strip()
+    if path.startswith("$"):
+        return "value" + path[1:]
+    return f"value{path}" if path.startswith("[") else f"value.{path}"

@@ -1,4 +1,4 @@
-"""Checks of every request: Host, Origin, session, CSRF token; and the security headers.
+"""The checks of every request (Host, Origin, session, CSRF token) and the security headers.
 
 - Host must be an IP address, localhost, the name of the listener, or a name of `--allowed-host`.
   This prevents DNS rebinding.
@@ -6,7 +6,7 @@
   present, must match, and a request with a session cookie must have a CSRF token. A program without
   a cookie must send JSON, which a foreign page cannot send without a CORS preflight; the console
   never approves a preflight.
-- Headers: no content of other origins, no inline scripts or styles, no frames.
+- The response headers forbid content of other origins, inline scripts and styles, and frames.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kavka.common.web import host_name, is_address, is_foreign
-from kavka.console.attempts import TooSoon
+from kavka.console.attempts import TooManyAttempts
 from kavka.console.auth import Auth, User, UsersError
 from kavka.console.errors import Refused
 from kavka.console.settings import ConsoleSettings
@@ -59,17 +59,15 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        if not self.host_allowed(Headers(scope=scope).get("host", "")):
+        if not self.is_allowed_host(Headers(scope=scope).get("host", "")):
             await with_headers(
                 {"type": "http.response.start", "status": 421, "headers": [(b"content-type", b"text/plain")]}
             )
-            await send(
-                {"type": "http.response.body", "body": b"the console is not known by this name (--allowed-host)\n"}
-            )
+            await send({"type": "http.response.body", "body": b"this host name is not allowed (--allowed-host)\n"})
             return
         await self.app(scope, receive, with_headers)
 
-    def host_allowed(self, host: str) -> bool:
+    def is_allowed_host(self, host: str) -> bool:
         name = host_name(host)
         return name in self.names or is_address(name)
 
@@ -83,7 +81,7 @@ def check_origin(request: Request) -> None:
     """Raise Refused if a page of another origin sent the request."""
     headers = request.headers
     if is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), headers.get("host", "")):
-        raise Refused("this came from another site: nothing was done", 403)
+        raise Refused("the request came from another site: nothing was done", 403)
 
 
 def check_token(request: Request, auth: Auth, received: str, cookie: str) -> None:
@@ -91,8 +89,8 @@ def check_token(request: Request, auth: Auth, received: str, cookie: str) -> Non
     check_origin(request)
     token = request.cookies.get(cookie, "")
     if token:
-        if not auth.csrf_fits(token, request.headers.get(CSRF_HEADER) or received):
-            raise Refused("this page is from before the console was restarted: load it again; nothing was done", 403)
+        if not auth.csrf_matches(token, request.headers.get(CSRF_HEADER) or received):
+            raise Refused("the console was restarted since this page was loaded: reload it; nothing was done", 403)
         return
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused("without a session, send JSON (Content-Type: application/json)", 403)
@@ -114,7 +112,7 @@ async def authenticate(request: Request, auth: Auth, cookie: str) -> User | None
         return None
     try:
         return await auth.check_basic(name, password, request.client.host if request.client else "")
-    except TooSoon as error:
+    except TooManyAttempts as error:
         raise Refused(str(error), 429) from None
     except UsersError as error:
         raise Refused(str(error), 503) from None

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 
 def plain(value: Any) -> Any:
-    """Convert dataclasses, NamedTuples, sets, enums and others to JSON values. Numbers above 2**53
-    stay numbers."""
+    """Convert dataclasses, NamedTuples, sets, enums, UUIDs and bytes to JSON values. Numbers above
+    2**53 stay numbers."""
     if value is None or isinstance(value, (str, bool, int)):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
 
 
 def _key(key: Any) -> str:
@@ -44,10 +44,10 @@ def _key(key: Any) -> str:
 
 
 class JsonResponse(Response):
-    """An uncached response with a value as JSON."""
+    """A response with a value as JSON, which browsers do not cache."""
 
     media_type = "application/json"
 
-    def __init__(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, value: Any, status: int = 200) -> None:
         text = json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
-        super().__init__(text.encode("utf-8", "replace"), status, {**(headers or {}), "Cache-Control": "no-store"})
+        super().__init__(text.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})

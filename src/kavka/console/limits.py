@@ -1,22 +1,22 @@
 """Limits on the work per message, independent of its content.
 
-A message has one `Budget` for all its parts. Every decoded value and every character of the result
-is charged to it, so neither a schema with many fields nor items without bytes can exceed the
-limits.
+A message has one `Budget` for its key, value and headers. Every decoded value and every character
+of the result is charged to the budget, so neither a schema with many fields nor items without bytes
+can exceed the limits.
 """
 
 from __future__ import annotations
 
 MAX_VALUES = 200_000
-"""Decoded values of one message: fields, items, entries, branches of unions."""
+"""Decoded values: fields, items, entries, branches of unions."""
 MAX_CHARACTERS = 8 * 1024 * 1024
-"""Characters of all decoded values of one message, names of fields included."""
+"""Characters of all decoded values, including the names of fields."""
 MAX_UNPACKED = 16 * 1024 * 1024
-"""Bytes that the compressed blocks of one message may unpack to, in total."""
+"""Decompressed bytes of all Avro blocks."""
 MAX_WORK = 500_000
-"""Steps that all filters may take on one message; a comparison of two short values is one step."""
+"""Steps of all filters. A comparison of two short values is one step."""
 MAX_PROBLEM = 300
-"""Characters of an error that is shown beside a message."""
+"""Characters of the `problem` of a decoded value."""
 
 
 class TooLarge(ValueError):
@@ -47,9 +47,9 @@ class Budget:
     def spend_unpacked(self, count: int) -> None:
         self.unpacked -= count
         if self.unpacked < 0:
-            raise TooLarge(f"blocks that unpack to more than {MAX_UNPACKED} bytes")
+            raise TooLarge(f"more than {MAX_UNPACKED} decompressed bytes")
 
     def spend_work(self, count: int = 1) -> None:
         self.work -= count
         if self.work < 0:
-            raise TooLarge(f"the filters take more than {MAX_WORK} steps")
+            raise TooLarge(f"the filters need more than {MAX_WORK} steps")

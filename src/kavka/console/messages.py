@@ -2,11 +2,11 @@
 live (tail).
 
 A search reads the partitions with its own consumer and filters every message. `Search.events()`
-yields hits, progress, notices and an end, and stops reading when it is closed. It holds only the
-consumer's buffers (bounded by `BUFFER`, for any number of partitions) and one round of hits.
+yields hits, progress, notices and an end, and stops reading when it is closed. Its memory is
+limited to the consumer's buffers (`BUFFER`, for any number of partitions) and one round of hits.
 
-A search ends with a cursor: the next offset of each partition, or backwards the upper bound. With
-it the next page neither repeats nor omits a message.
+A search ends with a cursor: by partition the next offset, or in a backwards search the upper bound.
+A search that continues at the cursor neither repeats nor omits a message.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from kavka.client.consumer.aio import Consumer
@@ -32,23 +33,23 @@ BUFFER = 24 * 1024 * 1024
 MAX_PARTITIONS_AT_ONCE = 32
 SMALLEST_FETCH, LARGEST_FETCH = 32 * 1024, 1024 * 1024
 CHUNK = 1000
-"""The maximum number of messages of a poll."""
+"""The maximum number of messages per poll."""
 FLUSH_S = 0.1
 PROGRESS_S = 0.25
 ROUND_S = 0.2
-"""The target time of a round of a backwards search; hits are yielded at the end of a round."""
+"""The target duration of a round of a backwards search. A round yields its hits at its end."""
 ROUND_BYTES = 16 * 1024 * 1024
 """The maximum size of the hits of a round."""
 STALL_S = 15.0
-"""A search without data from any partition for this long ends with a notice."""
+"""A search that receives no data for this long ends with a notice."""
 MAX_TAILED = 500
-"""The maximum number of messages per second of a tail; the others are only counted."""
+"""The maximum number of messages per second of a tail. Further messages are only counted."""
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 
 
 class Start:
-    """Where a search starts."""
+    """The start positions of a search."""
 
     NEWEST = "newest"
     OLDEST = "oldest"
@@ -60,8 +61,8 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search. `at` is the offset or the time (ms) of those starts. `cursor` continues another
-    search. No `partitions` means all."""
+    """The parameters of a search. `at` is the start offset (OFFSET) or the start time in ms (TIME).
+    `cursor` continues an earlier search. Without `partitions` the search reads all partitions."""
 
     topic: str
     filter: Filter
@@ -74,7 +75,8 @@ class Query:
 
 
 class Event(NamedTuple):
-    """`kind`: hits (a list of Message), progress and end (a Progress), notice (a line)."""
+    """An event of a search. Its data is a list of Message for the kind `hits`, a Progress for
+    `progress` and `end`, and a line of text for `notice`."""
 
     kind: str
     data: Any
@@ -88,7 +90,7 @@ class Progress:
     bytes: int = 0
     hits: int = 0
     total: int | None = None
-    """The number of offsets in the range of the search; None for a tail."""
+    """The number of offsets in the range of the search. None for a tail."""
     seconds: float = 0.0
     dropped: int = 0
     cursor: str = ""
@@ -98,12 +100,12 @@ class Progress:
 
 @dataclass
 class Search:
-    """A running search and its progress. `client` has the settings of the consumer."""
+    """A running search and its progress. `client` contains the settings of the consumer."""
 
     query: Query
     client: Mapping[str, Any]
     progress: Progress = field(default_factory=Progress)
-    _stalled: bool = False
+    _is_stalled: bool = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Run until the limit is reached, all messages were searched, or the iterator is closed.
@@ -113,23 +115,23 @@ class Search:
         async with _consumer(self.client, query) as consumer:
             partitions, leaderless = await _partitions(consumer, query)
             if leaderless:
-                yield Event("notice", f"no leader, so not read: {_numbers(leaderless)}")
+                yield Event("notice", f"not read, because there is no leader: {_numbers(leaderless)}")
             if not partitions:
-                raise Refused("none of the partitions has a leader now: try again when its brokers are back", 503)
+                raise Refused("no partition has a leader: try again when the brokers are running", 503)
             if query.start == Start.TAIL:
                 steps = self._tail(consumer, partitions)
             elif query.start == Start.NEWEST:
                 steps = self._backwards(consumer, partitions)
             else:
                 steps = self._forwards(consumer, partitions)
-            reported = time.monotonic()
-            undecided = 0
+            reported_at = time.monotonic()
+            reported_undecided = 0
             async with aclosing(steps):
                 async for result in steps:
                     now = time.monotonic()
                     self.progress.seconds = now - began
-                    if query.filter.undecided and not undecided:
-                        undecided = query.filter.undecided
+                    if query.filter.undecided and not reported_undecided:
+                        reported_undecided = query.filter.undecided
                         yield Event("notice", f"not compared: {query.filter.first_undecided}")
                     if isinstance(result, str):
                         yield Event("notice", result)
@@ -137,10 +139,10 @@ class Search:
                     if result:
                         self.progress.hits += len(result)
                         yield Event("hits", result)
-                    if now - reported >= PROGRESS_S:
-                        reported = now
+                    if now - reported_at >= PROGRESS_S:
+                        reported_at = now
                         yield Event("progress", self.progress)
-            if query.filter.undecided > undecided:
+            if query.filter.undecided > reported_undecided:
                 yield Event("notice", f"{query.filter.undecided} messages were not compared")
             self.progress.seconds = time.monotonic() - began
             yield Event("end", self.progress)
@@ -153,42 +155,42 @@ class Search:
         query, progress = self.query, self.progress
         first = await consumer.beginning_offsets(partitions)
         last = await consumer.end_offsets(partitions)
-        at = await self._starts(consumer, partitions, first, last)
-        progress.total = sum(max(0, last[tp] - at[tp]) for tp in partitions)
+        next_offsets = await self._start_offsets(consumer, partitions, first, last)
+        progress.total = sum(max(0, last[tp] - next_offsets[tp]) for tp in partitions)
         hits: list[Message] = []
-        flushed = time.monotonic()
-        left = query.limit
-        for group in _groups(tp for tp in partitions if at[tp] < last[tp]):
-            reading = self._read(consumer, {tp: (at[tp], last[tp]) for tp in group})
+        flushed_at = time.monotonic()
+        remaining = query.limit
+        for group in _groups(tp for tp in partitions if next_offsets[tp] < last[tp]):
+            reading = self._read(consumer, {tp: (next_offsets[tp], last[tp]) for tp in group})
             async with aclosing(reading):
-                async for tp, records, after in reading:
+                async for tp, records, next_offset in reading:
                     if isinstance(records, str):
                         yield records
                         continue
                     async with aclosing(self._matches(records)) as slices:
-                        async for matches, seen in slices:
-                            hits += matches[:left]
-                            left -= len(matches[:left])
-                            at[tp] = (hits[-1].record if not left else seen[-1]).offset + 1
-                            progress.cursor = _cursor(at)
-                            if not left:
-                                progress.scanned -= sum(record.offset >= at[tp] for record in seen)
+                        async for matches, scanned in slices:
+                            hits += matches[:remaining]
+                            remaining -= len(matches[:remaining])
+                            next_offsets[tp] = (scanned[-1] if remaining else hits[-1].record).offset + 1
+                            progress.cursor = _cursor(next_offsets)
+                            if not remaining:
+                                progress.scanned -= sum(record.offset >= next_offsets[tp] for record in scanned)
                                 yield _by_time(hits)
                                 return
-                            if time.monotonic() - flushed >= FLUSH_S:
-                                flushed = time.monotonic()
+                            if time.monotonic() - flushed_at >= FLUSH_S:
+                                flushed_at = time.monotonic()
                                 yield _by_time(hits)
                                 hits = []
-                    at[tp] = after
-                    progress.cursor = _cursor(at)
-            if self._stalled:
+                    next_offsets[tp] = next_offset
+                    progress.cursor = _cursor(next_offsets)
+            if self._is_stalled:
                 yield _by_time(hits)
                 return
-        progress.cursor = _cursor({tp: max(at[tp], last[tp]) for tp in partitions})
+        progress.cursor = _cursor({tp: max(next_offsets[tp], last[tp]) for tp in partitions})
         progress.done = True
         yield _by_time(hits)
 
-    async def _starts(
+    async def _start_offsets(
         self,
         consumer: Consumer,
         partitions: list[TopicPartition],
@@ -211,24 +213,24 @@ class Search:
     async def _backwards(
         self, consumer: Consumer, partitions: list[TopicPartition]
     ) -> AsyncGenerator[list[Message] | str, None]:
-        """Search rounds of ranges, each further back. The hits of a round, newest first, are
-        limited to the remaining number; the next page finds the omitted hits again."""
+        """Search in rounds, each in an earlier range of every partition. A round yields its newest
+        hits, at most the remaining number. The next page finds the omitted hits again."""
         query, progress = self.query, self.progress
         first = await consumer.beginning_offsets(partitions)
-        below = await consumer.end_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
         if query.cursor:
             cursor = _read_cursor(query.cursor, query.topic)
-            below = {tp: max(min(cursor.get(tp, below[tp]), below[tp]), first[tp]) for tp in partitions}
-        progress.total = sum(max(0, below[tp] - first[tp]) for tp in partitions)
-        left = query.limit
-        width = query.limit if query.filter.takes_all else max(query.limit, CHUNK)
-        unfinished = [tp for tp in partitions if below[tp] > first[tp]]
-        while unfinished and left:
+            ends = {tp: max(min(cursor.get(tp, ends[tp]), ends[tp]), first[tp]) for tp in partitions}
+        progress.total = sum(max(0, ends[tp] - first[tp]) for tp in partitions)
+        remaining = query.limit
+        width = query.limit if query.filter.matches_all else max(query.limit, CHUNK)
+        unfinished = [tp for tp in partitions if ends[tp] > first[tp]]
+        while unfinished and remaining:
             began = time.monotonic()
-            floor = {tp: max(first[tp], below[tp] - width) for tp in unfinished}
-            hits = _Newest(left)
+            starts = {tp: max(first[tp], ends[tp] - width) for tp in unfinished}
+            hits = _NewestHits(remaining)
             for group in _groups(unfinished):
-                reading = self._read(consumer, {tp: (floor[tp], below[tp]) for tp in group})
+                reading = self._read(consumer, {tp: (starts[tp], ends[tp]) for tp in group})
                 async with aclosing(reading):
                     async for tp, records, _ in reading:
                         if isinstance(records, str):
@@ -239,23 +241,23 @@ class Search:
                                 hits.add(tp, matches)
                                 # Yield so that progress is sent and a disconnect is detected.
                                 yield []
-            shown = hits.take()
-            if self._stalled:
-                yield shown
+            newest = hits.newest()
+            if self._is_stalled:
+                yield newest
                 return
             for tp in unfinished:
-                mine = [m.record.offset for m in shown if m.record.partition == tp.partition]
-                below[tp] = floor[tp] if len(mine) == hits.seen[tp] else min(mine, default=below[tp])
-            left -= len(shown)
-            progress.cursor = _cursor(below)
-            yield shown
-            unfinished = [tp for tp in partitions if below[tp] > first[tp]]
-            took = time.monotonic() - began
-            if hits.full:
+                offsets = [m.record.offset for m in newest if m.record.partition == tp.partition]
+                ends[tp] = starts[tp] if len(offsets) == hits.counts[tp] else min(offsets, default=ends[tp])
+            remaining -= len(newest)
+            progress.cursor = _cursor(ends)
+            yield newest
+            unfinished = [tp for tp in partitions if ends[tp] > first[tp]]
+            duration = time.monotonic() - began
+            if hits.is_full:
                 width = max(width // 2, 1)
-            elif took < ROUND_S / 2:
+            elif duration < ROUND_S / 2:
                 width = min(width * 2, 1_000_000)
-            elif took > ROUND_S:
+            elif duration > ROUND_S:
                 width = max(width // 2, query.limit, 100)
         progress.done = not unfinished
 
@@ -269,7 +271,7 @@ class Search:
         await consumer.assign(partitions)
         for tp in partitions:
             await consumer.seek(tp, ends[tp])
-        second, shown = time.monotonic(), 0
+        second_began, count = time.monotonic(), 0
         yield "waiting for messages"
         while True:
             try:
@@ -278,15 +280,15 @@ class Search:
                 yield await _skip(consumer, error)
                 continue
             now = time.monotonic()
-            if now - second >= 1:
-                second, shown = now, 0
+            if now - second_began >= 1:
+                second_began, count = now, 0
             async with aclosing(self._matches(list(records))) as slices:
                 async for matches, _ in slices:
-                    hits = matches[: MAX_TAILED - shown]
-                    shown += len(hits)
+                    hits = matches[: MAX_TAILED - count]
+                    count += len(hits)
                     progress.dropped += len(matches) - len(hits)
                     yield _by_time(hits)
-            # Yield without messages as well: a disconnect is detected when something is sent.
+            # Yield without messages as well: only sending detects a disconnect.
             yield []
 
     # --- reading
@@ -294,46 +296,47 @@ class Search:
     async def _read(
         self, consumer: Consumer, ranges: Ranges
     ) -> AsyncGenerator[tuple[TopicPartition, list[ConsumerRecord] | str, int], None]:
-        """Read the ranges: (partition, records or notice, next offset). Ends when every partition
-        has reached its end. Offsets without a record (deleted, compacted, transaction markers) are
+        """Yield (partition, records or notice, next offset) until every partition has reached the
+        end of its range. Offsets without a record (deleted, compacted, transaction markers) are
         skipped."""
         await consumer.assign(ranges)
         await consumer.resume(ranges)
         for tp, (start, _) in ranges.items():
             await consumer.seek(tp, start)
-        left = set(ranges)
-        last_data = time.monotonic()
-        while left:
+        unfinished = set(ranges)
+        last_data_at = time.monotonic()
+        while unfinished:
             try:
                 records = await consumer.poll(FLUSH_S, CHUNK)
             except UnreadableBatch as error:
                 tp = error.topic_partition
                 yield tp, await _skip(consumer, error), 0
                 if error.next_offset is None:
-                    left.discard(tp)
-                last_data = time.monotonic()
+                    unfinished.discard(tp)
+                last_data_at = time.monotonic()
                 continue
             now = time.monotonic()
             for tp in records.partitions:
-                if tp not in left:
+                if tp not in unfinished:
                     continue
                 batch = records.records(tp)
-                last_data = now
-                after, end = batch[-1].offset + 1, ranges[tp][1]
-                if after >= end:
+                last_data_at = now
+                next_offset, end = batch[-1].offset + 1, ranges[tp][1]
+                if next_offset >= end:
                     batch = [record for record in batch if record.offset < end]
                 if batch:
-                    yield tp, batch, min(after, end)
-            for tp in list(left):
+                    yield tp, batch, min(next_offset, end)
+            for tp in list(unfinished):
                 position = await consumer.position(tp, 10)
                 if position >= ranges[tp][1]:
-                    left.discard(tp)
-                    last_data = now
+                    unfinished.discard(tp)
+                    last_data_at = now
                     await consumer.pause([tp])
                     yield tp, [], ranges[tp][1]
-            if left and now - last_data > STALL_S:
-                self._stalled = True
-                yield next(iter(left)), f"nothing came for {STALL_S:.0f} s; not read to the end: {_numbers(left)}", 0
+            if unfinished and now - last_data_at > STALL_S:
+                self._is_stalled = True
+                notice = f"no data for {STALL_S:.0f} s; not read to the end: {_numbers(unfinished)}"
+                yield next(iter(unfinished)), notice, 0
                 return
             if not records:
                 await asyncio.sleep(0)
@@ -341,29 +344,30 @@ class Search:
     async def _matches(
         self, records: list[ConsumerRecord]
     ) -> AsyncGenerator[tuple[list[Message], list[ConsumerRecord]], None]:
-        """The matching messages of a slice, and the records of the slice."""
+        """Filter the records in slices. Yields the matching messages and the records of a slice."""
         start = 0
         async for matches in mapped(self.query.filter.match, records):
-            seen = records[start : start + len(matches)]
+            scanned = records[start : start + len(matches)]
             start += len(matches)
-            self.progress.scanned += len(seen)
-            self.progress.bytes += sum([max(0, record.serialized_value_size) for record in seen])
-            yield [message for message in matches if message is not None], seen
+            self.progress.scanned += len(scanned)
+            self.progress.bytes += sum([max(0, record.serialized_value_size) for record in scanned])
+            yield [message for message in matches if message is not None], scanned
 
 
 async def _skip(consumer: Consumer, error: UnreadableBatch) -> str:
-    """Skip an unreadable batch and return a notice. If its end is unknown, the partition is
-    paused."""
+    """Skip an unreadable batch, or pause the partition if the end of the batch is unknown. Returns
+    a notice."""
     tp = error.topic_partition
     if error.next_offset is None:
         await consumer.pause([tp])
-        return f"partition {tp.partition} is not read from offset {error.offset} on: {error.reason}"
+        return f"partition {tp.partition} cannot be read from offset {error.offset}: {error.reason}"
     await consumer.seek(tp, error.next_offset)
-    return f"offsets {error.offset} to {error.next_offset - 1} of partition {tp.partition} are not read: {error.reason}"
+    offsets = f"offsets {error.offset} to {error.next_offset - 1}"
+    return f"{offsets} of partition {tp.partition} cannot be read: {error.reason}"
 
 
 async def read_one(client: Mapping[str, Any], topic: str, partition: int, offset: int) -> ConsumerRecord | None:
-    """The message at this offset, None if it does not exist."""
+    """The record at this offset, or None if it does not exist."""
     tp = TopicPartition(topic, partition)
     query = Query(topic, Filter(topic), partitions=(partition,))
     async with _consumer(client, query) as consumer:
@@ -403,7 +407,7 @@ def _consumer(client: Mapping[str, Any], query: Query) -> Consumer:
 
 
 async def _partitions(consumer: Consumer, query: Query) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """The partitions to read, and those without a leader."""
+    """The selected partitions with a leader, and those without a leader."""
     infos = await consumer.partitions_for(query.topic, 10)
     leaders = {p.partition: p.leader for p in infos}
     for partition in query.partitions:
@@ -417,51 +421,54 @@ async def _partitions(consumer: Consumer, query: Query) -> tuple[list[TopicParti
 
 
 def _groups(partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
-    remaining = list(partitions)
-    return [remaining[i : i + MAX_PARTITIONS_AT_ONCE] for i in range(0, len(remaining), MAX_PARTITIONS_AT_ONCE)]
+    """Groups of at most MAX_PARTITIONS_AT_ONCE partitions."""
+    all_partitions = list(partitions)
+    starts = range(0, len(all_partitions), MAX_PARTITIONS_AT_ONCE)
+    return [all_partitions[start : start + MAX_PARTITIONS_AT_ONCE] for start in starts]
 
 
 def _by_time(messages: list[Message]) -> list[Message]:
     return sorted(messages, key=lambda m: m.record.timestamp)
 
 
-class _Newest:
-    """The newest hits of a round, limited in number and to `ROUND_BYTES`; `seen` counts all hits by
-    partition."""
+class _NewestHits:
+    """The newest hits of a round, limited in number and to `ROUND_BYTES`."""
 
     def __init__(self, limit: int) -> None:
-        self.seen: Counter[TopicPartition] = Counter()
-        self.full = False
+        self.counts: Counter[TopicPartition] = Counter()
+        """The number of all hits by partition, including dropped hits."""
+        self.is_full = False
         """Whether hits were dropped because of their size."""
         self._limit = limit
-        self._held: dict[TopicPartition, deque[Message]] = {}
+        self._hits: dict[TopicPartition, deque[Message]] = {}
         self._bytes = 0
 
     def add(self, tp: TopicPartition, messages: list[Message]) -> None:
         """Add hits in the order of their offsets."""
-        self.seen[tp] += len(messages)
+        self.counts[tp] += len(messages)
         for message in messages:
-            held = self._held.setdefault(tp, deque())
-            held.append(message)
+            hits = self._hits.setdefault(tp, deque())
+            hits.append(message)
             self._bytes += message.size
-            if len(held) > self._limit:
-                self._bytes -= held.popleft().size
-            while self._bytes > ROUND_BYTES and sum(map(len, self._held.values())) > 1:
-                self.full = True
-                oldest = min((h for h in self._held.values() if h), key=lambda h: h[0].record.timestamp)
+            if len(hits) > self._limit:
+                self._bytes -= hits.popleft().size
+            while self._bytes > ROUND_BYTES and sum(map(len, self._hits.values())) > 1:
+                self.is_full = True
+                oldest = min(filter(None, self._hits.values()), key=lambda hits: hits[0].record.timestamp)
                 self._bytes -= oldest.popleft().size
 
-    def take(self) -> list[Message]:
-        """The hits of all partitions, newest first. Within a partition they are ordered by
-        offset."""
+    def newest(self) -> list[Message]:
+        """The hits of all partitions, newest first. The hits of a partition are in descending order
+        of their offsets."""
         merged = heapq.merge(
-            *(reversed(held) for held in self._held.values()),
+            *(reversed(hits) for hits in self._hits.values()),
             key=lambda m: (-m.record.timestamp, m.record.partition),
         )
-        return [message for message, _ in zip(merged, range(self._limit), strict=False)]
+        return list(islice(merged, self._limit))
 
 
 def _numbers(partitions: Iterable[TopicPartition]) -> str:
+    """The first ten partition numbers as text."""
     numbers = sorted(tp.partition for tp in partitions)
     more = f" and {len(numbers) - 10} more" if len(numbers) > 10 else ""
     return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:10]))}{more}"
@@ -473,7 +480,7 @@ def _cursor(offsets: Mapping[TopicPartition, int]) -> str:
 
 def _read_cursor(text: str, topic: str) -> dict[TopicPartition, int]:
     try:
-        pairs = [piece.split(":") for piece in text.split(",")]
+        pairs = [pair.split(":") for pair in text.split(",")]
         return {TopicPartition(topic, int(partition)): int(offset) for partition, offset in pairs}
     except ValueError:
-        raise Refused("the address of this page is damaged: search again", 400, "cursor") from None
+        raise Refused("the cursor is invalid: search again", 400, "cursor") from None

@@ -9,11 +9,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from kavka import __version__
-from kavka.console.auth import Role
 from kavka.console.registry import OPERATIONS, Operation, Parameter
 
 ERROR = {
-    "description": "Why nothing was done, in one line.",
+    "description": "The reason why the request failed, in one line.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
 
@@ -34,8 +33,8 @@ def description() -> dict[str, Any]:
         "info": {
             "title": "Kavka console",
             "version": __version__,
-            "description": "What the console's pages show and do. Log in with HTTP Basic where the console has users. "
-            "Send JSON to whatever changes something.",
+            "description": "All operations of the console's pages. If the console has users, authenticate with HTTP "
+            "Basic. Send the body of a POST request as JSON.",
         },
         "paths": dict(sorted(paths.items())),
         "components": {
@@ -50,36 +49,34 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": "\n\n".join(filter(None, [operation.help, f"Takes the role {operation.role.word}."])),
+        "description": "\n\n".join(filter(None, [operation.help, f"Requires the role {operation.role.word}."])),
         "tags": [_tag(operation)],
         "parameters": [_parameter(p) for p in operation.parameters if p.place != "body"],
         "responses": {
             "200": {
-                "description": "Done.",
+                "description": "Success.",
                 "content": {"application/json": {"schema": _schema(operation.result, schemas)}},
             },
             "default": ERROR,
         },
     }
-    if operation.of_cluster:
+    if operation.is_of_cluster:
         cluster = {"name": "cluster", "in": "path", "required": True, "schema": {"type": "string"}}
         described["parameters"].insert(0, {**cluster, "description": "The cluster's name in this console."})
     if operation.method == "POST":
         body = [p for p in operation.parameters if p.place == "body"]
         schema = {
             "type": "object",
-            "properties": {p.name: _described(p) for p in body},
+            "properties": {p.name: _property(p) for p in body},
             "required": [p.name for p in body if p.required],
         }
         described["requestBody"] = {"required": bool(body), "content": {"application/json": {"schema": schema}}}
-    if operation.role is Role.VIEW and not described["description"]:
-        del described["description"]
     return described
 
 
 def _tag(operation: Operation) -> str:
-    pieces = [piece for piece in operation.path.split("/") if piece and not piece.startswith("{")]
-    return pieces[1] if operation.of_cluster and len(pieces) > 1 else pieces[0]
+    names = [name for name in operation.path.split("/") if name and not name.startswith("{")]
+    return names[1] if operation.is_of_cluster and len(names) > 1 else names[0]
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
@@ -92,7 +89,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     }
 
 
-def _described(parameter: Parameter) -> dict[str, Any]:
+def _property(parameter: Parameter) -> dict[str, Any]:
     return {**_type_of(parameter), **({"description": parameter.help} if parameter.help else {})}
 
 
@@ -107,8 +104,7 @@ def _type_of(parameter: Parameter) -> dict[str, Any]:
     if parameter.optional and isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
     if parameter.bounds is not None:
-        number = parameter.type in (int, float)
-        low, high = ("minimum", "maximum") if number else ("minLength", "maxLength")
+        low, high = ("minimum", "maximum") if parameter.type in (int, float) else ("minLength", "maxLength")
         if parameter.type is list:
             low, high = "minItems", "maxItems"
         if parameter.bounds.low is not None:

@@ -1,9 +1,12 @@
 """Takes a sample of a cluster with a small, fixed number of requests and short timeouts.
 
-One Metadata request for all topics; per broker one ListOffsets for the first and one for the last
-offsets of its partitions, and one DescribeLogDirs; for groups one ListGroups per broker, one
-FindCoordinator for all groups, and one OffsetFetch per coordinator. Nothing is retried, since the
-next sample follows soon. A failure adds a line to `problems`, and the sample contains the rest.
+- Metadata: one request for all topics.
+- ListOffsets: two requests per broker, for the first and the last offsets of its partitions.
+- DescribeLogDirs and ListGroups: one request per broker.
+- FindCoordinator: one request for all groups. OffsetFetch: one request per coordinator.
+
+Nothing is retried, since the next sample follows soon. A failed request adds a line to `problems`,
+and the sample contains the results of the other requests.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ from kavka.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetch
 
 FIRST_TIMEOUT_S, TIMEOUT_S = 3.0, 5.0
 LATEST, EARLIEST = -1, -2
-# Later versions identify topics by id.
-LAST_FETCH_BY_NAME = 9
-FIRST_FETCH_OF_GROUPS = 8
-FIRST_COORDINATORS = 4
+# Request versions. Later versions of OffsetFetch identify topics by id.
+LAST_OFFSET_FETCH_BY_NAME = 9
+FIRST_OFFSET_FETCH_OF_GROUPS = 8
+FIRST_FIND_COORDINATOR_OF_GROUPS = 4
 
 Sizes = dict[TopicPartition, dict[int, int]]
 
@@ -44,23 +47,27 @@ async def take_sample(admin: Admin) -> Sample:
     metadata = await _metadata(admin)
     nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in metadata.brokers}
     problems: list[str] = []
-    led: dict[int, dict[str, list[int]]] = {}
+    partitions_by_leader: dict[int, dict[str, list[int]]] = {}
     for topic in metadata.topics:
         for p in topic.partitions:
             if p.leader_id in nodes:
-                led.setdefault(p.leader_id, {}).setdefault(topic.name or "", []).append(p.partition_index)
+                partitions_by_topic = partitions_by_leader.setdefault(p.leader_id, {})
+                partitions_by_topic.setdefault(topic.name or "", []).append(p.partition_index)
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     dirs: dict[int, tuple[LogDir, ...]] = {}
     sizes: Sizes = {}
     await asyncio.gather(
-        *(_offsets(admin, broker, topics, EARLIEST, starts, problems) for broker, topics in led.items()),
-        *(_offsets(admin, broker, topics, LATEST, ends, problems) for broker, topics in led.items()),
-        *(_log_dirs(admin, broker, dirs, sizes, problems) for broker in nodes),
+        *(
+            _add_offsets(admin, broker, topics, timestamp, offsets, problems)
+            for broker, topics in partitions_by_leader.items()
+            for timestamp, offsets in ((EARLIEST, starts), (LATEST, ends))
+        ),
+        *(_add_log_dirs(admin, broker, dirs, sizes, problems) for broker in nodes),
     )
     return Sample(
         at=time.time(),
-        took=time.monotonic() - began,
+        duration=time.monotonic() - began,
         cluster_id=metadata.cluster_id or "",
         controller=metadata.controller_id,
         nodes=dict(sorted(nodes.items())),
@@ -71,15 +78,16 @@ async def take_sample(admin: Admin) -> Sample:
 
 
 async def _metadata(admin: Admin) -> MetadataResponse:
-    """The metadata from the first broker that responds, so that a hanging broker does no harm."""
-    first: Exception | None = None
+    """The metadata from the first broker that responds. A broker that hangs delays the sample by
+    FIRST_TIMEOUT_S only."""
+    first_error: Exception | None = None
     for node in [None, *(node for node in admin.cluster.nodes if node >= 0)]:
         try:
             return await _metadata_of(admin, node, FIRST_TIMEOUT_S)
         except (KafkaError, TimeoutError) as error:
-            first = first or error
-    assert first is not None
-    raise first
+            first_error = first_error or error
+    assert first_error is not None
+    raise first_error
 
 
 async def _metadata_of(admin: Admin, node: int | None, timeout: float) -> MetadataResponse:
@@ -125,7 +133,7 @@ def _topics(
         yield Topic(topic.name or "", topic.topic_id, topic.is_internal, tuple(partitions), disk)
 
 
-async def _offsets(
+async def _add_offsets(
     admin: Admin,
     broker: int,
     topics: Mapping[str, list[int]],
@@ -143,10 +151,10 @@ async def _offsets(
         ],
     )
     try:
-        # From version 1 on the response has a single offset; version 0 is before Kafka 0.10.1.
+        # The response has a single offset since version 1 (Kafka 0.10.1).
         response = await admin.cluster.request(broker, request, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
-        problems.append(f"broker {broker} did not say its offsets: {reason(error)}")
+        problems.append(f"broker {broker} did not return offsets: {reason(error)}")
         return
     for topic in response.topics:
         for p in topic.partitions:
@@ -154,13 +162,13 @@ async def _offsets(
                 offsets[TopicPartition(topic.name, p.partition_index)] = p.offset
 
 
-async def _log_dirs(
+async def _add_log_dirs(
     admin: Admin, broker: int, dirs: dict[int, tuple[LogDir, ...]], sizes: Sizes, problems: list[str]
 ) -> None:
     try:
         response = await admin.cluster.request(broker, DescribeLogDirsRequest(topics=None), timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
-        problems.append(f"broker {broker} did not say what is on its disks: {reason(error)}")
+        problems.append(f"broker {broker} did not describe its log directories: {reason(error)}")
         return
     log_dirs = []
     for result in response.results:
@@ -194,37 +202,37 @@ async def _log_dirs(
 async def take_groups(
     admin: Admin, sample: Sample, ends: Mapping[TopicPartition, int]
 ) -> tuple[dict[str, Group], list[str]]:
-    """All groups with their committed offsets and their lag behind `ends`."""
+    """All groups with their committed offsets and their lag to `ends`, and the problems."""
     problems: list[str] = []
-    listed: dict[str, Any] = {}
-    await asyncio.gather(*(_list_groups(admin, broker, listed, problems) for broker in sample.nodes))
-    coordinators = await _coordinators(admin, sorted(listed), problems)
+    listings: dict[str, Any] = {}
+    await asyncio.gather(*(_add_listings(admin, broker, listings, problems) for broker in sample.nodes))
+    coordinators = await _coordinators(admin, sorted(listings), problems)
     offsets: dict[str, dict[TopicPartition, int]] = {}
-    by_coordinator: dict[int, list[str]] = {}
-    for group, coordinator in coordinators.items():
-        by_coordinator.setdefault(coordinator, []).append(group)
+    names_by_coordinator: dict[int, list[str]] = {}
+    for name, coordinator in coordinators.items():
+        names_by_coordinator.setdefault(coordinator, []).append(name)
     await asyncio.gather(
-        *(_committed(admin, broker, groups, offsets, problems) for broker, groups in by_coordinator.items())
+        *(_add_committed(admin, broker, names, offsets, problems) for broker, names in names_by_coordinator.items())
     )
-    groups_by_name = {}
-    for name, entry in sorted(listed.items()):
+    groups = {}
+    for name, listing in sorted(listings.items()):
         committed = offsets.get(name)
         lags = None
         if committed is not None:
             lags = {tp: max(0, ends[tp] - offset) for tp, offset in committed.items() if tp in ends}
-        groups_by_name[name] = Group(
+        groups[name] = Group(
             name,
-            entry.protocol_type,
-            entry.group_state or "",
-            (entry.group_type or "classic").lower(),
+            listing.protocol_type,
+            listing.group_state or "",
+            (listing.group_type or "classic").lower(),
             coordinators.get(name, -1),
             committed,
             lags,
         )
-    return groups_by_name, problems
+    return groups, problems
 
 
-async def _list_groups(admin: Admin, broker: int, listed: dict[str, Any], problems: list[str]) -> None:
+async def _add_listings(admin: Admin, broker: int, listings: dict[str, Any], problems: list[str]) -> None:
     try:
         response = await admin.cluster.request(broker, ListGroupsRequest(), timeout=TIMEOUT_S)
         if response.error_code:
@@ -233,7 +241,7 @@ async def _list_groups(admin: Admin, broker: int, listed: dict[str, Any], proble
         problems.append(f"broker {broker} did not list its groups: {reason(error)}")
         return
     for group in response.groups:
-        listed[group.group_id] = group
+        listings[group.group_id] = group
 
 
 async def _coordinators(admin: Admin, groups: list[str], problems: list[str]) -> dict[str, int]:
@@ -242,7 +250,7 @@ async def _coordinators(admin: Admin, groups: list[str], problems: list[str]) ->
     coordinators: dict[str, int] = {}
     try:
         connection = await admin.cluster.any_connection(timeout=TIMEOUT_S)
-        if connection.version_of(ApiKey.FIND_COORDINATOR) < FIRST_COORDINATORS:
+        if connection.version_of(ApiKey.FIND_COORDINATOR) < FIRST_FIND_COORDINATOR_OF_GROUPS:
             nodes = await asyncio.gather(
                 *(admin.cluster.find_coordinator(group, GROUP, timeout=TIMEOUT_S) for group in groups),
                 return_exceptions=True,
@@ -251,7 +259,7 @@ async def _coordinators(admin: Admin, groups: list[str], problems: list[str]) ->
         request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=groups)
         response = await connection.send(request, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
-        problems.append(f"nobody said who coordinates the groups: {reason(error)}")
+        problems.append(f"the coordinators of the groups are unknown: {reason(error)}")
         return coordinators
     for coordinator in response.coordinators:
         if not coordinator.error_code:
@@ -260,7 +268,7 @@ async def _coordinators(admin: Admin, groups: list[str], problems: list[str]) ->
     return coordinators
 
 
-async def _committed(
+async def _add_committed(
     admin: Admin,
     broker: int,
     groups: list[str],
@@ -269,8 +277,8 @@ async def _committed(
 ) -> None:
     try:
         connection = await admin.cluster.connection(broker, timeout=TIMEOUT_S)
-        version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_FETCH_BY_NAME)
-        if version < FIRST_FETCH_OF_GROUPS:
+        version = connection.version_of(ApiKey.OFFSET_FETCH, LAST_OFFSET_FETCH_BY_NAME)
+        if version < FIRST_OFFSET_FETCH_OF_GROUPS:
             for group in groups:
                 committed = await admin.list_consumer_group_offsets(group, timeout=TIMEOUT_S)
                 offsets[group] = {tp: offset.offset for tp, offset in committed.items() if offset is not None}
@@ -278,7 +286,7 @@ async def _committed(
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups])
         response = await connection.send(request, version=version, timeout=TIMEOUT_S)
     except (KafkaError, TimeoutError) as error:
-        problems.append(f"broker {broker} did not say what its groups have committed: {reason(error)}")
+        problems.append(f"broker {broker} did not return the committed offsets of its groups: {reason(error)}")
         return
     for group_response in response.groups:
         if group_response.error_code:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import quote
 
 from kavka.console.auth import Role
 from kavka.console.errors import Refused
@@ -25,7 +26,7 @@ class Bounds:
     high: float | None = None
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         if self.low is not None and self.high is not None:
             return f"between {self.low:g} and {self.high:g}"
         return f"at least {self.low:g}" if self.low is not None else f"at most {self.high:g}"
@@ -48,7 +49,7 @@ class Parameter:
     item: Any
     """The item type of a list."""
     optional: bool
-    """Whether the value may be None; an empty field of a form is then None."""
+    """Whether the value may be None. An empty field of a form is then None."""
     required: bool
     default: Any
     help: str
@@ -60,7 +61,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of an action: a line to show, and the next page."""
+    """The result of an action: a line of text, and the path of the next page."""
 
     message: str
     location: str = ""
@@ -68,7 +69,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over time: `times` in seconds since the epoch; each line has a value or None per
+    """Lines over time. `times` are in seconds since the epoch. A line has a value or None for every
     time."""
 
     times: list[float]
@@ -82,16 +83,15 @@ class Operation:
     name: str
     method: str
     path: str
-    """Below /api."""
+    """The path below /api."""
     summary: str
     role: Role
     function: Callable[..., Awaitable[Any]]
     parameters: tuple[Parameter, ...]
     result: Any
-    audited: bool
 
     @property
-    def of_cluster(self) -> bool:
+    def is_of_cluster(self) -> bool:
         return self.path.startswith(CLUSTER)
 
     @property
@@ -99,20 +99,20 @@ class Operation:
         return inspect.getdoc(self.function) or ""
 
     def arguments(self, path: Mapping[str, str], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert and validate the inputs: texts or lists of texts (form, query string), or JSON
-        values. Raises Refused."""
+        """Convert and validate the inputs, which are texts or lists of texts (form, query string)
+        or JSON values. Raises Refused."""
         names = {p.name for p in self.parameters} | {"csrf"}
         for parameter in self.parameters:
             if parameter.type is dict and parameter.name not in inputs:
                 # A form has no objects: its field `configs.retention.ms` is an entry of `configs`.
-                start = parameter.name + "."
-                entries = {name.removeprefix(start): inputs[name] for name in inputs if name.startswith(start)}
+                prefix = parameter.name + "."
+                entries = {name.removeprefix(prefix): inputs[name] for name in inputs if name.startswith(prefix)}
                 if entries:
-                    inputs = {name: value for name, value in inputs.items() if not name.startswith(start)}
+                    inputs = {name: value for name, value in inputs.items() if not name.startswith(prefix)}
                     inputs[parameter.name] = {k: v[0] if isinstance(v, list) else v for k, v in entries.items()}
         for name in inputs:
             if name not in names:
-                raise Refused(f"{name}: there is no such input here", field=name)
+                raise Refused(f"{name}: unknown input", field=name)
         arguments = {}
         for parameter in self.parameters:
             source: Mapping[str, Any] = path if parameter.place == "path" else inputs
@@ -129,17 +129,17 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def query(path: str, summary: str, *, role: Role = Role.VIEW, everywhere: bool = False) -> Callable[[F], F]:
-    """Register a read-only function, served by GET. `everywhere`: without a cluster."""
-    return _operation("GET", path, summary, role, everywhere, audited=False)
+    """Register a read-only function, served by GET. With `everywhere` it does not belong to a
+    cluster."""
+    return _operation("GET", path if everywhere else CLUSTER + path, summary, role)
 
 
-def action(path: str, summary: str, *, role: Role = Role.OPERATE, everywhere: bool = False) -> Callable[[F], F]:
+def action(path: str, summary: str, *, role: Role = Role.OPERATE) -> Callable[[F], F]:
     """Register a function that changes something, served by POST and written to the audit log."""
-    return _operation("POST", path, summary, role, everywhere, audited=True)
+    return _operation("POST", CLUSTER + path, summary, role)
 
 
-def _operation(method: str, path: str, summary: str, role: Role, everywhere: bool, audited: bool) -> Callable[[F], F]:
-    full = path if everywhere else CLUSTER + path
+def _operation(method: str, path: str, summary: str, role: Role) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         name = function.__name__
@@ -147,21 +147,18 @@ def _operation(method: str, path: str, summary: str, role: Role, everywhere: boo
             raise ValueError(f"there are two operations {name}")
         hints = get_type_hints(function, include_extras=True)
         parameters = tuple(
-            _parameter(p, hints[p.name], "path" if f"{{{p.name}}}" in full else "query" if method == "GET" else "body")
+            _parameter(p, hints[p.name], "path" if f"{{{p.name}}}" in path else "query" if method == "GET" else "body")
             for p in list(inspect.signature(function).parameters.values())[1:]
         )
-        OPERATIONS[name] = Operation(
-            name, method, full, summary, role, function, parameters, hints.get("return"), audited
-        )
+        OPERATIONS[name] = Operation(name, method, path, summary, role, function, parameters, hints.get("return"))
         return function
 
     return register
 
 
 def path_of(name: str, **values: str) -> str:
-    """The URL of an operation. Templates use it, so that a wrong name fails when rendered."""
-    from urllib.parse import quote
-
+    """The URL of an operation. Raises KeyError for an unknown name, so that a wrong name in a
+    template is an error."""
     operation = OPERATIONS[name]
     return "/api" + operation.path.format_map({key: quote(str(value), safe="") for key, value in values.items()})
 
@@ -187,7 +184,7 @@ def _parameter(parameter: inspect.Parameter, hint: Any, place: str) -> Parameter
     elif get_origin(hint) is dict:
         hint = dict
     if hint not in (str, int, float, bool, list, dict) and not (isinstance(hint, type) and issubclass(hint, Enum)):
-        raise TypeError(f"{parameter.name}: {hint} cannot come from a request")
+        raise TypeError(f"{parameter.name}: a request cannot contain {hint}")
     required = parameter.default is inspect.Parameter.empty
     default = None if required else parameter.default
     return Parameter(parameter.name, hint, item, optional, required, default, help, bounds, secret, place)
@@ -202,7 +199,7 @@ def converted(parameter: Parameter, value: Any) -> Any:
         items = value if isinstance(value, (list, tuple)) else [value]
         if all(isinstance(item, str) for item in items) and parameter.item is not str:
             # A field of a form may have several values: "1, 2, 3".
-            items = [piece for item in items for piece in item.replace(",", " ").split()]
+            items = [text for item in items for text in item.replace(",", " ").split()]
         result: Any = [_scalar(name, parameter.item, item) for item in items]
     elif parameter.type is dict:
         if not isinstance(value, Mapping):
@@ -211,7 +208,7 @@ def converted(parameter: Parameter, value: Any) -> Any:
     else:
         if isinstance(value, (list, tuple)):
             if len(value) != 1:
-                raise Refused(f"{name} was given {len(value)} times", field=name)
+                raise Refused(f"{name} has {len(value)} values", field=name)
             value = value[0]
         if value is None or (parameter.optional and value == ""):
             if parameter.optional:
@@ -243,7 +240,7 @@ def _scalar(name: str, kind: Any, value: Any) -> Any:
             raise ValueError
         return number
     except (ValueError, OverflowError):
-        raise Refused(f"{name} must be {_words(kind)}, not '{_short(value)}'", field=name) from None
+        raise Refused(f"{name} must be {_kind_text(kind)}, not '{_short(value)}'", field=name) from None
 
 
 def _boolean(value: Any) -> bool:
@@ -256,7 +253,7 @@ def _boolean(value: Any) -> bool:
     raise ValueError
 
 
-def _words(kind: Any) -> str:
+def _kind_text(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
@@ -273,10 +270,10 @@ def _check(parameter: Parameter, value: Any) -> None:
         return
     number = len(value) if isinstance(value, (str, list, dict)) else value
     if (bounds.low is not None and number < bounds.low) or (bounds.high is not None and number > bounds.high):
-        what = (
+        prefix = (
             "the length of " if isinstance(value, str) else "the number of " if isinstance(value, (list, dict)) else ""
         )
-        raise Refused(f"{what}{parameter.name} must be {bounds.words}, not {number:g}", field=parameter.name)
+        raise Refused(f"{prefix}{parameter.name} must be {bounds.text}, not {number:g}", field=parameter.name)
 
 
 def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,7 +283,7 @@ def audited_arguments(operation: Operation, arguments: Mapping[str, Any]) -> dic
         value = arguments.get(parameter.name)
         if value == parameter.default or parameter.name in ("confirm", "seen"):
             continue
-        audited[parameter.name] = "(not kept)" if parameter.secret else _truncated(value)
+        audited[parameter.name] = "(hidden)" if parameter.secret else _truncated(value)
     return audited
 
 

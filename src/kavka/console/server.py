@@ -1,5 +1,5 @@
-"""Runs the console with uvicorn. The socket is bound first, so that a port in use is one clear
-line."""
+"""Runs the console with uvicorn. The socket is bound first, so that the error for a port in use is
+one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ MAX_HEADERS = 64 * 1024
 
 
 class ConsoleServer(Server):
-    """Ends the event streams when it stops, so that no client has to be disconnected."""
+    """A server that ends the event streams when it stops. Otherwise it would wait for their clients
+    until SHUTDOWN_TIMEOUT_S."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -43,8 +44,8 @@ class ConsoleServer(Server):
 
 
 def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof: bool = False) -> int:
-    """Run until a signal, or with `stop_on_eof` until standard input ends. Raises SettingsError,
-    UsersError, OSError."""
+    """Run until a signal, or with `stop_on_eof` until the end of standard input. `announce` is
+    called with the URL of the console. Raises SettingsError, UsersError, OSError."""
     settings.check()
     listener = bind(settings.host, settings.port)
     with contextlib.closing(listener):
@@ -78,27 +79,27 @@ def run(settings: ConsoleSettings, announce: Callable[[str], None], stop_on_eof:
 
 
 def peer_addresses(addresses: Iterable[str]) -> list[str]:
-    """The addresses as peers of connections: a listener on `::` maps IPv4 addresses to IPv6."""
-    plain = list(addresses)
-    return plain + [f"::ffff:{address}" for address in plain if ":" not in address]
+    """The addresses as sockets report them. A listener on `::` maps IPv4 addresses to IPv6."""
+    configured = list(addresses)
+    return configured + [f"::ffff:{address}" for address in configured if ":" not in address]
 
 
 def bind(host: str, port: int) -> socket.socket:
     try:
-        family, kind, number, _, where = socket.getaddrinfo(
+        family, kind, protocol, _, socket_address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
         raise SettingsError(f"{host}: {error.strerror}") from None
-    listener = socket.socket(family, kind, number)
+    listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
+        listener.bind(socket_address)
         listener.listen(256)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise SettingsError(f"port {port} of {host} is taken (--port names another)") from None
+            raise SettingsError(f"port {port} of {host} is in use (--port selects another)") from None
         raise SettingsError(f"{host}:{port}: {error.strerror}") from None
     return listener
 

@@ -22,8 +22,8 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """A cluster: the settings of its clients, and the console's settings (`console.…`, without the
-    prefix)."""
+    """A cluster: the settings of its clients, and the console's settings for it (`own`: the
+    settings `console.…`, without the prefix)."""
 
     name: str
     client: dict[str, str]
@@ -44,7 +44,7 @@ class ConsoleSettings:
     users: Path | None = None
     data: Path = DEFAULT_DATA
     allowed_hosts: tuple[str, ...] = ()
-    """Further host names that browsers may use."""
+    """Host names that browsers may use, in addition to `host` and localhost."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     trusted_proxies: tuple[str, ...] = ()
@@ -52,25 +52,25 @@ class ConsoleSettings:
 
     def check(self) -> None:
         if not self.clusters:
-            raise SettingsError("no cluster was named: --bootstrap-server, or --config with a file of several")
+            raise SettingsError("no cluster: set --bootstrap-server, or --config with a file of clusters")
         names = [cluster.name for cluster in self.clusters]
         for name in names:
             if not CLUSTER_NAME.fullmatch(name):
-                raise SettingsError(f"'{name}' is no name for a cluster: letters, digits and . _ - are")
+                raise SettingsError(f"'{name}' is not a valid cluster name: only letters, digits and . _ - are allowed")
             if names.count(name) > 1:
                 raise SettingsError(f"there are two clusters '{name}'")
         if not is_loopback(self.host) and self.users is None:
             raise SettingsError(
-                f"to listen at {self.host} it needs users: --users FILE (kavka console-user --add makes one); "
-                "without, it listens on localhost alone"
+                f"to listen on {self.host} the console needs users: --users FILE (kavka console-user --add creates "
+                "it); without users it listens on localhost only"
             )
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise SettingsError("--tls-certificate and --tls-key belong together")
+            raise SettingsError("--tls-certificate and --tls-key must be set together")
         for address in self.trusted_proxies:
             try:
                 ipaddress.ip_address(address)
             except ValueError:
-                raise SettingsError(f"--trusted-proxy takes an IP address, not '{address}'") from None
+                raise SettingsError(f"--trusted-proxy must be an IP address, not '{address}'") from None
 
 
 def is_loopback(host: str) -> bool:
@@ -86,11 +86,12 @@ _SECTION = re.compile(r"\s*\[(?P<name>[^\]]*)\]\s*")
 
 
 def read_clusters(path: Path) -> tuple[ClusterSettings, ...]:
-    """Read a file of clusters: `[name]`, then client settings by Kafka's names."""
+    """Read a file of clusters. A cluster is a line `[name]` and client settings in Kafka's
+    properties format."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise SettingsError(f"{path}: this is not text in UTF-8") from None
+        raise SettingsError(f"{path}: the file is not UTF-8") from None
     sections: dict[str, list[str]] = {}
     current: list[str] | None = None
     for number, line in enumerate(text.splitlines(), 1):
@@ -103,7 +104,7 @@ def read_clusters(path: Path) -> tuple[ClusterSettings, ...]:
         elif current is not None:
             current.append(line)
         elif line.strip() and not line.lstrip().startswith(("#", "!")):
-            raise SettingsError(f"{path}:{number}: a cluster begins with its name in brackets: [name]")
+            raise SettingsError(f"{path}:{number}: a cluster must start with its name in brackets: [name]")
     return tuple(_cluster(path, name, "\n".join(lines)) for name, lines in sections.items())
 
 

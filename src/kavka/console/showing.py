@@ -1,4 +1,5 @@
-"""Messages for pages, the API and downloads. Texts are not escaped; pages must escape them."""
+"""Formats messages for pages, the API and downloads. The texts are not escaped; pages must escape
+them."""
 
 from __future__ import annotations
 
@@ -21,25 +22,26 @@ from kavka.console.workers import mapped
 ROW_TEXT = 400
 """The maximum length of a key or value in a row of a page."""
 LIST_TEXT = 10_000
-"""The maximum length in a list of the API."""
+"""The maximum length of a key or value in a list of the API."""
 MAX_TEXT = 200_000
-"""The maximum length on the page of a message."""
+"""The maximum length of a key or value on the page of a message."""
 HEADERS_TEXT = 20_000
-"""The maximum length of all headers in a row, or twice that of a value if greater."""
+"""The maximum length of all headers in a row, if it is more than twice that of a value."""
 HEADER_COST = 100
+"""The length that is counted for each header, in addition to its name and value."""
 
 _CONTROLS = {c: chr(0x2400 + c) for c in range(32) if chr(c) not in "\t\n"} | {0x7F: "\u2421"}
 # Characters that change the text direction could disguise a message.
-_TURNS = {c: f"⟨U+{c:04X}⟩" for c in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
-_VISIBLE = _CONTROLS | _TURNS
-# A spreadsheet runs a cell that begins like this as a formula.
+_DIRECTIONS = {c: f"⟨U+{c:04X}⟩" for c in (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C)}
+_VISIBLE = _CONTROLS | _DIRECTIONS
+# A spreadsheet evaluates a cell that starts with one of these characters as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r\n|%\uff1d\uff0b\uff0d\uff20]")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A key, a value or the value of a header. `size` is None for null; `cut` means that the text
-    is truncated."""
+    """A key, a value or the value of a header. `size` is the number of bytes, None for null. `cut`
+    means that the text is truncated."""
 
     kind: str
     text: str
@@ -58,8 +60,8 @@ class HeaderRow:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message. `timestamp` is in milliseconds, -1 without one; `time` is the timestamp as
-    text."""
+    """A message. `timestamp` is in milliseconds, -1 if the message has none. `time` is the
+    timestamp as text."""
 
     partition: int
     offset: int
@@ -79,15 +81,15 @@ def visible(text: str) -> str:
 
 def part(decoded: Decoded, data: bytes | None, limit: int) -> Part:
     text = decoded.text
-    cut = len(text) > limit
     size = None if data is None else len(data)
-    return Part(decoded.kind, visible(text[:limit] if cut else text), size, cut, visible(decoded.problem))
+    return Part(decoded.kind, visible(text[:limit]), size, len(text) > limit, visible(decoded.problem))
 
 
-def row(message: Message, limit: int = ROW_TEXT) -> MessageRow:
-    """The row of a message. Drops its decoded parts, because a page has many rows."""
+def row_of(message: Message, limit: int = ROW_TEXT) -> MessageRow:
+    """The row of a message. Drops the decoded values of the message, because a page has many
+    rows."""
     record = message.record
-    shown = MessageRow(
+    message_row = MessageRow(
         record.partition,
         record.offset,
         record.timestamp,
@@ -98,24 +100,25 @@ def row(message: Message, limit: int = ROW_TEXT) -> MessageRow:
         part(message.value, record.value, limit),
         header_rows(message.headers, limit),
     )
-    message.forget()
-    return shown
+    message.drop_decoded()
+    return message_row
 
 
 def header_rows(headers: list[Header], limit: int) -> list[HeaderRow]:
-    """The headers that fit into a row. A small header may be decoded to a long text, and a page has
-    many rows."""
-    room = max(HEADERS_TEXT, 2 * limit)
-    shown: list[HeaderRow] = []
+    """The headers that fit into a row. The decoded text of a small header may be long, and a page
+    has many rows."""
+    remaining = max(HEADERS_TEXT, 2 * limit)
+    rows: list[HeaderRow] = []
     for header in headers:
-        if room <= 0:
-            problem = f"{len(headers) - len(shown)} more headers are not shown"
-            shown.append(HeaderRow("…", Part("hex", "", 0, False, problem)))
+        if remaining <= 0:
+            problem = f"{len(headers) - len(rows)} more headers are not shown"
+            rows.append(HeaderRow("…", Part("hex", "", 0, False, problem)))
             break
-        row = HeaderRow(visible(header.name[: min(limit, room)]), part(header.value, header.data, min(limit, room)))
-        room -= HEADER_COST + len(row.name) + len(row.value.text)
-        shown.append(row)
-    return shown
+        length = min(limit, remaining)
+        row = HeaderRow(visible(header.name[:length]), part(header.value, header.data, length))
+        remaining -= HEADER_COST + len(row.name) + len(row.value.text)
+        rows.append(row)
+    return rows
 
 
 def time_text(milliseconds: int) -> str:
@@ -126,8 +129,8 @@ def time_text(milliseconds: int) -> str:
 
 
 def pretty(decoded: Decoded) -> str:
-    """Indented JSON of up to MAX_TEXT characters for the page of a message. Indentation can
-    multiply the size of a deep value, so it is written in pieces until the limit."""
+    """Indented JSON for the page of a message, or the text if the value is not structured.
+    Indentation can multiply the size of a deep value, so encoding stops at MAX_TEXT."""
     if decoded.kind in ("json", "avro", "internal") and len(decoded.text) <= MAX_TEXT:
         pieces: list[str] = []
         size = 0
@@ -144,9 +147,9 @@ def pretty(decoded: Decoded) -> str:
 
 
 async def pretty_parts(message: Message) -> tuple[str, str]:
-    """Key and value for the page of a message, decoded in a worker thread."""
+    """The key and the value for the page of a message, decoded in a worker thread."""
     async for parts in mapped(
-        lambda shown: (visible(pretty(shown.key)[:MAX_TEXT]), visible(pretty(shown.value)[:MAX_TEXT])), [message]
+        lambda item: (visible(pretty(item.key)[:MAX_TEXT]), visible(pretty(item.value)[:MAX_TEXT])), [message]
     ):
         return parts[0]
     raise AssertionError
@@ -156,13 +159,13 @@ async def pretty_parts(message: Message) -> tuple[str, str]:
 
 
 async def as_json(search: Search) -> AsyncIterator[bytes]:
-    """Stream a JSON list. A key or value that is not UTF-8 is added in base64. Unreadable messages
-    are an object with a `notice`."""
+    """Stream a JSON list. A key or value that is not UTF-8 is also included in base64. A notice,
+    for example about unreadable messages, is an object with the field `notice`."""
     yield b"["
-    first = True
-    async for pieces in _written(search, _json_text, lambda notice: json.dumps({"notice": notice})):
-        yield ("\n" if first else ",\n").encode() + ",\n".join(pieces).encode()
-        first = False
+    separator = b"\n"
+    async for objects in _written(search, _json_text, lambda notice: json.dumps({"notice": notice})):
+        yield separator + ",\n".join(objects).encode()
+        separator = b",\n"
     yield b"\n]\n"
 
 
@@ -170,10 +173,10 @@ def _json_text(message: Message) -> str:
     try:
         return json.dumps(_object(message), allow_nan=False)
     except (ValueError, RecursionError):
-        # A number that JSON cannot represent (NaN, or too large): write everything as text.
+        # JSON cannot represent a number (NaN, or too large): write key, value and headers as text.
         return json.dumps(_object(message, as_text=True))
     finally:
-        message.forget()
+        message.drop_decoded()
 
 
 def _object(message: Message, as_text: bool = False) -> dict[str, Any]:
@@ -195,8 +198,8 @@ def _object(message: Message, as_text: bool = False) -> dict[str, Any]:
 def _fields(name: str, decoded: Decoded, data: bytes | None, as_text: bool) -> dict[str, Any]:
     if data is None:
         return {name: None}
-    structured = decoded.kind in ("json", "avro", "internal", "number", "double") and not as_text
-    value = decoded.data if structured else decoded.text
+    is_structured = decoded.kind in ("json", "avro", "internal", "number", "double") and not as_text
+    value = decoded.data if is_structured else decoded.text
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -208,9 +211,9 @@ COLUMNS = ("partition", "offset", "timestamp", "time", "key", "value", "headers"
 
 
 async def as_csv(search: Search) -> AsyncIterator[bytes]:
-    """Stream CSV with a header line. A text that a spreadsheet would run as a formula gets an
-    apostrophe in front. Headers are a JSON list of pairs, because names can repeat. Unreadable
-    messages are a line without partition and offset."""
+    """Stream CSV with a header line. A text that a spreadsheet would evaluate as a formula gets an
+    apostrophe in front. Headers are a JSON list of pairs, because names can repeat. A notice, for
+    example about unreadable messages, is a line without partition and offset."""
     yield (",".join(COLUMNS) + "\r\n").encode()
     async for lines in _written(search, _csv_line, lambda notice: _csv("", "", "", "", "", cell(notice), "")):
         yield "".join(lines).encode("utf-8", "replace")
@@ -228,7 +231,7 @@ def _csv_line(message: Message) -> str:
         "" if record.value is None else cell(message.value.text),
         cell(json.dumps(headers)) if headers else "",
     )
-    message.forget()
+    message.drop_decoded()
     return line
 
 
@@ -240,22 +243,20 @@ def _csv(*cells: Any) -> str:
 
 def cell(text: str) -> str:
     """The text of a CSV cell. NUL is replaced by its visible symbol."""
-    shown = text.replace("\0", "\u2400")
-    return f"'{shown}" if _FORMULA.match(shown) else shown
+    text = text.replace("\0", "\u2400")
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 async def rows(messages: list[Message], limit: int = ROW_TEXT) -> list[MessageRow]:
-    """The rows of messages, decoded in a worker thread, so that hostile messages do not block the
+    """The rows of messages. A worker thread decodes them, so that hostile messages do not block the
     event loop."""
-    shown: list[MessageRow] = []
-    async for some in mapped(lambda message: row(message, limit), messages):
-        shown += some
-    return shown
+    return [row async for some in mapped(lambda message: row_of(message, limit), messages) for row in some]
 
 
 async def _written(
     search: Search, write: Callable[[Message], str], write_notice: Callable[[str], str]
 ) -> AsyncIterator[list[str]]:
+    """The messages and notices of a search, written as texts."""
     async with aclosing(search.events()) as events:
         async for event in events:
             if event.kind == "hits":

@@ -1,4 +1,4 @@
-"""A sample of a cluster, taken by `probe.py`. Immutable."""
+"""A sample of a cluster, taken by `probe.py`. The objects are immutable."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kavka.common.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition. `start`, `end` and `size` (of the leader's replica) are None if the broker did
-    not respond."""
+    """A partition. `start` and `end` are its first and next offset, `size` is the size of the
+    leader's replica in bytes. They are None if the broker did not respond."""
 
     topic: str
     id: int
@@ -87,14 +87,15 @@ class Topic:
 
 
 def _sum(values: object) -> int | None:
-    """The sum of the values that are not None; None without such a value."""
+    """The sum of the values that are not None, or None if there are none."""
     present = [value for value in values if value is not None]  # type: ignore[attr-defined]
     return sum(present) if present else None
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory. `total` and `usable` bytes of its disk are None before Kafka 3.3."""
+    """A log directory. `total` and `usable` are the bytes of its disk, which Kafka reports since
+    version 3.3; before that they are None."""
 
     path: str
     error: str
@@ -129,10 +130,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Sample:
-    """The state of a cluster at one time. `problems` has a line per failed request."""
+    """The state of a cluster at the time `at`. `problems` has a line per failed request."""
 
     at: float
-    took: float
+    duration: float
     cluster_id: str
     controller: int
     nodes: dict[int, Node]
@@ -141,15 +142,15 @@ class Sample:
     problems: tuple[str, ...] = ()
     groups: dict[str, Group] = field(default_factory=dict)
     groups_at: float = 0.0
-    """When the groups were sampled, which happens less often; 0 before the first time."""
+    """When the groups were sampled, which is less often. 0 if they have not been sampled yet."""
     seen_brokers: frozenset[int] = frozenset()
-    """All brokers ever seen, until a user removes them from the console."""
+    """All brokers that were ever seen, except those that a user has removed from the console."""
 
     @property
     def weight(self) -> float:
         """The duration of the sample as a measure of the cluster's size, 0 if a broker did not
         respond."""
-        return 0.0 if self.problems else self.took
+        return 0.0 if self.problems else self.duration
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
@@ -165,7 +166,7 @@ class Sample:
 
     @cached_property
     def missing_brokers(self) -> tuple[int, ...]:
-        """Brokers that have replicas or were seen before, and are not in the cluster now."""
+        """Brokers that have replicas or were seen before, and are not in the cluster."""
         expected = set(self.seen_brokers)
         for p in self.partitions:
             expected.update(p.replicas)

@@ -1,9 +1,9 @@
-"""The persistent state of the console in SQLite: lag history, rates, alert rules and alerts, the
+"""The persistent state of the console in SQLite: lag history, rates, alert rules, alerts and the
 audit log.
 
-A single thread accesses the database; the event loop waits for it. A lock file lets only one
-console use the directory. A crash loses at most an uncommitted sample, never a rule or an audit
-entry.
+A single thread accesses the database; coroutines wait for it. A lock file lets only one console use
+the directory. A killed process loses nothing that was committed. After a power failure the last
+transactions may be missing (`synchronous=NORMAL`), and the database is consistent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kavka.console.settings import SettingsError
 T = TypeVar("T")
 
 HOUR_S, DAY_S = 3600, 86400
-# All points of the last day, then one per ten minutes for up to two weeks.
+# The history has all points of the last day, and one point per ten minutes of the last two weeks.
 FULL_S, THIN_S, THIN_STEP_S = DAY_S, 14 * DAY_S, 600
-AUDIT_KEPT = 100_000
-EVENTS_KEPT = 10_000
+MAX_AUDIT_ENTRIES = 100_000
+MAX_EVENTS = 10_000
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS history (
@@ -52,7 +52,7 @@ PRAGMA user_version = 1;
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """An entry of the audit log."""
+    """An entry of the audit log. `cluster` is "" for logins."""
 
     at: float
     user: str
@@ -65,12 +65,12 @@ class AuditLine:
 
 
 class Store:
-    """Owns the database and its thread."""
+    """Owns the database and its thread. Coroutines of one event loop may call it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="console-store")
-        self._pruned = 0.0
+        self._pruned_at = 0.0
 
     def open(self) -> None:
         """Lock the directory and open the database. Raises SettingsError, OSError."""
@@ -80,9 +80,7 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise SettingsError(
-                f"another console keeps its data in {self.folder} (--data names another folder)"
-            ) from None
+            raise SettingsError(f"another console uses the directory {self.folder} (--data selects another)") from None
         self._thread.submit(self._connect).result()
 
     def _connect(self) -> None:
@@ -104,7 +102,7 @@ class Store:
         os.close(self._lock)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work(db)` in the thread, as one transaction."""
+        """Run `work(db)` in the thread, as one transaction. Returns its result."""
 
         def transaction() -> T:
             self._db.execute("BEGIN")
@@ -118,13 +116,13 @@ class Store:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, transaction)
 
-    # --- history: series of numbers, `lag/<group>`, `messages_in` …
+    # --- history: series of numbers with the names `lag/<group>`, `messages_in` …
 
     async def add_history(self, cluster: str, at: float, values: Mapping[str, float]) -> None:
         rows = [(cluster, series, int(at), value) for series, value in values.items()]
         await self.run(lambda db: db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?, ?)", rows))
-        if time.monotonic() - self._pruned > HOUR_S:
-            self._pruned = time.monotonic()
+        if time.monotonic() - self._pruned_at > HOUR_S:
+            self._pruned_at = time.monotonic()
             await self.prune(at)
 
     async def history(self, cluster: str, series: str, since: float) -> list[tuple[int, float]]:
@@ -138,7 +136,7 @@ class Store:
     async def prune(self, now: float) -> None:
         def work(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM history WHERE at < ?", (int(now) - THIN_S,))
-            # Of older points, keep the first of every ten minutes.
+            # Keep the first point of every ten minutes before the last day.
             db.execute(
                 f"""DELETE FROM history WHERE at < ? AND EXISTS (
                     SELECT 1 FROM history AS other WHERE other.cluster = history.cluster
@@ -146,12 +144,12 @@ class Store:
                     AND other.at >= history.at - history.at % {THIN_STEP_S})""",
                 (int(now) - FULL_S,),
             )
-            db.execute("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (AUDIT_KEPT,))
-            db.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (EVENTS_KEPT,))
+            db.execute("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (MAX_AUDIT_ENTRIES,))
+            db.execute("DELETE FROM event WHERE id <= (SELECT max(id) FROM event) - ?", (MAX_EVENTS,))
 
         await self.run(work)
 
-    # --- known brokers
+    # --- brokers that were seen
 
     async def seen_brokers(self, cluster: str) -> set[int]:
         rows = await self.run(lambda db: db.execute("SELECT id FROM broker WHERE cluster = ?", (cluster,)).fetchall())
@@ -185,6 +183,6 @@ class Store:
             ).fetchall()
         )
         return [
-            AuditLine(at, user, address, where, action, json.loads(arguments), outcome)
-            for at, user, address, where, action, arguments, outcome in rows
+            AuditLine(at, user, address, entry_cluster, action, json.loads(arguments), outcome)
+            for at, user, address, entry_cluster, action, arguments, outcome in rows
         ]

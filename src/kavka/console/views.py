@@ -35,7 +35,7 @@ class Page:
     """A registered page."""
 
     path: str
-    """Below /c/{cluster}."""
+    """The path below /c/{cluster}."""
     title: str
     function: Callable[[View], Awaitable[Response]]
     nav: str
@@ -47,9 +47,9 @@ PAGES: list[Page] = []
 
 
 def page(path: str, title: str, *, nav: str = "", role: Role = Role.VIEW, tab: str = "") -> Callable[[P], P]:
-    """Register a page of a cluster. `nav` adds it to the navigation, in the order of registration.
-    `tab` adds it to the tabs of the pages whose paths begin with the same two parts
-    (`/topics/{topic}`)."""
+    """Register a page of a cluster. `nav` is its label in the navigation, which is in the order of
+    registration. `tab` is its label in the tabs of all pages whose paths start with the same two
+    segments (`/topics/{topic}`)."""
 
     def register(function: P) -> P:
         PAGES.append(Page(path, title, function, nav, role, tab))
@@ -91,8 +91,8 @@ class View:
 
     def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
         context = self.context
-        cluster = context.of
-        shown = {
+        cluster = context.selected_cluster
+        variables = {
             "view": self,
             "user": context.user,
             "roles": Role,
@@ -103,25 +103,25 @@ class View:
             "navigation": [page for page in PAGES if page.nav],
             "active": self._active(),
             "csrf": self.csrf,
-            "login": context.console.auth.needed,
+            "login": context.console.auth.is_required,
             "alerts": cluster.alerts if cluster else (),
-            "message": context.console.said(self.text("said")),
+            "message": context.console.take_message(self.text("said")),
             "version": __version__,
             **values,
         }
-        html = environment().get_template(template).render(shown)
+        html = environment().get_template(template).render(variables)
         return HTMLResponse(html.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})
 
     def tabs(self) -> list[tuple[str, str, bool]]:
-        """(title, URL, whether it is this page) of the tabs."""
+        """The tabs as (label, URL, whether it is this page)."""
         if self.page is None or not self.page.tab:
             return []
-        start = self.page.path.split("/")[:3]
+        prefix = self.page.path.split("/")[:3]
         values = {name: quote(str(value), safe="") for name, value in self.request.path_params.items()}
         return [
-            (other.tab, "/c/{cluster}".format_map(values) + other.path.format_map(values), other is self.page)
-            for other in PAGES
-            if other.tab and other.path.split("/")[:3] == start and self.context.user.role >= other.role
+            (page.tab, f"/c/{{cluster}}{page.path}".format_map(values), page is self.page)
+            for page in PAGES
+            if page.tab and page.path.split("/")[:3] == prefix and self.context.user.role >= page.role
         ]
 
     def _active(self) -> str:
@@ -133,7 +133,7 @@ class View:
 
 
 class Pager:
-    """A page of rows; `page` counts from 1."""
+    """A page of rows. `page` counts from 1."""
 
     def __init__(self, view: View, rows: list[Any], size: int = PAGE_SIZE) -> None:
         self.view = view
@@ -148,7 +148,7 @@ class Pager:
 
 
 def with_query(view: View, **values: Any) -> str:
-    """The URL of this page with other query values; a value that is None or "" is left out."""
+    """The URL of this page with other query values. A value that is None or "" is omitted."""
     query = {name: value for name, value in view.request.query_params.items() if name != "said"}
     query.update({name: str(value) for name, value in values.items()})
     query = {name: value for name, value in query.items() if value not in ("", "None")}
@@ -157,7 +157,7 @@ def with_query(view: View, **values: Any) -> str:
 
 @cache
 def environment() -> Environment:
-    created = Environment(
+    jinja = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -165,11 +165,11 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    created.filters.update(bytes=bytes_text, number=number_text, rate=rate_text, when=when, ago=ago, share=share_text)
-    created.filters["duration"] = duration_text
-    created.filters["enc"] = lambda text: quote(str(text), safe="")
-    created.globals.update(op=_op, url=_url, static=static, with_query=with_query, now=time.time)
-    return created
+    jinja.filters.update(bytes=bytes_text, number=number_text, rate=rate_text, when=when, ago=ago, share=share_text)
+    jinja.filters["duration"] = duration_text
+    jinja.filters["enc"] = lambda text: quote(str(text), safe="")
+    jinja.globals.update(op=_op, url=_url, static=static, with_query=with_query, now=time.time)
+    return jinja
 
 
 @pass_context
@@ -189,7 +189,7 @@ def _url(template: TemplateContext, *parts: str, **query: Any) -> str:
 
 @cache
 def static(path: str) -> str:
-    """The URL of a static file, with a hash, so that browsers can cache it."""
+    """The URL of a static file with a hash of its content, so that browsers can cache it."""
     digest = hashlib.sha256((HERE / "static" / path).read_bytes()).hexdigest()[:10]
     return f"/static/{path}?v={digest}"
 
@@ -223,20 +223,18 @@ def share_text(value: float | None) -> str:
 
 
 def when(seconds: float | None) -> Markup | str:
-    """A time in UTC; the script shows it in the local time zone."""
+    """A time in UTC. The script shows it in the local time zone."""
     if seconds is None or not 0 <= seconds < 253402300799:
         return "–"
-    moment = datetime.fromtimestamp(seconds, UTC)
+    time_utc = datetime.fromtimestamp(seconds, UTC)
     return Markup('<time datetime="{}">{} UTC</time>').format(
-        moment.isoformat(timespec="milliseconds"), moment.strftime("%Y-%m-%d %H:%M:%S")
+        time_utc.isoformat(timespec="milliseconds"), time_utc.strftime("%Y-%m-%d %H:%M:%S")
     )
 
 
 def ago(seconds: float | None) -> str:
-    """The time since `seconds`, in the largest unit."""
-    if not seconds:
-        return "–"
-    return duration_text(time.time() - seconds)
+    """The time that has passed since `seconds`, in the largest unit."""
+    return duration_text(time.time() - seconds) if seconds else "–"
 
 
 def duration_text(length: float) -> str:

@@ -2,8 +2,7 @@
 loop.
 
 The threads share the GIL with the event loop, which gets it every few milliseconds. A slice ends
-after `SLICE_S`, so a search whose client disconnected holds a thread for one slice and at most one
-further message.
+with the first message after `SLICE_S`, so a search whose client disconnected soon frees its thread.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _threads = ThreadPoolExecutor(2, "console-decode")
 
 
 async def mapped(function: Callable[[T], R], items: Sequence[T]) -> AsyncIterator[list[R]]:
-    """Apply `function` to the items in order; yields the results in slices."""
+    """Apply `function` to the items in order. Yields the results in slices."""
     loop = asyncio.get_running_loop()
     start = 0
     while start < len(items):
@@ -33,10 +32,10 @@ async def mapped(function: Callable[[T], R], items: Sequence[T]) -> AsyncIterato
 
 
 def _slice(function: Callable[[T], R], items: Sequence[T], start: int) -> list[R]:
-    until = time.monotonic() + SLICE_S
+    deadline = time.monotonic() + SLICE_S
     results: list[R] = []
-    for at in range(start, len(items)):
-        results.append(function(items[at]))
-        if time.monotonic() > until:
+    for index in range(start, len(items)):
+        results.append(function(items[index]))
+        if time.monotonic() > deadline:
             break
     return results

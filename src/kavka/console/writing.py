@@ -1,4 +1,4 @@
-"""Produces messages from the inputs of a form."""
+"""Encodes and sends messages from the inputs of a form."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TIMEOUT_MS = 15_000
 
 
 def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None:
-    """The bytes of a text. Raises Refused about the input `name` if the text is invalid."""
+    """The text encoded in a format. Raises Refused for the input `name` if the text is invalid."""
     try:
         match format:
             case "null":
                 if text:
-                    raise ValueError("null has no text: leave it empty")
+                    raise ValueError("leave the text of null empty")
                 return None
             case "text":
                 return text.encode()
@@ -48,11 +48,11 @@ def encoded(name: str, text: str, format: str, schema: str = "") -> bytes | None
 
 
 def _number(text: str) -> bytes:
-    """Eight bytes, or the size of a suffix `int8`, `int16` or `int32`."""
+    """Encode a number in eight bytes, or in the size of its suffix `int8`, `int16` or `int32`."""
     number, _, kind = text.strip().partition(" ")
     sizes = {"": ">q", "int64": ">q", "int32": ">i", "int16": ">h", "int8": ">b"}
     if kind.strip() not in sizes:
-        raise ValueError("a whole number is expected, with int8, int16, int32 or int64 behind it for its size")
+        raise ValueError("expected a whole number, and optionally its size: int8, int16, int32 or int64")
     return struct.pack(sizes[kind.strip()], int(number))
 
 
@@ -60,25 +60,25 @@ def _avro(text: str, schema: str) -> bytes | None:
     from kavka.client.serializers_extra import AvroSerializer
 
     if not schema.strip():
-        raise ValueError("its schema is missing")
+        raise ValueError("the schema is missing")
     try:
         serializer = AvroSerializer(json.loads(schema))
     except ConfigError:
         raise
     except Exception as error:
-        raise ValueError(f"the schema cannot be used: {error}") from None
+        raise ValueError(f"the schema is invalid: {error}") from None
     return serializer.serialize("", json.loads(text))
 
 
 def headers_of(text: str) -> list[tuple[str, bytes | None]]:
-    """Parse a header per line: `name: value`; without a colon the value is null."""
+    """Parse a header per line: `name: value`. Without a colon the value is null."""
     headers: list[tuple[str, bytes | None]] = []
     for line in text.splitlines():
         if not line.strip():
             continue
         name, colon, value = line.partition(":")
         if not name.strip():
-            raise Refused("a header has no name: a line is name: value", field="headers")
+            raise Refused("a header has no name: a line must be name: value", field="headers")
         headers.append((name.strip(), value.strip().encode() if colon else None))
     return headers
 
@@ -90,11 +90,10 @@ async def send(
     key: bytes | None,
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
-    timestamp: int | None = None,
 ) -> RecordMetadata:
     """Send a message and wait for all in-sync replicas."""
     if len(key or b"") + len(value or b"") > MAX_BYTES:
-        raise Refused(f"more than {MAX_BYTES} bytes are not sent from here", 413)
+        raise Refused(f"the message has more than {MAX_BYTES} bytes", 413)
     settings = {
         **client,
         "acks": "all",
@@ -104,9 +103,7 @@ async def send(
         "linger.ms": "0",
     }
     async with Producer(settings) as producer:
-        return await producer.send_and_wait(
-            topic, value=value, key=key, partition=partition, timestamp=timestamp, headers=headers or None
-        )
+        return await producer.send_and_wait(topic, value=value, key=key, partition=partition, headers=headers or None)
 
 
 async def copy(

@@ -1,4 +1,4 @@
-"""Users, passwords, sessions, and the checks of every request."""
+"""Users, passwords, sessions and the checks of every request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from kavka.common.web import network_of
 from kavka.console import auth as auth_module
-from kavka.console.app import Web, _local
-from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooSoon
-from kavka.console.auth import MAX_PENDING, Auth, Role, User, UsersError, UsersFile, hashed, verified
+from kavka.console.app import Handlers, _local
+from kavka.console.attempts import BURST, MAX_ENTRIES, REFILL_S, Attempts, TooManyAttempts
+from kavka.console.auth import MAX_PENDING, Auth, Role, User, UsersError, UsersFile, hash_password, password_matches
 from kavka.console.guard import Guard, host_name
 from kavka.console.server import peer_addresses
 from kavka.console.settings import ClusterSettings, ConsoleSettings, SettingsError, read_clusters
@@ -29,25 +29,30 @@ def users(tmp_path) -> UsersFile:
 
 
 def test_password_hashes_are_salted():
-    first, second = hashed("right"), hashed("right")
-    assert first != second and "right" not in first
-    assert verified("right", first) and verified("right", second)
-    assert not verified("wrong", first) and not verified("right", "scrypt$x") and not verified("right", "plain")
+    first, second = hash_password("right"), hash_password("right")
+    assert first != second
+    assert "right" not in first
+    assert password_matches("right", first) and password_matches("right", second)
+    assert (
+        not password_matches("wrong", first)
+        and not password_matches("right", "scrypt$x")
+        and not password_matches("right", "plain")
+    )
 
 
 def test_users_file_is_private_and_reloaded(users):
     assert stat.S_IMODE(os.stat(users.path).st_mode) == 0o600
-    again = UsersFile(users.path)
-    assert set(again.users()) == {"anna"}
+    other_process = UsersFile(users.path)
+    assert set(other_process.users()) == {"anna"}
     users.put("bert", Role.VIEW, "x")
-    assert again.users()["bert"][0] == User("bert", Role.VIEW)
+    assert other_process.users()["bert"][0] == User("bert", Role.VIEW)
     users.remove("bert")
-    assert "bert" not in again.users()
+    assert "bert" not in other_process.users()
 
 
 @pytest.mark.parametrize("line", ["anna:admin:plain", "anna:king:scrypt$1", "an na:view:scrypt$1", "anna"])
-def test_error_of_users_file_contains_line(tmp_path, line):
-    (tmp_path / "users").write_text(f"# who\n\n{line}\n")
+def test_error_in_users_file_is_reported_with_its_line_number(tmp_path, line):
+    (tmp_path / "users").write_text(f"# users\n\n{line}\n")
     with pytest.raises(UsersError, match=r"users:3: "):
         UsersFile(tmp_path / "users").users()
 
@@ -65,9 +70,9 @@ def test_wrong_password_starts_back_off(users):
         auth = Auth(users)
         assert await auth.check("anna", "right", "here") == User("anna", Role.ADMIN)
         assert await auth.check("anna", "wrong", "here") is None
-        with pytest.raises(TooSoon):
+        with pytest.raises(TooManyAttempts):
             await auth.check("anna", "right", "here")
-        assert await auth.check("anna", "right", "elsewhere"), "nobody can lock others out"
+        assert await auth.check("anna", "right", "elsewhere"), "the back-off applies to one address"
         assert await auth.check("nobody", "x", "here") is None
 
     asyncio.run(body())
@@ -85,13 +90,13 @@ class Hashing:
         time.sleep(0.01)
         self.count += 1
         self.running -= 1
-        return verified(password, stored)
+        return password_matches(password, stored)
 
 
 @pytest.fixture
 def hashing(monkeypatch) -> Hashing:
     fake = Hashing()
-    monkeypatch.setattr(auth_module, "verified", fake)
+    monkeypatch.setattr(auth_module, "password_matches", fake)
     return fake
 
 
@@ -105,7 +110,7 @@ def test_parallel_wrong_passwords_are_tried_once(users, hashing):
             auth._attempts = Attempts(lambda: 0.0)
             check = auth.check if not hashing.count else auth.check_basic
             results = await outcomes([check("anna", f"wrong {n}", "10.0.0.1") for n in range(200)])
-            assert results.count(None) == 1 and sum(isinstance(r, TooSoon) for r in results) == 199
+            assert results.count(None) == 1 and sum(isinstance(r, TooManyAttempts) for r in results) == 199
 
     asyncio.run(body())
     assert hashing.count == 2
@@ -119,14 +124,14 @@ def test_attempts_per_address_and_account_are_limited(users, hashing):
         assert results == [None] * MAX_PENDING
         while hashing.count < BURST:
             await auth.check(f"name{hashing.count}", "x", "10.0.0.1")
-        with pytest.raises(TooSoon):
+        with pytest.raises(TooManyAttempts):
             await auth.check("anna", "right", "10.0.0.1")
         assert await auth.check("anna", "right", "10.0.0.2")
         for number in range(BURST):
             assert await auth.check("anna", "x", f"10.0.1.{number}") is None
-        with pytest.raises(TooSoon):
+        with pytest.raises(TooManyAttempts):
             await auth.check("anna", "x", "10.0.2.1")
-        assert await auth.check("anna", "right", "10.0.0.2"), "where she logged in before, nobody locks her out"
+        assert await auth.check("anna", "right", "10.0.0.2"), "an address with an earlier login is exempt"
 
     asyncio.run(body())
 
@@ -176,7 +181,7 @@ def test_tables_of_attempts_are_bounded_and_expire():
     waits = []
     for _ in range(8):
         attempts.begin("anna", "h")
-        with pytest.raises(TooSoon) as refused:
+        with pytest.raises(TooManyAttempts) as refused:
             attempts.begin("anna", "h")
         waits.append(refused.value.seconds)
         now[0] += refused.value.seconds
@@ -184,7 +189,7 @@ def test_tables_of_attempts_are_bounded_and_expire():
     now[0] += 10_000
     for number in range(BURST):
         attempts.begin(f"n{number}", "h")
-    with pytest.raises(TooSoon):
+    with pytest.raises(TooManyAttempts):
         attempts.begin("other", "h")
     now[0] += REFILL_S
     attempts.begin("other", "h")
@@ -197,23 +202,23 @@ def test_addresses_of_ipv6_network_count_as_one():
     assert len(network_of("x" * 1_000_000)) == 64
 
 
-def of_file(users: UsersFile, name: str) -> User:
+def user_named(users: UsersFile, name: str) -> User:
     return users.users()[name][0]
 
 
-def test_session_ends_with_user_timeout_and_logout(users, monkeypatch):
+def test_session_ends_on_logout_timeout_and_removal_of_the_user(users, monkeypatch):
     auth = Auth(users)
     users.put("bert", Role.OPERATE, "x")
-    token = auth.begin(of_file(users, "bert"))
+    token = auth.begin_session(user_named(users, "bert"))
     assert auth.session_user(token) == User("bert", Role.OPERATE)
     users.path.write_text(users.path.read_text().replace("bert:operate:", "bert:view:"))
-    assert auth.session_user(token) == User("bert", Role.VIEW), "a role is that of the file, now"
+    assert auth.session_user(token) == User("bert", Role.VIEW), "the role is read from the file"
     users.remove("bert")
     assert auth.session_user(token) is None
-    token = auth.begin(of_file(users, "anna"))
-    auth.end(token)
+    token = auth.begin_session(user_named(users, "anna"))
+    auth.end_session(token)
     assert auth.session_user(token) is None
-    token = auth.begin(of_file(users, "anna"))
+    token = auth.begin_session(user_named(users, "anna"))
     monkeypatch.setattr(auth_module, "SESSION_IDLE_S", -1.0)
     assert auth.session_user(token) is None
     assert auth.session_user("") is None
@@ -224,12 +229,12 @@ def test_session_ends_when_password_changes(users):
         auth = Auth(users)
         user = await auth.check("anna", "right", "h")
         assert user is not None
-        token = auth.begin(user)
+        token = auth.begin_session(user)
         assert auth.session_user(token) and auth.is_current(user)
         assert await auth.check_basic("anna", "right", "h2")
         users.put("anna", Role.ADMIN, "other")
         assert auth.session_user(token) is None and not auth.is_current(user)
-        assert auth.session_user(auth.begin(user)) is None, "also one that begins with the old password"
+        assert auth.session_user(auth.begin_session(user)) is None, "the session has the old password"
         assert await auth.check_basic("anna", "right", "h2") is None
         assert await auth.check("anna", "other", "h")
 
@@ -238,11 +243,15 @@ def test_session_ends_when_password_changes(users):
 
 def test_csrf_token_belongs_to_one_session(users):
     auth = Auth(users)
-    assert auth.csrf_fits("a", auth.csrf_of("a"))
-    assert not auth.csrf_fits("a", auth.csrf_of("b"))
-    assert not auth.csrf_fits("a", "") and not auth.csrf_fits("", auth.csrf_of("")) and not auth.csrf_fits("a", "é")
-    assert not Auth(users).csrf_fits("a", auth.csrf_of("a"))
-    assert auth.csrf_of("a") != auth.csrf_of("a"), "what is always the same could be guessed by compression"
+    assert auth.csrf_matches("a", auth.csrf_of("a"))
+    assert not auth.csrf_matches("a", auth.csrf_of("b"))
+    assert (
+        not auth.csrf_matches("a", "")
+        and not auth.csrf_matches("", auth.csrf_of(""))
+        and not auth.csrf_matches("a", "é")
+    )
+    assert not Auth(users).csrf_matches("a", auth.csrf_of("a"))
+    assert auth.csrf_of("a") != auth.csrf_of("a"), "compression could reveal a constant token"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +263,7 @@ def test_redirect_targets_are_local(path):
     assert _local("/c/default/topics?x=1") == "/c/default/topics?x=1"
 
 
-def guard(**settings: object) -> Guard:
+def guard_with(**settings: object) -> Guard:
     return Guard(None, ConsoleSettings((), **settings))  # type: ignore[arg-type]
 
 
@@ -262,23 +271,23 @@ def guard(**settings: object) -> Guard:
     "host", ["localhost:9080", "localhost", "127.0.0.1:9080", "[::1]:9080", "10.0.0.7", "LOCALHOST:1"]
 )
 def test_addresses_and_localhost_are_allowed_hosts(host):
-    assert guard().host_allowed(host)
+    assert guard_with().is_allowed_host(host)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:9080", "", "127.0.0.1.evil.example"])
 def test_other_hosts_are_rejected(host):
-    assert not guard().host_allowed(host)
-    assert guard(allowed_hosts=("evil.example",)).host_allowed("evil.example:9080")
+    assert not guard_with().is_allowed_host(host)
+    assert guard_with(allowed_hosts=("evil.example",)).is_allowed_host("evil.example:9080")
 
 
-def test_many_logins_of_a_user_keep_sessions_of_others(users, monkeypatch):
+def test_many_logins_of_a_user_do_not_end_sessions_of_others(users, monkeypatch):
     monkeypatch.setattr(auth_module, "MAX_SESSIONS", 5)
     monkeypatch.setattr(auth_module, "MAX_USER_SESSIONS", 3)
     users.put("bert", Role.VIEW, "x")
     auth = Auth(users)
-    anna, bert = (users.users()[name][0] for name in ("anna", "bert"))
-    first = auth.begin(anna)
-    tokens = [auth.begin(bert) for _ in range(10)]
+    anna, bert = user_named(users, "anna"), user_named(users, "bert")
+    first = auth.begin_session(anna)
+    tokens = [auth.begin_session(bert) for _ in range(10)]
     assert auth.session_user(first) == anna
     assert [auth.session_user(token) for token in tokens] == [None] * 7 + [bert] * 3
     auth.close()
@@ -289,30 +298,30 @@ def test_login_name_cannot_forge_audit_log_lines(caplog):
         async def audit(self, line):
             pass
 
-    web = Web(SimpleNamespace(settings=ConsoleSettings(()), store=Store()))
+    handlers = Handlers(SimpleNamespace(settings=ConsoleSettings(()), store=Store()))
     with caplog.at_level("INFO", "kavka.console.audit"):
-        asyncio.run(web._audit("x\nanna", "192.0.2.1", "", "log_in", {}, "wrong name or password"))
+        asyncio.run(handlers._audit("x\nanna", "192.0.2.1", "", "log_in", {}, "wrong name or password"))
     assert [record.getMessage().count("\n") for record in caplog.records] == [0]
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.5", "::ffff:10.0.0.5"])
 def test_trusted_proxy_is_recognized_on_dual_stack_listener(peer):
-    seen = []
+    addresses = []
 
     async def app(scope, receive, send):
-        seen.append(scope["client"][0])
+        addresses.append(scope["client"][0])
 
     proxied = ProxyHeadersMiddleware(app, peer_addresses(["10.0.0.5", "fd00::5"]))
     asyncio.run(
         proxied({"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-for", b"192.0.2.1")]}, None, None)
     )
-    assert seen == ["192.0.2.1"]
+    assert addresses == ["192.0.2.1"]
 
 
-def test_host_name_of_host_header():
-    assert [host_name(h) for h in ("A:1", "a", "[::1]:2", "[::1]")] == ["a", "a", "::1", "::1"]
+def test_host_name_is_parsed_from_host_header():
+    assert [host_name(host) for host in ("A:1", "a", "[::1]:2", "[::1]")] == ["a", "a", "::1", "::1"]
     malformed = ("[::1].evil.example", "127.0.0.1:evil.example", "::1", "[::1", "a:1:2")
-    assert [host_name(h) for h in malformed] == [""] * len(malformed)
+    assert [host_name(host) for host in malformed] == [""] * len(malformed)
 
 
 CLUSTER = ClusterSettings("one", {"bootstrap.servers": "x:1"})
@@ -330,10 +339,10 @@ def test_listening_on_localhost_requires_no_users(host):
     ConsoleSettings((CLUSTER,), host=host).check()
 
 
-def test_file_of_several_clusters(tmp_path):
+def test_clusters_are_read_from_a_file(tmp_path):
     file = tmp_path / "clusters"
     file.write_text(
-        "# ours\n[one]\nbootstrap.servers=a:1,b:2\nclient.id=me\n\n[two]\nbootstrap.servers=c:3\nconsole.x=y\n"
+        "# clusters\n[one]\nbootstrap.servers=a:1,b:2\nclient.id=me\n\n[two]\nbootstrap.servers=c:3\nconsole.x=y\n"
     )
     first, second = read_clusters(file)
     assert (first.name, first.servers, first.client["client.id"]) == ("one", "a:1,b:2", "me")
@@ -341,21 +350,21 @@ def test_file_of_several_clusters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("text", "message"),
     [
-        ("bootstrap.servers=a:1\n", "begins with its name in brackets"),
+        ("bootstrap.servers=a:1\n", "start with its name in brackets"),
         ("[one]\nclient.id=x\n", "bootstrap.servers is missing"),
         ("[one]\nbootstrap.servers=a\n[one]\n", "two clusters 'one'"),
     ],
 )
-def test_invalid_file_of_clusters_is_reported(tmp_path, text, line):
+def test_invalid_file_of_clusters_is_reported(tmp_path, text, message):
     file = tmp_path / "clusters"
     file.write_text(text)
-    with pytest.raises(SettingsError, match=line):
+    with pytest.raises(SettingsError, match=message):
         read_clusters(file)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 65, "a b"])
 def test_invalid_cluster_name_is_rejected(name):
-    with pytest.raises(SettingsError, match="no name for a cluster"):
+    with pytest.raises(SettingsError, match="not a valid cluster name"):
         ConsoleSettings((ClusterSettings(name, {"bootstrap.servers": "x"}),)).check()

@@ -20,13 +20,15 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "connect-rest-3.9.1.json"
 
 
 class Recorded(BaseHTTPRequestHandler):
+    """Sends the recorded response to each request, and records the requests."""
+
     responses: dict[str, tuple[int, Any]] = {}
     requests: list[str] = []
 
     def _serve(self) -> None:
         request = f"{self.command} {self.path}"
         self.requests.append(request)
-        status, content = self.responses.get(request, (404, {"error_code": 404, "message": "there is no such thing"}))
+        status, content = self.responses.get(request, (404, {"error_code": 404, "message": "not recorded"}))
         body = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
         self.send_response(status)
         if status == 302:
@@ -60,12 +62,12 @@ def test_connectors_of_apache_worker_are_parsed(workers):
     assert row.error == ""
 
 
-def test_commands_to_connector(workers):
+def test_commands_are_sent_to_connector(workers):
     Recorded.responses["POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"] = (202, {})
-    for what in ("pause", "resume", "stop"):
-        Recorded.responses[f"PUT /connectors/probe/{what}"] = (202, None)
-        asyncio.run(workers.do("probe", what))
-    asyncio.run(workers.do("a b/c", "restart"))
+    for command in ("pause", "resume", "stop"):
+        Recorded.responses[f"PUT /connectors/probe/{command}"] = (202, None)
+        asyncio.run(workers.control("probe", command))
+    asyncio.run(workers.control("a b/c", "restart"))
     assert Recorded.requests[-1] == "POST /connectors/a%20b%2Fc/restart?includeTasks=true&onlyFailed=false"
 
 
@@ -78,23 +80,23 @@ def test_trace_is_summarized(workers):
 
 
 @pytest.mark.parametrize(
-    ("response", "line"),
+    ("response", "message"),
     [
         ((404, {"error_code": 404, "message": "Connector x not found"}), "Connector x not found"),
-        ((500, b"<html>"), "answered 500"),
-        ((302, None), "answered 302"),
-        ((200, b"not json"), "did not answer as Kafka Connect does"),
-        ((200, [1, 2]), "did not answer as Kafka Connect does"),
+        ((500, b"<html>"), "HTTP status 500"),
+        ((302, None), "HTTP status 302"),
+        ((200, b"not json"), "did not respond as Kafka Connect does"),
+        ((200, [1, 2]), "did not respond as Kafka Connect does"),
     ],
 )
-def test_unexpected_responses_are_reported(workers, response, line):
+def test_unexpected_responses_are_reported(workers, response, message):
     Recorded.responses["GET /connectors?expand=status&expand=info"] = response
-    with pytest.raises(Refused, match=line):
+    with pytest.raises(Refused, match=message):
         asyncio.run(workers.connectors())
 
 
-def test_unreachable_worker_and_invalid_address():
-    with pytest.raises(Refused, match="no Connect worker answers"):
+def test_unreachable_worker_and_invalid_address_are_rejected():
+    with pytest.raises(Refused, match="no Connect worker responds"):
         asyncio.run(Workers("http://127.0.0.1:1").connectors())
     for address in ("file:///etc/passwd", "http://", "ftp://host"):
         with pytest.raises(Refused, match="not the address"):

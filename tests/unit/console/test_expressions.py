@@ -69,7 +69,7 @@ def message(value: Any = VALUE, key: bytes | None = b"order-7", headers: Any = (
         "value.user.id == 1 or value.user.id == 42 and not value.user.id == 2",
     ],
 )
-def test_matching_expressions(text):
+def test_expression_matches(text):
     assert compile_expression(text)(message())
 
 
@@ -93,23 +93,23 @@ def test_matching_expressions(text):
         "value.user.id == 42 and partition == 4",
     ],
 )
-def test_expressions_that_do_not_match(text):
+def test_expression_does_not_match(text):
     assert not compile_expression(text)(message())
 
 
-def test_message_without_key_or_value():
+def test_missing_key_and_value_are_null():
     empty = message(value=None, key=None, headers=())
     assert compile_expression("key == null and value == null")(empty)
     assert compile_expression("not value.a and not (key contains 'x')")(empty)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
-        ("", "no expression"),
-        ("   ", "no expression"),
-        ("value ==", "expected, not the end"),
-        ("== 1", "expected, not '=='"),
+        ("", "expression is empty"),
+        ("   ", "expression is empty"),
+        ("value ==", "not the end"),
+        ("== 1", "expected .*, not '=='"),
         ("value.a == 1 value.b", "the end"),
         ("(value.a", "')'"),
         ("value.", "a name"),
@@ -118,22 +118,22 @@ def test_message_without_key_or_value():
         ("value[1", "']'"),
         ("key in 'a'", "'('"),
         ("key in ()", "a number"),
-        ("key == 'abc", "without its end at 8"),
+        ("key == 'abc", "unterminated text at 8"),
         ("key == `a`", "'`' at 8"),
         ("key matches '('", "regular expression"),
         ("key matches 5", "a regular expression"),
         ("5", "a comparison"),
-        ("__import__ == 1", "is expected"),
+        ("__import__ == 1", "expected"),
         ("value.a == value()", "the end"),
         ("timestamp > 'yesterday'", "T"),
-        ("(" * 60 + "key" + ")" * 60, "inside of each other"),
-        ("not " * 60 + "key", "inside of each other"),
+        ("(" * 60 + "key" + ")" * 60, "nested more than"),
+        ("not " * 60 + "key", "nested more than"),
         ("value" + ".a" * 60, "steps"),
         ("key == '" + "a" * 3000 + "'", "characters"),
     ],
 )
-def test_syntax_errors_are_reported(text, said):
-    with pytest.raises(BadExpression, match=said.replace("(", "\\(").replace(")", "\\)")):
+def test_syntax_errors_are_reported(text, error):
+    with pytest.raises(BadExpression, match=error.replace("(", "\\(").replace(")", "\\)")):
         compile_expression(text)
 
 
@@ -146,9 +146,9 @@ def test_arbitrary_text_compiles_or_is_rejected(text):
     assert test(message()) in (True, False)
 
 
-_PIECES = ["value", ".a", "[0]", "[*]", "==", "<", "(", ")", "and", "or", "not", "in", "'x'", "1", "null", "contains"]
+_TOKENS = ["value", ".a", "[0]", "[*]", "==", "<", "(", ")", "and", "or", "not", "in", "'x'", "1", "null", "contains"]
 
 
-@given(st.lists(st.sampled_from(_PIECES), max_size=12))
-def test_arbitrary_tokens_compile_or_are_rejected(pieces):
-    test_arbitrary_text_compiles_or_is_rejected.hypothesis.inner_test(" ".join(pieces))
+@given(st.lists(st.sampled_from(_TOKENS), max_size=12))
+def test_arbitrary_tokens_compile_or_are_rejected(tokens):
+    test_arbitrary_text_compiles_or_is_rejected.hypothesis.inner_test(" ".join(tokens))

@@ -1,4 +1,4 @@
-"""Malicious messages are shown, and cost no more than the limits allow."""
+"""The console shows malicious messages, and their cost is limited."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from tests.support.avro import container, deflated, number
 
 MEMORY = 200 << 20
 CPU_S = 10.0
-"""Far above what the limits allow on a quiet machine, far below what the messages cost without
-limits."""
+"""Far above the cost with limits on an idle machine, and far below the cost without limits."""
 
 
 def record_of(fields: list[Any], name: str = "R") -> dict[str, Any]:
@@ -45,7 +44,8 @@ def nested_unions(depth: int) -> Any:
 
 
 def doubling(levels: int) -> Any:
-    """A record of two records of two records …: no bytes, 2**levels values."""
+    """The schema of a record of two records of two records …. A value has no bytes, and consists of
+    2**levels values."""
     schema: Any = "null"
     for level in range(levels):
         name = f"L{level}"
@@ -62,8 +62,8 @@ AMPLIFIED = {
     "empty records": container(array_of(record_of([])), (1, ENDLESS)),
     "nulls": container(array_of("null"), (1, ENDLESS)),
     "fixed of no bytes": container(array_of({"type": "fixed", "name": "F", "size": 0}), (1, ENDLESS)),
-    "records that double": container(doubling(40), (1, b"")),
-    "a long name of a field": container(
+    "records that double per level": container(doubling(40), (1, b"")),
+    "a long field name": container(
         array_of({"type": "record", "name": "R", "fields": [{"name": "n" * 150_000, "type": "null"}]}),
         (1, number(100_000) + b"\0"),
     ),
@@ -76,7 +76,7 @@ AMPLIFIED = {
         (1, deflated(number(150_000) + b"\0" * 81 * 150_000 + b"\0")),
         codec=b"deflate",
     ),
-    "blocks that unpack to much": container("bytes", *[(0, deflated(bytes(16_000_000)))] * 60, codec=b"deflate"),
+    "large decompressed blocks": container("bytes", *[(0, deflated(bytes(16_000_000)))] * 60, codec=b"deflate"),
     "maps": container(
         {"type": "map", "values": "null"},
         (1, deflated(number(3_000_000) + b"".join(b"\x06%03d" % (n % 1000) for n in range(3_000_000)) + b"\0")),
@@ -104,12 +104,12 @@ def test_cost_of_message_is_limited(data: bytes) -> None:
 
 
 def test_headers_share_budget_of_message() -> None:
-    """Each header needs MAX_VALUES; all headers share that limit."""
+    """Every header needs almost MAX_VALUES, the limit of all headers together."""
     bomb = container(array_of("null"), (1, number(MAX_VALUES - 1000) + b"\0"))
     message = Filter("t").match(record(headers=tuple((f"h{n}", bomb) for n in range(MAX_HEADERS + 500))))
     assert message is not None
     began = time.thread_time()
-    shown = showing.row(message, showing.MAX_TEXT)
+    shown = showing.row_of(message, showing.MAX_TEXT)
     assert time.thread_time() - began < CPU_S
     kinds = [header.value.kind for header in shown.headers]
     assert kinds[:2] == ["avro", "hex"]
@@ -118,12 +118,12 @@ def test_headers_share_budget_of_message() -> None:
 
 
 def test_headers_of_row_are_bounded() -> None:
-    """A few bytes of each header are decoded to 10,000 characters."""
+    """A header of a few bytes is decoded to 10,000 characters."""
     symbol = container({"type": "enum", "name": "E", "symbols": ["s" * 10_000]}, (1, b"\0"))
     for headers in ([("h", symbol)] * 700, [("n" * 10_000, b"x")] * 700, [("", None)] * 700):
         message = Filter("t").match(record(headers=tuple(headers)))
         assert message is not None
-        rows = showing.row(message, showing.LIST_TEXT).headers
+        rows = showing.row_of(message, showing.LIST_TEXT).headers
         assert sum(len(row.name) + len(row.value.text) for row in rows) <= 2 * showing.LIST_TEXT
         assert len(rows) <= 201 and rows[-1].value.problem == f"{700 - len(rows) + 1} more headers are not shown"
 
@@ -142,41 +142,41 @@ def self_containing() -> Any:
 
 
 UNREADABLE = {
-    "a scale without end": container(b'{"type": "bytes", "logicalType": "decimal", "scale": 1e999}', (1, b"\0")),
-    "a size without end": container(b'{"type": "fixed", "name": "F", "size": 1e999}', (1, b"")),
-    "a size below zero": container({"type": "fixed", "name": "F", "size": -1}, (1, b"")),
+    "an infinite scale": container(b'{"type": "bytes", "logicalType": "decimal", "scale": 1e999}', (1, b"\0")),
+    "an infinite size": container(b'{"type": "fixed", "name": "F", "size": 1e999}', (1, b"")),
+    "a negative size": container({"type": "fixed", "name": "F", "size": -1}, (1, b"")),
     "a scale that is too large": container({"type": "bytes", "logicalType": "decimal", "scale": 10**9}, (1, b"\0")),
     "a decimal of 2 MB": container(
         {"type": "bytes", "logicalType": "decimal"}, (1, number(2_000_000) + b"\x7f" * 2_000_000)
     ),
-    "records inside of records": container(self_containing(), (1, b"\x02" * 100_000)),
+    "deeply nested records": container(self_containing(), (1, b"\x02" * 100_000)),
     "records and unions": container(
         record_of([[*nested_unions(90), "R"]]), (1, b"\x02" * 100_000)
     ),
-    "lists inside of lists": container(record_of([array_of("R")]), (1, b"\x02" * 100_000)),
+    "deeply nested lists": container(record_of([array_of("R")]), (1, b"\x02" * 100_000)),
     "a deep schema": container(b'{"type":' * 5000 + b'"null"' + b"}" * 5000, (1, b"")),
     "a schema of brackets": container(b"[" * 100_000, (1, b"")),
     "a schema that is a number": container(b"1" * 100_000, (1, b"")),
-    "symbols that are no list": container({"type": "enum", "name": "E", "symbols": 5}, (1, b"")),
+    "symbols that are not a list": container({"type": "enum", "name": "E", "symbols": 5}, (1, b"")),
     "a broken block": container("bytes", (1, b"\xff\xff"), codec=b"deflate"),
-    "a block that is cut off": container("bytes", (1, deflated(bytes(1000))[:-3]), codec=b"deflate"),
-    "a container that is cut off": container("bytes", (1, b"\2a"))[:-5],
+    "a truncated block": container("bytes", (1, deflated(bytes(1000))[:-3]), codec=b"deflate"),
+    "a truncated container": container("bytes", (1, b"\2a"))[:-5],
 }  # fmt: skip
 READABLE = {
-    "a decimal that is no bytes": container({"type": "int", "logicalType": "decimal"}, (1, b"\x02")),
-    "a decimal that is a text": container({"type": "string", "logicalType": "decimal"}, (1, b"\x02a")),
-    "a time outside of the calendar": container(
+    "a decimal of type int": container({"type": "int", "logicalType": "decimal"}, (1, b"\x02")),
+    "a decimal of type string": container({"type": "string", "logicalType": "decimal"}, (1, b"\x02a")),
+    "a time beyond the year 9999": container(
         {"type": "long", "logicalType": "timestamp-millis"}, (1, number(2**62))
     ),
-    "a day outside of the calendar": container({"type": "int", "logicalType": "date"}, (1, number(-(2**40)))),
+    "a day before the year 1": container({"type": "int", "logicalType": "date"}, (1, number(-(2**40)))),
     "NaN": container({"type": "double", "logicalType": "date"}, (1, struct.pack("<d", float("nan")))),
-    "half of a surrogate pair, in a name": container(
+    "a lone surrogate in a name": container(
         b'{"type": "record", "name": "R", "fields": [{"name": "\\ud800", "type": "int"}]}', (1, b"\x02")
     ),
-    "half of a surrogate pair, in JSON": b'{"a": "\\udfff", "\\ud800": 1}',
+    "a lone surrogate in JSON": b'{"a": "\\udfff", "\\ud800": 1}',
     "a number of 4000 digits": b'{"a": ' + b"9" * 4000 + b"}",
     "a number of 10,000 digits": b'{"a": ' + b"9" * 10_000 + b"}",
-    "a number without end": b'{"a": 1e999}',
+    "an infinite number": b'{"a": 1e999}',
     "deep JSON": b"[" * 900 + b"]" * 900,
     "deeper JSON": b"[" * 100_000 + b"]" * 100_000,
     "bytes": bytes(range(256)),
@@ -196,7 +196,7 @@ def test_undecodable_message_is_shown_in_hex_with_reason(data: bytes) -> None:
 
 
 class Results:
-    """A search with these results."""
+    """Replaces a search. Yields these messages and a notice."""
 
     def __init__(self, messages: list[Message]) -> None:
         self.messages = messages
@@ -215,11 +215,11 @@ EXPRESSIONS = (
 )
 
 
-def test_message_does_not_hide_others() -> None:
-    """In a list, on its page, in both downloads, and with every kind of filter."""
+def test_malformed_message_does_not_hide_others() -> None:
+    """Checks the list, the page of the message, both downloads, and every kind of filter."""
     broken = record(b"x", 1000)
     broken._headers = b"\x02\x7f"
-    strange = [
+    hostile_records = [
         *(record(data, offset) for offset, data in enumerate([*UNREADABLE.values(), *READABLE.values()])),
         record(b"x", 900, timestamp=2**63 - 1),
         record(b"x", 901, timestamp=-(2**63)),
@@ -229,12 +229,12 @@ def test_message_does_not_hide_others() -> None:
     ]
     filters = [Filter("t"), Filter("t", header="h"), *(Filter("t", expression=text) for text in EXPRESSIONS)]
     for filter in filters:
-        for hostile in strange:
+        for hostile in hostile_records:
             filter.match(hostile)
 
     async def show() -> tuple[list[Any], bytes, bytes]:
         def matches() -> list[Message]:
-            return [message for hostile in strange if (message := Filter("t").match(hostile)) is not None]
+            return [message for hostile in hostile_records if (message := Filter("t").match(hostile)) is not None]
 
         rows = await showing.rows(matches(), showing.LIST_TEXT)
         for message in matches():
@@ -244,10 +244,10 @@ def test_message_does_not_hide_others() -> None:
         return rows, as_json, as_csv
 
     rows, as_json, as_csv = asyncio.run(show())
-    assert [row.offset for row in rows] == [hostile.offset for hostile in strange]
-    assert rows[-2].headers[0].value.problem.startswith("the headers cannot be read")
+    assert [row.offset for row in rows] == [hostile.offset for hostile in hostile_records]
+    assert rows[-2].headers[0].value.problem.startswith("the headers are malformed")
     *objects, notice = json.loads(as_json)
-    assert [exported["offset"] for exported in objects] == [hostile.offset for hostile in strange]
+    assert [exported["offset"] for exported in objects] == [hostile.offset for hostile in hostile_records]
     assert notice == {"notice": "partition 1 is not read"}
     assert b"1001" in as_csv and as_csv.endswith(b",,,,,partition 1 is not read,\r\n")
 
@@ -294,7 +294,7 @@ def test_work_of_filter_per_message_is_bounded(expression: str) -> None:
     assert time.thread_time() - began < CPU_S
     assert message is None
     assert filter.undecided == 1
-    assert filter.first_undecided == "partition 0, offset 0: the filters take more than 500000 steps"
+    assert filter.first_undecided == "partition 0, offset 0: the filters need more than 500000 steps"
 
 
 def test_ordinary_filter_is_exact() -> None:

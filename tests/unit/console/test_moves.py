@@ -54,16 +54,21 @@ def test_every_partition_has_distinct_selected_brokers(current, brokers, replica
 
 
 def test_empty_selection_is_rejected():
-    with pytest.raises(Refused, match="choose brokers"):
+    with pytest.raises(Refused, match="select at least one broker"):
         propose({0: (0,)}, [], {}, 1)
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "line"),
-    [("0", "", "no replica"), ("0", "1,x", "broker ids are expected"), ("a", "1", "broker ids"), ("0", "1 1", "twice")],
+    ("key", "text", "message"),
+    [
+        ("0", "", "no replica"),
+        ("0", "1,x", "expected broker ids"),
+        ("a", "1", "expected broker ids"),
+        ("0", "1 1", "two replicas on a broker"),
+    ],
 )
-def test_invalid_list_of_brokers_is_rejected(key, text, line):
-    with pytest.raises(Refused, match=line):
+def test_invalid_list_of_brokers_is_rejected(key, text, message):
+    with pytest.raises(Refused, match=message):
         parse_replicas(key, text)
 
 

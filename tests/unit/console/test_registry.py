@@ -21,12 +21,12 @@ class Colour(Enum):
 def operation(monkeypatch):
     monkeypatch.setattr(registry, "OPERATIONS", {})
 
-    @action("/things/{thing}/paint", "Paint a thing")
+    @action("/doors/{door}/paint", "Paint a door")
     async def paint(
         context: object,
-        thing: str,
+        door: str,
         colour: Colour,
-        coats: Annotated[int, "How many", Bounds(1, 5)] = 1,
+        coats: Annotated[int, "The number of coats", Bounds(1, 5)] = 1,
         brokers: list[int] | None = None,
         configs: dict[str, str] | None = None,
         dry: bool = False,
@@ -43,22 +43,22 @@ def test_form_is_converted_by_annotations(operation):
         "csrf": ["x"], "colour": ["red"], "coats": ["3"], "brokers": ["1, 2", "3"], "configs.a.b": ["c"], "dry": ["on"],
         "limit": [""],
     }  # fmt: skip
-    arguments = operation.arguments({"thing": "door", "cluster": "x"}, inputs)
+    arguments = operation.arguments({"door": "front", "cluster": "x"}, inputs)
     assert arguments == {
-        "thing": "door", "colour": Colour.RED, "coats": 3, "brokers": [1, 2, 3], "configs": {"a.b": "c"}, "dry": True,
+        "door": "front", "colour": Colour.RED, "coats": 3, "brokers": [1, 2, 3], "configs": {"a.b": "c"}, "dry": True,
         "password": "", "limit": None,
     }  # fmt: skip
 
 
 def test_json_is_converted_by_annotations(operation):
     arguments = operation.arguments(
-        {"thing": "door"}, {"colour": "blue", "coats": 2, "brokers": [1], "configs": {"a": None}, "dry": False}
+        {"door": "front"}, {"colour": "blue", "coats": 2, "brokers": [1], "configs": {"a": None}, "dry": False}
     )
     assert (arguments["coats"], arguments["brokers"], arguments["configs"]) == (2, [1], {"a": None})
 
 
 @pytest.mark.parametrize(
-    ("inputs", "line"),
+    ("inputs", "message"),
     [
         ({}, "colour is missing"),
         ({"colour": ""}, "colour must be one of red, blue, not ''"),
@@ -71,34 +71,34 @@ def test_json_is_converted_by_annotations(operation):
         ({"colour": "red", "limit": "nan"}, "limit must be a number, not 'nan'"),
         ({"colour": "red", "brokers": "1,x"}, "brokers must be a whole number, not 'x'"),
         ({"colour": "red", "configs": "x"}, "configs must be an object"),
-        ({"colour": ["red", "blue"]}, "colour was given 2 times"),
-        ({"colour": "red", "other": "x"}, "other: there is no such input here"),
+        ({"colour": ["red", "blue"]}, "colour has 2 values"),
+        ({"colour": "red", "other": "x"}, "other: unknown input"),
         ({"colour": {"a": 1}}, "colour must be one of red, blue"),
     ],
 )
-def test_invalid_input_is_rejected_with_its_name(operation, inputs, line):
+def test_invalid_input_is_rejected_with_its_name(operation, inputs, message):
     with pytest.raises(Refused) as refused:
-        operation.arguments({"thing": "door"}, inputs)
-    assert str(refused.value).startswith(line)
-    assert refused.value.field == line.split()[0].rstrip(":")
+        operation.arguments({"door": "front"}, inputs)
+    assert str(refused.value).startswith(message)
+    assert refused.value.field == message.split()[0].rstrip(":")
 
 
-def test_audit_log_omits_secrets_and_truncates(operation):
-    arguments = operation.arguments({"thing": "x" * 600}, {"colour": "red", "password": "hidden"})
+def test_audit_log_omits_secrets_and_truncates_texts(operation):
+    arguments = operation.arguments({"door": "x" * 600}, {"colour": "red", "password": "hidden"})
     assert audited_arguments(operation, arguments) == {
-        "thing": "x" * 500 + "…", "colour": "red", "password": "(not kept)"
+        "door": "x" * 500 + "…", "colour": "red", "password": "(hidden)"
     }  # fmt: skip
 
 
-def test_duplicate_operation_raises_error(operation):
+def test_duplicate_operation_is_rejected(operation):
     async def paint(context: object) -> None: ...
 
     with pytest.raises(ValueError, match="two operations paint"):
         query("/other", "Another")(paint)
 
 
-def test_unsupported_parameter_type_raises_error():
-    async def strange(context: object, what: set[int]) -> None: ...
+def test_unsupported_parameter_type_is_rejected():
+    async def unsupported(context: object, numbers: set[int]) -> None: ...
 
-    with pytest.raises(TypeError, match="what"):
-        query("/strange", "Strange")(strange)
+    with pytest.raises(TypeError, match="numbers"):
+        query("/unsupported", "Unsupported")(unsupported)

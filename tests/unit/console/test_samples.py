@@ -1,4 +1,4 @@
-"""Rates, alert rules, history and rows that are derived from samples."""
+"""Rates, alerts, history and rows that the console derives from samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kavka.console.cluster import ClusterHandle
 from kavka.console.entries import plain_text, settings
 from kavka.console.jsons import plain
 from kavka.console.pages.brokers import broker_rows
-from kavka.console.rules import Kind, Rule, findings
+from kavka.console.rules import Kind, Rule, violations_of
 from kavka.console.settings import ClusterSettings, SettingsError
 from kavka.console.state import Group, LogDir, Partition, Sample, Topic
 from kavka.console.store import Store
@@ -79,7 +79,7 @@ def test_rates_are_differences_per_second(store):
     assert cluster.topic_rates == {"orders": (10.0, 1000.0)}
 
 
-def test_new_topic_counts_with_all_messages(store):
+def test_all_messages_of_new_topics_and_partitions_are_counted(store):
     cluster = handle(store)
     cluster._record_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(4, 4), id=uuid4()))
     assert cluster.rates[-1].messages_in == 4.0
@@ -87,52 +87,52 @@ def test_new_topic_counts_with_all_messages(store):
     assert cluster.rates[-1].messages_in == 3.0
 
 
-def test_shrinking_logs_and_leader_changes_do_not_count(store):
+def test_shrinking_logs_and_leader_changes_are_not_counted(store):
     cluster = handle(store)
     cluster._record_rates(sample(at=10.0, ends=(10, 10)), sample(at=12.0, ends=(5, 30), leaders=(0, 0)))
     assert (cluster.rates[-1].messages_in, cluster.rates[-1].bytes_in) == (10.0, 0.0)
 
 
-def test_committed_offsets_are_outgoing_rates(store):
+def test_outgoing_rates_are_derived_from_committed_offsets(store):
     cluster = handle(store)
-    before = sample(at=10.0, groups={"g": group("g", 5, offset=1)})
-    cluster._record_out(before, {"g": group("g", 0, offset=5), "new": group("new", 0, offset=9)}, 12.0)
-    cluster._record_rates(before, sample(at=12.0))
+    previous = sample(at=10.0, groups={"g": group("g", 5, offset=1)})
+    cluster._record_out_rates(previous, {"g": group("g", 0, offset=5), "new": group("new", 0, offset=9)}, 12.0)
+    cluster._record_rates(previous, sample(at=12.0))
     assert (cluster.rates[-1].messages_out, cluster.rates[-1].bytes_out) == (2.0, 200.0)
-    cluster._record_out(before, {"g": group("g", 5, offset=0)}, 12.0)
-    assert cluster._out == (0.0, 0.0), "offsets that are set back are not read"
+    cluster._record_out_rates(previous, {"g": group("g", 5, offset=0)}, 12.0)
+    assert cluster._out_rates == (0.0, 0.0), "an offset that was reset is not counted"
 
 
 # --- rules
 
 
 def test_rules_find_violations():
-    fine = sample(groups={"g": group("g", 10)})
+    healthy = sample(groups={"g": group("g", 10)})
     for rule in (
-        Rule(1, Kind.LAG, "*", 10), Rule(1, Kind.OFFLINE), Rule(1, Kind.UNDER_REPLICATED), Rule(1, Kind.GONE),
+        Rule(1, Kind.LAG, "*", 10), Rule(1, Kind.OFFLINE), Rule(1, Kind.UNDER_REPLICATED), Rule(1, Kind.MISSING),
         Rule(1, Kind.DISK, "*", 50), Rule(1, Kind.UNREACHABLE),
     ):  # fmt: skip
-        assert findings(rule, fine, "") == {}, rule
-    wrong = sample(
+        assert violations_of(rule, healthy, "") == {}, rule
+    unhealthy = sample(
         groups={"a": group("a", 11), "b": group("b", 99), "c": group("c", None)},
         leaders=(-1, 1), isr=(0,), brokers=(0,), used=0.91, seen=frozenset({0, 7}),
     )  # fmt: skip
-    assert findings(Rule(1, Kind.LAG, "*", 10), wrong, "").keys() == {"a", "b"}
-    assert findings(Rule(1, Kind.LAG, "b*", 10), wrong, "").keys() == {"b"}
-    assert findings(Rule(1, Kind.OFFLINE), wrong, "") == {
-        "partitions": "1 partition without a leader, orders-0 for one"
+    assert violations_of(Rule(1, Kind.LAG, "*", 10), unhealthy, "").keys() == {"a", "b"}
+    assert violations_of(Rule(1, Kind.LAG, "b*", 10), unhealthy, "").keys() == {"b"}
+    assert violations_of(Rule(1, Kind.OFFLINE), unhealthy, "") == {
+        "partitions": "1 partition without a leader, for example orders-0"
     }
-    assert findings(Rule(1, Kind.UNDER_REPLICATED, threshold=2), wrong, "") == {}
-    assert "2 partitions miss" in findings(Rule(1, Kind.UNDER_REPLICATED), wrong, "")["partitions"]
-    assert findings(Rule(1, Kind.GONE), wrong, "").keys() == {"1", "7"}
-    assert "91% full" in findings(Rule(1, Kind.DISK, "*", 85), wrong, "")["0 /data"]
-    assert findings(Rule(1, Kind.UNREACHABLE), None, "refused") == {"cluster": "no broker answers: refused"}
+    assert violations_of(Rule(1, Kind.UNDER_REPLICATED, threshold=2), unhealthy, "") == {}
+    assert "2 under-replicated partitions" in violations_of(Rule(1, Kind.UNDER_REPLICATED), unhealthy, "")["partitions"]
+    assert violations_of(Rule(1, Kind.MISSING), unhealthy, "").keys() == {"1", "7"}
+    assert "91% full" in violations_of(Rule(1, Kind.DISK, "*", 85), unhealthy, "")["0 /data"]
+    assert violations_of(Rule(1, Kind.UNREACHABLE), None, "refused") == {"cluster": "no broker responds: refused"}
 
 
 def test_unreachable_cluster_has_unknown_findings():
-    assert findings(Rule(1, Kind.OFFLINE), sample(), "refused") is None
-    assert findings(Rule(1, Kind.OFFLINE), None, "") is None
-    assert findings(Rule(1, Kind.LAG), sample(), "") is None, "groups were not asked about yet"
+    assert violations_of(Rule(1, Kind.OFFLINE), sample(), "refused") is None
+    assert violations_of(Rule(1, Kind.OFFLINE), None, "") is None
+    assert violations_of(Rule(1, Kind.LAG), sample(), "") is None, "the groups were not sampled yet"
 
 
 def test_alert_is_pending_raised_and_ended_and_survives_restart(store):
@@ -140,29 +140,29 @@ def test_alert_is_pending_raised_and_ended_and_survives_restart(store):
         cluster = handle(store)
         alerts = Alerts(cluster)
         await alerts.load()
-        assert len(alerts.rules) == 5, "a new cluster has rules"
+        assert len(alerts.rules) == 5, "a new cluster has default rules"
         for number in list(alerts.rules):
             await alerts.remove(number)
         rule = await alerts.put(Rule(0, Kind.OFFLINE, for_s=3600.0))
         cluster.sample = sample(leaders=(-1, 1))
         await alerts.evaluate()
-        assert cluster.alerts == (), "it has not lasted yet"
+        assert cluster.alerts == (), "the alert is pending"
         await alerts.put(Rule(rule.id, Kind.OFFLINE))
-        assert [alert.text for alert in cluster.alerts] == ["1 partition without a leader, orders-0 for one"]
+        assert [alert.text for alert in cluster.alerts] == ["1 partition without a leader, for example orders-0"]
         cluster.error = "refused"
         await alerts.evaluate()
-        assert len(cluster.alerts) == 1, "nobody knows whether it is over"
-        again = Alerts(handle(store))
-        await again.load()
-        assert [alert.subject for alert in again.cluster.alerts] == ["partitions"]
-        assert list(again.rules) == [rule.id], "rules that were deleted do not come back"
-        again.cluster.sample = sample()
-        await again.evaluate()
-        assert again.cluster.alerts == ()
-        (event,) = await again.events(10)
+        assert len(cluster.alerts) == 1, "an alert does not end while the cluster is unreachable"
+        restarted = Alerts(handle(store))
+        await restarted.load()
+        assert [alert.subject for alert in restarted.cluster.alerts] == ["partitions"]
+        assert list(restarted.rules) == [rule.id], "deleted rules are not created again"
+        restarted.cluster.sample = sample()
+        await restarted.evaluate()
+        assert restarted.cluster.alerts == ()
+        (event,) = await restarted.events(10)
         assert event.ended is not None
         await alerts.close()
-        await again.close()
+        await restarted.close()
 
     asyncio.run(body())
 
@@ -175,29 +175,28 @@ def test_history_is_thinned_and_expires(store):
         now = time.time()
         for age in (0, 60, 120):
             await store.add_history("one", now - age, {"lag/g": float(age)})
-        old = int(now - store_module.FULL_S - 3600)
-        old -= old % store_module.THIN_STEP_S
-        for late in range(0, 1200, 60):
-            await store.add_history("one", old + late, {"lag/g": 1.0})
+        thinned = int(now - store_module.FULL_S - 3600)
+        thinned -= thinned % store_module.THIN_STEP_S
+        for delay in range(0, 1200, 60):
+            await store.add_history("one", thinned + delay, {"lag/g": 1.0})
         await store.add_history("one", now - store_module.THIN_S - 60, {"lag/g": 1.0})
         await store.prune(now)
         times = [at for at, _ in await store.history("one", "lag/g", 0)]
         assert len([at for at in times if at >= now - 300]) == 3
-        assert [at for at in times if at < now - 300] == [old, old + 600]
+        assert [at for at in times if at < now - 300] == [thinned, thinned + 600]
 
     asyncio.run(body())
 
 
 def test_directory_is_locked_by_one_console(store, tmp_path):
-    with pytest.raises(SettingsError, match="another console keeps its data"):
+    with pytest.raises(SettingsError, match="another console uses the directory"):
         Store(tmp_path / "data").open()
 
 
 def test_invalid_database_is_reported(tmp_path):
     (tmp_path / "console.db").write_bytes(b"not a database" * 100)
-    broken = Store(tmp_path)
     with pytest.raises(SettingsError, match=r"console.db: "):
-        broken.open()
+        Store(tmp_path).open()
 
 
 # --- rows and values
@@ -245,5 +244,5 @@ def test_values_are_converted_to_json():
             "id": 1, "kind": "disk", "subject": "*", "threshold": 0.0, "for_s": 0.0, "webhook": "", "enabled": True
         },
     }  # fmt: skip
-    with pytest.raises(TypeError, match="has no form in JSON"):
+    with pytest.raises(TypeError, match="cannot be converted to JSON"):
         plain(Path())

@@ -1,4 +1,4 @@
-"""Filters, messages as rows and cells, and the encoding of typed messages."""
+"""Filters, the rows and downloads of messages, and the encoding of produced messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(
 
 
 @pytest.mark.parametrize(
-    ("filters", "fits"),
+    ("filters", "is_match"),
     [
         ({}, True),
         ({"key": "ke"}, True),
@@ -48,12 +48,12 @@ def record(value: bytes | None = b"value", key: bytes | None = b"key", headers=(
         ({"path": "$.a == 1"}, False),
     ],
 )
-def test_filters_match(filters, fits):
+def test_filters_match_key_text_headers_and_path(filters, is_match):
     message = Filter("t", **filters).match(record(headers=(("trace", b"trace-1"), ("none", None))))
-    assert (message is not None) == fits
+    assert (message is not None) == is_match
 
 
-def test_notations_of_json_paths():
+def test_json_paths_have_several_notations():
     data = record(json.dumps([{"a b": {"c": 1}}]).encode())
     for path in ("$[0]['a b'].c == 1", '[0]["a b"].c == 1', "$[*]['a b'].c"):
         assert Filter("t", path=path).match(data), path
@@ -65,7 +65,7 @@ def test_notations_of_json_paths():
 
 def test_row_is_truncated_and_control_characters_are_visible():
     message = Filter("t").match(record(b"x" * 1000, b"a\tb", (("na\udcffme", b"\xff"), ("null", None))))
-    row = showing.row(message, 100)
+    row = showing.row_of(message, 100)
     assert (len(row.value.text), row.value.cut, row.value.size) == (100, True, 1000)
     assert (row.key.text, row.key.cut) == ("a\tb", False)
     assert row.headers[0].name == "na\ufffdme"
@@ -81,8 +81,8 @@ def test_csv_cells_are_not_formulas(start):
     assert showing.cell(f"a{start}") == f"a{start}"
 
 
-class Found:
-    """A search with these results."""
+class Results:
+    """Replaces a search. Yields these messages."""
 
     def __init__(self, *messages) -> None:
         self.messages = messages
@@ -91,29 +91,29 @@ class Found:
         yield Event("hits", list(self.messages))
 
 
-def downloaded(form, *messages) -> str:
+def downloaded(write, *messages) -> str:
     async def read() -> bytes:
-        return b"".join([piece async for piece in form(Found(*messages))])
+        return b"".join([chunk async for chunk in write(Results(*messages))])
 
     return asyncio.run(read()).decode()
 
 
-def no_number(name: str) -> float:
+def reject_constant(name: str) -> float:
     raise AssertionError(f"{name} is not JSON")
 
 
 @pytest.mark.parametrize("value", [b'{"n":1e999}', b'{"x":NaN,"y":[-Infinity]}'])
-def test_download_with_numbers_unknown_to_json_is_valid(value):
-    odd = Filter("t").match(record(value, b'{"k":1}', (("h", b"x"),)))
-    plain = Filter("t").match(record(b'{"n":1.5}', None))
-    assert odd is not None and plain is not None
-    first, second = json.loads(downloaded(showing.as_json, odd, plain), parse_constant=no_number)
+def test_download_of_numbers_that_json_cannot_represent_is_valid_json(value):
+    infinite = Filter("t").match(record(value, b'{"k":1}', (("h", b"x"),)))
+    finite = Filter("t").match(record(b'{"n":1.5}', None))
+    assert infinite is not None and finite is not None
+    first, second = json.loads(downloaded(showing.as_json, infinite, finite), parse_constant=reject_constant)
     assert first["value"] == value.decode()
     assert first["headers"] == [{"name": "h", "value": "x"}]
     assert second["value"] == {"n": 1.5}
 
 
-def test_python_only_json_is_text():
+def test_nan_is_not_accepted_as_json():
     assert Filter("t").match(record(b'{"x":NaN}')).value.kind == "text"
     assert showing.pretty(Filter("t").match(record(b'{"n":1e999}')).value) == '{"n":1e999}'
     with pytest.raises(Refused, match="value is not json: JSON has no NaN"):
@@ -175,7 +175,7 @@ def test_download_ends_when_user_loses_access(monkeypatch):
             yield b"x"
 
     async def read():
-        return [piece async for piece in message_pages._while_allowed(body(), lambda: allowed.pop(0))]
+        return [chunk async for chunk in message_pages._while_allowed(body(), lambda: allowed.pop(0))]
 
     with pytest.raises(Refused, match="log in first"):
         asyncio.run(read())

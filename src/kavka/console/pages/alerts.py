@@ -1,8 +1,8 @@
-"""Alerts: the raised alerts, the rules, and the past alerts."""
+"""Alerts: active alerts, rules and past alerts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -18,14 +18,14 @@ from kavka.console.rules import KINDS, Kind, Rule
 from kavka.console.views import View, page
 
 MAX_RULES = 1000
-A_DAY_S = 86400
+DAY_S = 86400
 SHOWN_EVENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """A rule. Only admins see the full `webhook`, since its URL may contain secrets; others see its
-    host."""
+    """A rule. Only admins see the full `webhook`, since its URL may contain secrets. Other users
+    see its host. `told` is the last message to the webhook."""
 
     id: int
     kind: str
@@ -45,20 +45,22 @@ def alerts_of(context: Context) -> Alerts:
     return context.console.alerts[context.cluster.name]
 
 
-@query("/alerts", "Alerts that are raised now")
+@query("/alerts", "List the active alerts")
 async def active_alerts(context: Context) -> list[ActiveAlert]:
     return list(context.cluster.alerts)
 
 
-@query("/alerts/events", "Alerts of now and before, the newest first")
-async def alert_events(context: Context, limit: Annotated[int, "How many", Bounds(1, 10_000)] = 100) -> list[Event]:
+@query("/alerts/events", "List active and past alerts, newest first")
+async def alert_events(
+    context: Context, limit: Annotated[int, "Maximum number of alerts", Bounds(1, 10_000)] = 100
+) -> list[Event]:
     return await alerts_of(context).events(limit)
 
 
-@query("/alerts/rules", "The rules of alerts")
+@query("/alerts/rules", "List the alert rules")
 async def alert_rules(context: Context) -> list[RuleRow]:
     alerts = alerts_of(context)
-    may_see = context.user.role >= Role.ADMIN
+    may_see_webhook = context.user.role >= Role.ADMIN
     return [
         RuleRow(
             rule.id,
@@ -68,7 +70,7 @@ async def alert_rules(context: Context) -> list[RuleRow]:
             rule.threshold,
             KINDS[rule.kind].unit,
             rule.for_s,
-            rule.webhook if may_see else urlsplit(rule.webhook).hostname or "",
+            rule.webhook if may_see_webhook else urlsplit(rule.webhook).hostname or "",
             rule.enabled,
             sum(alert.rule == rule.id for alert in context.cluster.alerts),
             alerts.last_messages.get(rule.id),
@@ -78,14 +80,14 @@ async def alert_rules(context: Context) -> list[RuleRow]:
     ]
 
 
-@action("/alerts/rules", "Add a rule", role=Role.ADMIN)
+@action("/alerts/rules", "Add an alert rule", role=Role.ADMIN)
 async def add_rule(
     context: Context,
-    kind: Annotated[Kind, "What is looked at"],
-    threshold: Annotated[float | None, "More than this is wrong; the kind's own if left out", Bounds(0)] = None,
-    subject: Annotated[str, "Of which group or broker: a name, or a pattern with * and ?", Bounds(0, 255)] = "*",
-    for_s: Annotated[float | None, "How long it must be so, in seconds", Bounds(0, A_DAY_S)] = None,
-    webhook: Annotated[str, "Where to send it: an http or https address", Bounds(0, 2000)] = "",
+    kind: Annotated[Kind, "The condition"],
+    threshold: Annotated[float | None, "A higher value raises the alert. Default: that of the kind", Bounds(0)] = None,
+    subject: Annotated[str, "The group or broker: a name, or a pattern with * and ?", Bounds(0, 255)] = "*",
+    for_s: Annotated[float | None, "Seconds that the condition must last. Default: 0", Bounds(0, DAY_S)] = None,
+    webhook: Annotated[str, "The http or https URL that receives the alert", Bounds(0, 2000)] = "",
 ) -> Done:
     alerts = alerts_of(context)
     if len(alerts.rules) >= MAX_RULES:
@@ -95,14 +97,13 @@ async def add_rule(
     return Done("the rule was added", f"/c/{context.cluster.name}/alerts")
 
 
-@action("/alerts/rules/{rule}", "Switch a rule on or off", role=Role.ADMIN)
+@action("/alerts/rules/{rule}", "Enable or disable an alert rule", role=Role.ADMIN)
 async def switch_rule(context: Context, rule: int, enabled: bool) -> Done:
-    old = _rule(context, rule)
-    await alerts_of(context).put(Rule(old.id, old.kind, old.subject, old.threshold, old.for_s, old.webhook, enabled))
-    return Done("the rule is on" if enabled else "the rule is off", f"/c/{context.cluster.name}/alerts")
+    await alerts_of(context).put(replace(_rule(context, rule), enabled=enabled))
+    return Done("the rule is enabled" if enabled else "the rule is disabled", f"/c/{context.cluster.name}/alerts")
 
 
-@action("/alerts/rules/{rule}/delete", "Delete a rule", role=Role.ADMIN)
+@action("/alerts/rules/{rule}/delete", "Delete an alert rule", role=Role.ADMIN)
 async def delete_rule(
     context: Context,
     rule: int,
@@ -110,7 +111,7 @@ async def delete_rule(
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
     current = _rule(context, rule)
-    check_confirmation(typed=confirm, name=str(rule), seen=seen, now=fingerprint(current))
+    check_confirmation(typed=confirm, name=str(rule), seen=seen, current=fingerprint(current))
     await alerts_of(context).remove(rule)
     return Done("the rule was deleted", f"/c/{context.cluster.name}/alerts")
 
@@ -127,19 +128,19 @@ def checked_webhook(address: str) -> str:
     if not address:
         return ""
     try:
-        pieces = urlsplit(address)
-        named = pieces.scheme in ("http", "https") and bool(pieces.hostname)
+        url = urlsplit(address)
+        is_http = url.scheme in ("http", "https") and bool(url.hostname)
     except ValueError:
-        named = False
-    if not named or any(ord(c) <= 32 for c in address):
-        raise Refused("a webhook is an address that begins with http:// or https://", field="webhook")
+        is_http = False
+    if not is_http or any(ord(c) <= 32 for c in address):
+        raise Refused("a webhook is a URL that starts with http:// or https://", field="webhook")
     return address
 
 
 @page("/alerts", "Alerts", nav="Alerts")
 async def alerts_page(view: View) -> Response:
     context = view.context
-    context.cluster.look()
+    context.cluster.mark_viewed()
     return view.render(
         "alerts.html",
         rules=await alert_rules(context),

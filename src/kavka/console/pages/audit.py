@@ -15,9 +15,11 @@ from kavka.console.views import Pager, View, page
 MAX_LINES = 10_000
 
 
-@query("/audit", "Every change that was made or tried, the newest first", role=Role.ADMIN)
-async def audit(context: Context, limit: Annotated[int, "How many", Bounds(1, MAX_LINES)] = 200) -> list[AuditLine]:
-    return await context.store.audit_lines(context.cluster.name, limit)
+@query("/audit", "List all attempted changes and their outcomes, newest first", role=Role.ADMIN)
+async def audit(
+    context: Context, limit: Annotated[int, "Maximum number of entries", Bounds(1, MAX_LINES)] = 200
+) -> list[AuditLine]:
+    return await context.console.store.audit_lines(context.cluster.name, limit)
 
 
 @page("/audit", "Audit log", role=Role.ADMIN)

@@ -1,4 +1,4 @@
-"""Brokers: their leaderships and replicas, disks and settings."""
+"""Brokers: their partitions, disks and settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BrokerRow:
     controller: bool
     leaders: int
     preferred: int
-    """The number of partitions whose preferred leader it is."""
+    """The number of partitions whose preferred leader is this broker."""
     replicas: int
     in_sync: int
     leader_skew: float
@@ -43,7 +43,7 @@ class BrokerRow:
 
 
 def broker_rows(sample: Sample) -> list[BrokerRow]:
-    """A row per broker, including missing brokers."""
+    """A row per broker of the cluster and per missing broker."""
     leaders: Counter[int] = Counter()
     preferred: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
@@ -54,8 +54,8 @@ def broker_rows(sample: Sample) -> list[BrokerRow]:
         replicas.update(p.replicas)
         in_sync.update(p.isr)
     count = len(sample.nodes) or 1
-    led = sum(leaders[broker] for broker in sample.nodes) / count
-    replicated = sum(replicas[broker] for broker in sample.nodes) / count
+    mean_leaders = sum(leaders[broker] for broker in sample.nodes) / count
+    mean_replicas = sum(replicas[broker] for broker in sample.nodes) / count
     rows = []
     for broker in sorted({*sample.nodes, *sample.missing_brokers}):
         node = sample.nodes.get(broker)
@@ -72,8 +72,8 @@ def broker_rows(sample: Sample) -> list[BrokerRow]:
                 preferred[broker],
                 replicas[broker],
                 in_sync[broker],
-                leaders[broker] / led - 1 if led and node else 0.0,
-                replicas[broker] / replicated - 1 if replicated and node else 0.0,
+                leaders[broker] / mean_leaders - 1 if mean_leaders and node else 0.0,
+                replicas[broker] / mean_replicas - 1 if mean_replicas and node else 0.0,
                 sample.disk_of(broker),
                 min((d.usable for d in dirs if d.usable is not None), default=None),
                 max((d.total for d in dirs if d.total is not None), default=None),
@@ -82,17 +82,17 @@ def broker_rows(sample: Sample) -> list[BrokerRow]:
     return rows
 
 
-@query("/brokers", "Brokers with what they lead and keep")
+@query("/brokers", "List the brokers with their leaders, replicas and disks")
 async def list_brokers(context: Context) -> list[BrokerRow]:
     return broker_rows(await context.cluster.state())
 
 
-@query("/brokers/{broker}/dirs", "Log directories of a broker")
+@query("/brokers/{broker}/dirs", "List the log directories of a broker")
 async def log_dirs(context: Context, broker: int) -> list[LogDir]:
     return list((await context.cluster.state()).dirs.get(broker, ()))
 
 
-@query("/brokers/{broker}/settings", "Settings of a broker with help and bounds")
+@query("/brokers/{broker}/settings", "List the settings of a broker with help and allowed values")
 async def broker_settings(context: Context, broker: int) -> list[Setting]:
     if broker not in (await context.cluster.state()).nodes:
         raise Refused(f"broker {broker} is not in the cluster", 404)
@@ -101,37 +101,38 @@ async def broker_settings(context: Context, broker: int) -> list[Setting]:
     return settings(configs[resource].values(), BROKER_CONFIGS, ConfigSource.DYNAMIC_BROKER_CONFIG)
 
 
-@action("/brokers/{broker}/settings", "Change a setting of a broker while it runs", role=Role.ADMIN)
+@action("/brokers/{broker}/settings", "Change a dynamic setting of a broker", role=Role.ADMIN)
 async def change_broker_setting(
     context: Context,
     broker: int,
     name: str,
     value: Annotated[str | None, "The new value"] = None,
-    reset: Annotated[bool, "Back to what the broker was started with"] = False,
-    everywhere: Annotated[bool, "For all brokers that have no value of their own"] = False,
-    seen: Annotated[str, "The fingerprint of the value that was shown"] = "",
+    reset: Annotated[bool, "Remove the dynamic value"] = False,
+    everywhere: Annotated[bool, "Set the default for all brokers"] = False,
+    seen: Annotated[str, "The fingerprint of the displayed value"] = "",
 ) -> Done:
-    now, change = await checked_change(lambda: broker_settings(context, broker), "brokers", name, value, reset, seen)
+    setting, change = await checked_change(
+        lambda: broker_settings(context, broker), "brokers", name, value, reset, seen
+    )
     resource = ConfigResource.broker("" if everywhere else broker)
     await context.admin.incremental_alter_configs({resource: [change]})
-    context.cluster.changed()
-    shown = "its new value" if now.sensitive else value
-    words = f"{name} is back to what it was" if reset else f"{name} is {shown}"
-    return Done(words, f"/c/{context.cluster.name}/brokers/{broker}")
+    context.cluster.mark_stale()
+    new_value = "changed" if setting.sensitive else value
+    message = f"{name} was reset" if reset else f"{name} is {new_value}"
+    return Done(message, f"/c/{context.cluster.name}/brokers/{broker}")
 
 
-@action("/brokers/{broker}/forget", "Expect a broker no more that is gone for good", role=Role.ADMIN)
-async def forget_broker(context: Context, broker: int, confirm: Annotated[str, "Its id, typed again"]) -> Done:
-    """The cluster does not change. The console no longer reports the broker as missing, unless it
-    still has replicas."""
+@action("/brokers/{broker}/forget", "Stop reporting a removed broker as missing", role=Role.ADMIN)
+async def forget_broker(context: Context, broker: int, confirm: Annotated[str, "The broker's id"]) -> Done:
+    """Does not change the cluster. A broker that is running or has replicas is rejected."""
     sample = await context.cluster.state()
-    check_confirmation(typed=confirm, name=str(broker), seen="", now="")
+    check_confirmation(typed=confirm, name=str(broker))
     if broker in sample.nodes:
-        raise Refused(f"broker {broker} is up", 409)
+        raise Refused(f"broker {broker} is running", 409)
     if any(broker in p.replicas for p in sample.partitions):
         raise Refused(f"partitions still have replicas on broker {broker}: move them first", 409)
     await context.cluster.forget_broker(broker)
-    return Done(f"broker {broker} is no longer expected", f"/c/{context.cluster.name}/brokers")
+    return Done(f"broker {broker} is no longer reported as missing", f"/c/{context.cluster.name}/brokers")
 
 
 @page("/brokers", "Brokers", nav="Brokers")

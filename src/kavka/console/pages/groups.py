@@ -1,17 +1,21 @@
-"""Consumer groups: members, lag, and committed offsets."""
+"""Consumer groups: members, lag and committed offsets."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
+from urllib.parse import quote
 
 from starlette.responses import Response
 
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.resets import INACTIVE, WAYS, BadReset, Offsets, read_offsets_csv
 from kavka.client.admin.types import ConsumerGroupDescription
+from kavka.client.types import OffsetAndMetadata
 from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.console.auth import Role
@@ -111,8 +115,8 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """The offsets that a reset would set; `offsets` has them as lines of topic,partition,offset for
-    `set_group_offsets`."""
+    """The offsets that a reset would set. `offsets` is the input for `set_group_offsets`: lines of
+    topic,partition,offset."""
 
     message: str
     rows: list[PlanRow]
@@ -124,11 +128,11 @@ class ResetPlan:
 # --- queries
 
 
-@query("/groups", "All groups with their lag")
+@query("/groups", "List all groups with their lag")
 async def list_groups(
     context: Context,
     search: Annotated[str, "Part of a name"] = "",
-    state: Annotated[str, "Only those in this state"] = "",
+    state: Annotated[str, "Only groups in this state"] = "",
 ) -> list[GroupRow]:
     sample = await context.cluster.state(groups=True)
     return group_rows(sample, search, state)
@@ -152,37 +156,15 @@ def group_rows(sample: Sample, search: str = "", state: str = "") -> list[GroupR
     ]
 
 
-@query("/groups/one", "One group: members, assignment, offsets, lag")
-async def describe_group(context: Context, group: Annotated[str, "Its name"]) -> GroupDetails:
+@query("/groups/one", "Describe a group: members, assignment, offsets and lag")
+async def describe_group(context: Context, group: Annotated[str, "The name of the group"]) -> GroupDetails:
     sample = await context.cluster.state()
     description = await _described(context, group)
     committed = await context.admin.list_consumer_group_offsets(group, timeout=TIMEOUT_S)
-    owner = {tp: member for member in description.members for tp in member.assignment}
-    starts = {TopicPartition(p.topic, p.id): p.start for p in sample.partitions}
-    ends = sample.ends
-    rows = []
-    for tp in sorted(set(committed) | set(owner)):
-        at = committed.get(tp)
-        offset = at.offset if at is not None else None
-        end = ends.get(tp)
-        member = owner.get(tp)
-        rows.append(
-            OffsetRow(
-                tp.topic,
-                tp.partition,
-                offset,
-                at.metadata if at is not None else "",
-                starts.get(tp),
-                end,
-                None if offset is None or end is None else max(0, end - offset),
-                member.member_id if member else "",
-                member.client_id if member else "",
-                member.host if member else "",
-            )
-        )
-    lag_of: dict[str, int] = {}
+    rows = _offset_rows(sample, description, committed)
+    lag_by_member: Counter[str] = Counter()
     for row in rows:
-        lag_of[row.member] = lag_of.get(row.member, 0) + (row.lag or 0)
+        lag_by_member[row.member] += row.lag or 0
     lags = [row.lag for row in rows if row.lag is not None]
     return GroupDetails(
         group,
@@ -207,14 +189,40 @@ async def describe_group(context: Context, group: Annotated[str, "Its name"]) ->
                 None
                 if m.target_assignment is None or m.target_assignment == m.assignment
                 else _ranges(m.target_assignment),
-                lag_of.get(m.member_id, 0),
+                lag_by_member[m.member_id],
             )
             for m in sorted(description.members, key=lambda m: (m.client_id, m.member_id))
         ],
         rows,
         description.state in INACTIVE,
-        _seen(description.state, {tp: at.offset for tp, at in committed.items() if at is not None}),
+        _seen(description.state, {tp: commit.offset for tp, commit in committed.items() if commit is not None}),
     )
+
+
+def _offset_rows(
+    sample: Sample, description: ConsumerGroupDescription, committed: Mapping[TopicPartition, OffsetAndMetadata | None]
+) -> list[OffsetRow]:
+    """A row for each partition that is assigned or has a committed offset."""
+    owners = {tp: member for member in description.members for tp in member.assignment}
+    starts = {TopicPartition(p.topic, p.id): p.start for p in sample.partitions}
+    rows = []
+    for tp in sorted({*committed, *owners}):
+        commit, end, owner = committed.get(tp), sample.ends.get(tp), owners.get(tp)
+        rows.append(
+            OffsetRow(
+                tp.topic,
+                tp.partition,
+                commit.offset if commit else None,
+                commit.metadata if commit else "",
+                starts.get(tp),
+                end,
+                None if commit is None or end is None else max(0, end - commit.offset),
+                owner.member_id if owner else "",
+                owner.client_id if owner else "",
+                owner.host if owner else "",
+            )
+        )
+    return rows
 
 
 async def _described(context: Context, group: str) -> ConsumerGroupDescription:
@@ -244,18 +252,18 @@ def _numbers(ids: list[int]) -> str:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _seen(state: str, offsets: Offsets) -> str:
     return fingerprint(state in INACTIVE, sorted(offsets.items()))
 
 
-@query("/groups/lag", "The lag of a group over time")
+@query("/groups/lag", "Chart the lag of a group over time")
 async def group_lag(
     context: Context,
     group: str,
-    minutes: Annotated[int, "How far back", Bounds(1, MAX_MINUTES)] = DEFAULT_MINUTES,
+    minutes: Annotated[int, "The last minutes to show", Bounds(1, MAX_MINUTES)] = DEFAULT_MINUTES,
 ) -> Chart:
     cluster = context.cluster
     points = [
@@ -263,48 +271,48 @@ async def group_lag(
         for at, value in await cluster.store.history(cluster.name, f"lag/{group}", time.time() - minutes * 60)
     ]
     sample = cluster.sample
-    now = sample.groups.get(group) if sample is not None else None
-    if sample is not None and now is not None and now.lag is not None and sample.groups_at:
-        points.append((sample.groups_at, float(now.lag)))
+    current = sample.groups.get(group) if sample is not None else None
+    if sample is not None and current is not None and current.lag is not None and sample.groups_at:
+        points.append((sample.groups_at, float(current.lag)))
     return Chart([at for at, _ in points], {"lag": [value for _, value in points]})
 
 
 # --- actions
 
 
-@action("/groups/plan", "What a reset of a group's offsets would set; nothing is changed")
+@action("/groups/plan", "Preview a reset of a group's offsets without changing them")
 async def plan_group_reset(
     context: Context,
     group: str,
     way: Annotated[Way, ", ".join(WAYS)],
-    value: Annotated[str, "The offset, number, time (ISO 8601) or duration (PnDTnHnMnS) of ways that take one"] = "",
-    topics: Annotated[str, "As topic or topic:0,1,2, one to a line; all that the group has offsets for if empty"] = "",
-    file: Annotated[str, "Of from-file: lines of topic,partition,offset", Bounds(0, MAX_FILE)] = "",
+    value: Annotated[str, "The offset, number, time (ISO 8601) or duration (PnDTnHnMnS), if the way has a value"] = "",
+    topics: Annotated[str, "Lines of topic or topic:0,1,2. Default: all topics with committed offsets"] = "",
+    file: Annotated[str, "For from-file: lines of topic,partition,offset", Bounds(0, MAX_FILE)] = "",
 ) -> ResetPlan:
     name = str(way.value)
     await _check_inactive(context, group)
     scope = await _scope(context, topics) if topics.strip() else None
     target: str | Offsets | None = value.strip()
     if name == "from-file":
-        target = _lines(file, group, "file")
+        target = _parse_offsets(file, group, "file")
         scope = None
     elif name in ("to-offset", "shift-by", "to-datetime", "by-duration") and not target:
-        raise Refused(f"{name} takes a value", field="value")
+        raise Refused(f"{name} requires a value", field="value")
     try:
         plan = await context.admin.plan_offset_reset(group, name, scope, target)
     except ValueError as error:
         raise Refused(str(error), field="topics" if isinstance(error, BadReset) and scope else "value") from None
     if not plan.offsets:
-        raise Refused("the group has no offsets: name the topics", field="topics")
+        raise Refused("the group has no committed offsets: enter the topics", field="topics")
     committed = await _committed(context, group)
     rows = [
-        PlanRow(tp.topic, tp.partition, committed.get(tp), new, None if tp not in committed else new - committed[tp])
-        for tp, new in sorted(plan.offsets.items())
+        PlanRow(tp.topic, tp.partition, committed.get(tp), offset, offset - committed[tp] if tp in committed else None)
+        for tp, offset in sorted(plan.offsets.items())
     ]
     warnings = [str(moved) for moved in plan.moved]
-    warnings += [f"{tp} has nothing of that time or later: it goes to its end" for tp in plan.later]
+    warnings += [f"{tp} has no message of that time or later: its offset is set to its end" for tp in plan.later]
     return ResetPlan(
-        f"{len(rows)} offsets would be set; nothing is set yet",
+        f"{len(rows)} offsets would be set; nothing has been changed yet",
         rows,
         "".join(f"{row.topic},{row.partition},{row.new}\n" for row in rows),
         _seen("Empty", committed),
@@ -312,7 +320,7 @@ async def plan_group_reset(
     )
 
 
-@action("/groups/offsets", "Set the offsets of a group that nobody is in")
+@action("/groups/offsets", "Set the offsets of a group without members")
 async def set_group_offsets(
     context: Context,
     group: str,
@@ -320,59 +328,57 @@ async def set_group_offsets(
     seen: str = "",
 ) -> Done:
     state = await _check_inactive(context, group)
-    target = _lines(offsets, group, "offsets")
+    target = _parse_offsets(offsets, group, "offsets")
     check_seen(seen, _seen(state, await _committed(context, group)))
     try:
         plan = await context.admin.plan_offset_reset(group, "from-file", None, target)
     except BadReset as error:
         raise Refused(str(error), field="offsets") from None
     await context.admin.alter_consumer_group_offsets(group, plan.offsets)
-    context.cluster.changed()
-    return Done(f"{len(plan.offsets)} offsets of {group} are set", _address(context, group))
+    context.cluster.mark_stale()
+    return Done(f"{len(plan.offsets)} offsets of {group} were set", _address(context, group))
 
 
-@action("/groups/offsets/delete", "Forget a group's offsets for a topic that it does not consume now")
+@action("/groups/offsets/delete", "Delete a group's offsets of a topic that it does not consume")
 async def delete_group_offsets(context: Context, group: str, topic: str, confirm: str, seen: str = "") -> Done:
     committed = await _committed(context, group)
     partitions = [tp for tp in committed if tp.topic == topic]
     if not partitions:
         raise Refused(f"{group} has no offsets for '{topic}'", 404, "topic")
-    check_confirmation(typed=confirm, name=topic, seen=seen, now=_seen(await _state(context, group), committed))
+    state = await context.admin.group_state(group)
+    check_confirmation(typed=confirm, name=topic, seen=seen, current=_seen(state, committed))
     await context.admin.delete_consumer_group_offsets(group, partitions)
-    context.cluster.changed()
-    return Done(f"the offsets of {group} for {topic} are forgotten", _address(context, group))
+    context.cluster.mark_stale()
+    return Done(f"the offsets of {group} for {topic} were deleted", _address(context, group))
 
 
-@action("/groups/delete", "Delete a group that nobody is in, and its offsets", role=Role.ADMIN)
+@action("/groups/delete", "Delete a group without members, and its offsets", role=Role.ADMIN)
 async def delete_group(context: Context, group: str, confirm: str, seen: str = "") -> Done:
     state = await _check_inactive(context, group)
-    check_confirmation(typed=confirm, name=group, seen=seen, now=_seen(state, await _committed(context, group)))
+    check_confirmation(typed=confirm, name=group, seen=seen, current=_seen(state, await _committed(context, group)))
     await context.admin.delete_consumer_groups([group])
-    context.cluster.changed()
-    return Done(f"group {group} is deleted", f"/c/{context.cluster.name}/groups")
-
-
-async def _state(context: Context, group: str) -> str:
-    return await context.admin.group_state(group)
+    context.cluster.mark_stale()
+    return Done(f"group {group} was deleted", f"/c/{context.cluster.name}/groups")
 
 
 async def _check_inactive(context: Context, group: str) -> str:
-    state = await _state(context, group)
+    """The state of the group. Raises Refused if the group has members."""
+    state = await context.admin.group_state(group)
     if state not in INACTIVE:
-        raise Refused(f"{group} is {state}: this takes a group that nobody is in. Stop its members first", 409)
+        raise Refused(f"{group} is {state}: it must have no members. Stop them first", 409)
     return state
 
 
 async def _committed(context: Context, group: str) -> Offsets:
     offsets = await context.admin.list_consumer_group_offsets(group)
-    return {tp: at.offset for tp, at in offsets.items() if at is not None}
+    return {tp: commit.offset for tp, commit in offsets.items() if commit is not None}
 
 
 async def _scope(context: Context, text: str) -> list[TopicPartition]:
     """Parse lines of `topic` or `topic:0,1,2`."""
     partitions: set[TopicPartition] = set()
     for line in text.splitlines():
-        topic, colon, numbers = (piece.strip() for piece in line.strip().rpartition(":"))
+        topic, colon, numbers = (text.strip() for text in line.strip().rpartition(":"))
         if not colon:
             topic, numbers = numbers, ""
         if not topic:
@@ -381,29 +387,28 @@ async def _scope(context: Context, text: str) -> list[TopicPartition]:
             try:
                 partitions |= {TopicPartition(topic, int(number)) for number in numbers.split(",")}
             except ValueError:
-                raise Refused(f"'{line.strip()[:60]}' is not topic:partition,…", field="topics") from None
+                raise Refused(f"expected topic:partition,…, not '{line.strip()[:60]}'", field="topics") from None
             continue
         try:
-            described = (await context.admin.describe_topics([topic]))[topic]
+            description = (await context.admin.describe_topics([topic]))[topic]
         except AdminError as error:
             raise Refused(f"{topic}: {reason(error)}", 404, "topics") from None
-        partitions |= {TopicPartition(topic, info.partition) for info in described.partitions}
+        partitions |= {TopicPartition(topic, info.partition) for info in description.partitions}
     return sorted(partitions)
 
 
-def _lines(text: str, group: str, field: str) -> Offsets:
+def _parse_offsets(text: str, group: str, field: str) -> Offsets:
+    """Parse lines of topic,partition,offset. `field` is the input that contains them."""
     try:
         offsets = read_offsets_csv(text.splitlines(), [group], "the file").get(group, {})
     except BadReset as error:
         raise Refused(str(error), field=field) from None
     if not offsets:
-        raise Refused("there is no line topic,partition,offset for this group", field=field)
+        raise Refused("there is no line of topic,partition,offset for this group", field=field)
     return offsets
 
 
 def _address(context: Context, group: str) -> str:
-    from urllib.parse import quote
-
     return f"/c/{context.cluster.name}/groups/one?group={quote(group, safe='')}"
 
 

@@ -25,12 +25,12 @@ MAX_DOWNLOADED, DEFAULT_DOWNLOADED = 1_000_000, 10_000
 
 
 def _inputs(view: View, max_rows: int = MAX_ROWS, rows: int = DEFAULT_ROWS) -> MessageQuery:
-    names = {
+    defaults = {
         "topic": "", "start": Start.NEWEST, "at": "", "partition": "", "key": "", "text": "", "header": "", "path": "",
         "expression": "", "key_format": "auto", "value_format": "auto", "key_schema": "", "value_schema": "",
         "cursor": "",
     }  # fmt: skip
-    values: dict[str, Any] = {name: view.text(name, default) for name, default in names.items()}
+    values: dict[str, Any] = {name: view.text(name, default) for name, default in defaults.items()}
     return MessageQuery(**values, limit=view.number("limit", rows, 1, max_rows), committed=view.flag("committed"))
 
 
@@ -65,7 +65,7 @@ async def messages_page(view: View) -> Response:
 
 @page("/topics/{topic}/messages", "Messages", tab="Messages")
 async def topic_messages_page(view: View) -> Response:
-    """The tab `Messages` of a topic."""
+    """Redirect the tab `Messages` of a topic to the search."""
     topic = quote(view.path("topic"), safe="")
     return RedirectResponse(f"/c/{view.context.cluster.name}/messages?topic={topic}", 302)
 
@@ -97,7 +97,7 @@ async def download_page(view: View) -> Response:
         raise Refused("format must be json or csv", field="format")
     inputs = _inputs(view, MAX_DOWNLOADED, DEFAULT_DOWNLOADED)
     if inputs.start == Start.TAIL:
-        raise Refused("a tail has no end: choose another start to download", field="start")
+        raise Refused("a tail cannot be downloaded: select another start", field="start")
     search = await inputs.start_search(view.context)
     body = showing.as_json(search) if kind == "json" else showing.as_csv(search)
     return StreamingResponse(
@@ -108,16 +108,16 @@ async def download_page(view: View) -> Response:
 
 
 async def _while_allowed(body: AsyncIterator[bytes], is_allowed: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Stop the download when the user loses access: the connection ends, and the file is
+    """Abort the download when the user loses access. The connection ends, and the file is
     incomplete."""
-    checked = time.monotonic()
+    checked_at = time.monotonic()
     async with running_searches, aclosing(body):  # type: ignore[type-var]
-        async for piece in body:
-            if time.monotonic() - checked >= CHECK_S:
-                checked = time.monotonic()
+        async for chunk in body:
+            if time.monotonic() - checked_at >= CHECK_S:
+                checked_at = time.monotonic()
                 if not is_allowed():
                     raise Refused("log in first", 401)
-            yield piece
+            yield chunk
 
 
 def _attachment(name: str) -> Mapping[str, str]:
@@ -129,17 +129,17 @@ def _attachment(name: str) -> Mapping[str, str]:
 
 @page("/messages/raw", "Messages")
 async def raw_page(view: View) -> Response:
-    """The bytes of a key or a value as a file, which a browser never renders."""
+    """The bytes of a key or a value as an attachment, which a browser never renders."""
     topic, partition, offset = view.text("topic"), view.number("partition"), view.number("offset")
-    which = view.text("part", "value")
+    part = "key" if view.text("part") == "key" else "value"
     record = await read_record(view.context, topic, partition, offset)
-    data = record.key if which == "key" else record.value
+    data = record.key if part == "key" else record.value
     if data is None:
-        raise Refused(f"the {which} is null", 404)
+        raise Refused(f"the {part} is null", 404)
     return Response(
         data,
         media_type="application/octet-stream",
-        headers=dict(_attachment(f"{topic}-{partition}-{offset}.{'key' if which == 'key' else 'value'}")),
+        headers=dict(_attachment(f"{topic}-{partition}-{offset}.{part}")),
     )
 
 
@@ -147,16 +147,13 @@ async def raw_page(view: View) -> Response:
 async def message_page(view: View) -> Response:
     inputs = _inputs(view)
     partition, offset = view.number("partition"), view.number("offset")
-    message = await read_message(
-        view.context, inputs.topic, partition, offset, inputs.key_format, inputs.value_format, inputs.key_schema,
-        inputs.value_schema,
-    )  # fmt: skip
-    (shown,) = await showing.rows([message], showing.MAX_TEXT)
+    message = await read_message(view.context, inputs, partition, offset)
+    (row,) = await showing.rows([message], showing.MAX_TEXT)
     key_text, value_text = await showing.pretty_parts(message)
     return view.render(
         "message.html",
         wanted=inputs,
-        message=shown,
+        message=row,
         key_text=key_text,
         value_text=value_text,
         decoders=DECODERS,

@@ -1,4 +1,4 @@
-"""The inputs of a message search, from a request to a `Search`, and the limit on searches."""
+"""Converts the inputs of a request to a `Search`, and limits the number of running searches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_RUNNING = 8
 
 @dataclass(frozen=True, slots=True)
 class MessageQuery:
-    """The inputs of a request, by name. Not validated until `search`."""
+    """The inputs of a message search, as received. `search` validates them."""
 
     topic: str
     start: str = Start.NEWEST
@@ -45,13 +45,13 @@ class MessageQuery:
     committed: bool = False
 
     async def start_search(self, context: Context) -> Search:
-        """As `search`; raises Refused (404) if the topic does not exist."""
+        """Like `search`. Raises Refused (404) if the topic does not exist."""
         if await find_topic(context, self.topic) is None:
             raise Refused(f"there is no topic '{self.topic[:250]}'", 404, "topic")
         return self.search(context)
 
     def search(self, context: Context) -> Search:
-        """Validate the inputs and create the search. Raises Refused with the invalid input."""
+        """Validate the inputs and create the search. Raises Refused for an invalid input."""
         if self.start not in Start.ALL:
             raise Refused(f"start must be one of {', '.join(Start.ALL)}", field="start")
         for name in ("key_format", "value_format"):
@@ -59,59 +59,50 @@ class MessageQuery:
                 raise Refused(f"{name} must be one of {', '.join(DECODERS)}", field=name)
         at = 0
         if self.start == Start.OFFSET:
-            at = _number("at", self.at, "an offset")
+            at = _parse_offset(self.at)
         elif self.start == Start.TIME:
-            at = _moment(self.at)
-        filters: dict[str, Any] = {}
-        for name in ("key", "text", "header", "path", "expression"):
-            filters[name] = getattr(self, name)
-            if name in ("header", "path", "expression") and filters[name]:
-                _checked(name, lambda name=name: Filter(self.topic, **{name: getattr(self, name)}))
+            at = _parse_time(self.at)
+        # Create a filter for each input alone, so that an error names the input.
+        for name in ("header", "path", "expression"):
+            self._check_filter(name, **{name: getattr(self, name)})
         for name in ("key_schema", "value_schema"):
             schema, decoder = getattr(self, name), getattr(self, name.replace("schema", "format"))
             if schema.strip() and decoder == "avro":
-                _checked(name, lambda name=name, schema=schema: Filter(
-                    self.topic, **{name: schema, name.replace("schema", "decoder"): "avro"}
-                ))  # fmt: skip
+                self._check_filter(name, **{name: schema, name.replace("schema", "decoder"): "avro"})
         message_filter = Filter(
             self.topic,
-            **filters,
+            key=self.key,
+            text=self.text,
+            header=self.header,
+            path=self.path,
+            expression=self.expression,
             key_decoder=self.key_format,
             value_decoder=self.value_format,
             key_schema=self.key_schema,
             value_schema=self.value_schema,
         )
-        query = Query(
-            self.topic,
-            message_filter,
-            self.start,
-            at,
-            _partitions(self.partition),
-            self.limit,
-            self.cursor,
-            self.committed,
-        )
-        return Search(query, client_of(context))
+        partitions = _parse_partitions(self.partition)
+        query = Query(self.topic, message_filter, self.start, at, partitions, self.limit, self.cursor, self.committed)
+        return Search(query, client_settings(context))
+
+    def _check_filter(self, field: str, **filters: str) -> None:
+        try:
+            Filter(self.topic, **filters)
+        except (BadExpression, BadSchema) as error:
+            raise Refused(f"{field}: {error}", field=field) from None
 
 
-def client_of(context: Context) -> dict[str, Any]:
+def client_settings(context: Context) -> dict[str, Any]:
     return {**CLIENT_DEFAULTS, **context.cluster.settings.client}
 
 
-def _checked(name: str, make: Any) -> None:
-    try:
-        make()
-    except (BadExpression, BadSchema) as error:
-        raise Refused(f"{name}: {error}", field=name) from None
-
-
-def _number(name: str, text: str, expected: str) -> int:
+def _parse_offset(text: str) -> int:
     if not re.fullmatch(r"\d{1,19}", text.strip()):
-        raise Refused(f"{expected} is expected, not '{text[:60]}'", field=name)
+        raise Refused(f"expected an offset, not '{text[:60]}'", field="at")
     return int(text)
 
 
-def _moment(text: str) -> int:
+def _parse_time(text: str) -> int:
     """Parse milliseconds since the epoch, or an ISO 8601 time."""
     text = text.strip()
     if re.fullmatch(r"\d{1,15}", text):
@@ -120,26 +111,27 @@ def _moment(text: str) -> int:
         return milliseconds_of(text)
     except (ValueError, OverflowError):
         raise Refused(
-            f"a time is expected: 2026-01-31T12:00:00Z, or milliseconds since 1970, not '{text[:60]}'", field="at"
+            f"expected a time (2026-01-31T12:00:00Z, or milliseconds since 1970), not '{text[:60]}'", field="at"
         ) from None
 
 
-def _partitions(text: str) -> tuple[int, ...]:
+def _parse_partitions(text: str) -> tuple[int, ...]:
     """Parse `0, 2, 5-7`. An empty result means all partitions."""
     numbers: set[int] = set()
-    for piece in text.replace(",", " ").split():
-        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", piece)
+    for item in text.replace(",", " ").split():
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", item)
         if match is None or (match[2] and int(match[2]) - int(match[1]) > 10_000):
-            raise Refused(f"partitions are numbers, as in 0, 2, 5-7; not '{piece[:60]}'", field="partition")
+            raise Refused(f"expected partition numbers such as 0, 2, 5-7, not '{item[:60]}'", field="partition")
         numbers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(numbers))
 
 
 async def find_topic(context: Context, name: str) -> Topic | None:
-    """The topic, if necessary from a new sample: the last one lacks a topic created since."""
+    """The topic, or None if it does not exist. Takes a new sample if the last one lacks the
+    topic, which may have been created since."""
     topic = (await context.cluster.state()).topics.get(name)
     if topic is None and name:
-        context.cluster.changed()
+        context.cluster.mark_stale()
         topic = (await context.cluster.state()).topics.get(name)
     return topic
 
@@ -153,7 +145,7 @@ class RunningSearches:
 
     async def __aenter__(self) -> None:
         if self.count >= MAX_RUNNING:
-            raise Refused(f"{MAX_RUNNING} searches are running in this console: stop one, or wait", 429)
+            raise Refused(f"this console already runs {MAX_RUNNING} searches: stop one or wait", 429)
         self.count += 1
 
     async def __aexit__(self, *exc: object) -> None:

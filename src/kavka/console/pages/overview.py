@@ -1,4 +1,4 @@
-"""The cluster at a glance."""
+"""The overview of a cluster."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class BrokerDisk:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A summary of a cluster. `offline` and `under_replicated` count partitions; `gone` are missing
-    brokers."""
+    """A summary of a cluster. `offline`, `under_replicated` and `not_preferred` count partitions.
+    `gone` lists the missing brokers."""
 
     at: float
     error: str
-    """Why the cluster does not respond; the other fields are then as of `at`."""
+    """Why the cluster does not respond. The other fields are then from the time `at`."""
     cluster_id: str
     controller: int | None
     brokers: list[int]
@@ -78,14 +78,14 @@ class ClusterListing:
     """Why the cluster does not respond."""
 
 
-@query("/clusters", "The clusters of this console", everywhere=True)
+@query("/clusters", "List the clusters of this console", everywhere=True)
 async def list_clusters(context: Context) -> list[ClusterListing]:
     return [
         ClusterListing(name, handle.settings.servers, handle.error) for name, handle in context.console.clusters.items()
     ]
 
 
-@query("/overview", "The cluster at a glance")
+@query("/overview", "Summarize the cluster")
 async def overview(context: Context) -> Overview:
     cluster = context.cluster
     return summary(cluster, await cluster.state())
@@ -128,25 +128,25 @@ def _disk(sample: Sample, broker: int) -> BrokerDisk:
     )
 
 
-@query("/rates", "Messages or bytes per second, in and out, over time")
+@query("/rates", "Chart incoming and outgoing messages or bytes per second")
 async def rates(
     context: Context,
     unit: Annotated[Unit, "messages or bytes"] = Unit.MESSAGES,
-    minutes: Annotated[int, "How far back", Bounds(1, MAX_MINUTES)] = DEFAULT_MINUTES,
+    minutes: Annotated[int, "The last minutes to show", Bounds(1, MAX_MINUTES)] = DEFAULT_MINUTES,
 ) -> Chart:
-    """In is the growth of the partitions. Out is derived from the committed offsets of consumer
-    groups, so consumers without a group are not counted. Its bytes are estimated from the mean
-    message size of each topic."""
+    """The incoming rate is the growth of the partitions. The outgoing rate is derived from the
+    committed offsets of consumer groups, so consumers without a group are not counted. Outgoing
+    bytes are estimated from the mean message size of each topic."""
     cluster = context.cluster
     since = time.time() - minutes * 60
-    into, out = f"{unit.value}_in", f"{unit.value}_out"
-    recent = [(r.at, getattr(r, into), getattr(r, out)) for r in cluster.rates if r.at >= since]
+    series_in, series_out = f"{unit.value}_in", f"{unit.value}_out"
+    recent = [(r.at, getattr(r, series_in), getattr(r, series_out)) for r in cluster.rates if r.at >= since]
     points: list[tuple[float, float | None, float | None]] = []
-    first = recent[0][0] if recent else time.time()
-    if first - since > 60:
-        older_in = await cluster.store.history(cluster.name, into, since)
-        older_out = dict(await cluster.store.history(cluster.name, out, since))
-        points = [(float(at), value, older_out.get(at)) for at, value in older_in if at < first]
+    first_recent = recent[0][0] if recent else time.time()
+    if first_recent - since > 60:
+        history_in = await cluster.store.history(cluster.name, series_in, since)
+        history_out = dict(await cluster.store.history(cluster.name, series_out, since))
+        points = [(float(at), value, history_out.get(at)) for at, value in history_in if at < first_recent]
     points += recent
     return Chart([p[0] for p in points], {"in": [p[1] for p in points], "out": [p[2] for p in points]})
 

@@ -1,8 +1,9 @@
-"""Pipelines: the streams jobs of this machine, and the connectors of the Connect workers."""
+"""Pipelines: the Streams jobs of this machine, and the connectors of the Connect workers."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any
@@ -20,8 +21,8 @@ from kavka.console.views import View, page
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job. `state` is the state that it reports, FAILED with `error`, or GONE if its process was
-    killed."""
+    """A Streams job. `state` is the state that the job reports, FAILED with `error`, or GONE if its
+    process was killed."""
 
     name: str
     state: str
@@ -38,39 +39,39 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorsFound:
-    """The connectors of all workers; `problems` has a line per worker that did not respond."""
+    """The connectors of all workers. `problems` has a line per worker that did not respond."""
 
     connectors: list[ConnectorRow]
     lags: dict[str, int] = field(default_factory=dict)
-    """The lag of the groups of sinks."""
+    """By sink connector: the lag of its consumer group."""
     problems: list[str] = field(default_factory=list)
 
 
-class What(Enum):
+class Command(Enum):
     PAUSE = "pause"
     RESUME = "resume"
     RESTART = "restart"
     STOP = "stop"
 
 
-_DONE = {
-    What.PAUSE: "is told to pause",
-    What.RESUME: "is told to go on",
-    What.RESTART: "is told to restart, with its tasks",
-    What.STOP: "is told to stop",
+_MESSAGES = {
+    Command.PAUSE: "is being paused",
+    Command.RESUME: "is being resumed",
+    Command.RESTART: "is being restarted, with its tasks",
+    Command.STOP: "is being stopped",
 }
 
 
-@query("/pipelines", "The streams jobs that run on the console's machine, or ended badly there")
+@query("/pipelines", "List the running and failed Streams jobs of the console's machine")
 async def list_pipelines(context: Context) -> list[JobRow]:
     try:
         all_jobs = await asyncio.to_thread(jobs.all_jobs)
     except (jobs.JobError, OSError) as error:
         raise Refused(str(error), 500) from None
-    return [_job(job) for job in all_jobs]
+    return [_job_row(job) for job in all_jobs]
 
 
-def _job(job: dict[str, Any]) -> JobRow:
+def _job_row(job: dict[str, Any]) -> JobRow:
     def number(name: str) -> Any:
         value = job.get(name)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
@@ -78,7 +79,7 @@ def _job(job: dict[str, Any]) -> JobRow:
     started = number("started")
     error = str(job.get("error") or "")
     if job["state"] == jobs.GONE:
-        error = "its process is gone without having said why: it was killed, or the machine was"
+        error = "the process ended without reporting an error: it was killed, or the machine was restarted"
     return JobRow(
         job["application.id"],
         str(job["state"]),
@@ -94,36 +95,36 @@ def _job(job: dict[str, Any]) -> JobRow:
     )
 
 
-@action("/pipelines/stop", "Stop a streams job: what it has begun is finished by its next start")
+@action("/pipelines/stop", "Stop a Streams job. Its next start completes an unfinished batch")
 async def stop_pipeline(context: Context, name: str) -> Done:
-    await _do(jobs.stop, name)
-    return Done(f"{name} has ended", _here(context))
+    await _call(jobs.stop, name)
+    return Done(f"{name} was stopped", _address(context))
 
 
-@action("/pipelines/restart", "Start a streams job again as it was started before", role=Role.ADMIN)
+@action("/pipelines/restart", "Restart a Streams job with the same command line", role=Role.ADMIN)
 async def restart_pipeline(context: Context, name: str) -> Done:
-    pid = await _do(jobs.restart, name)
-    return Done(f"{name} is started, as process {pid}; it is shown here when it runs", _here(context))
+    pid = await _call(jobs.restart, name)
+    return Done(f"{name} was started as process {pid}; it is listed once it runs", _address(context))
 
 
-@action("/pipelines/forget", "Forget a streams job that ended badly")
+@action("/pipelines/forget", "Remove a failed Streams job from the list")
 async def forget_pipeline(context: Context, name: str) -> Done:
-    job = await _do(jobs.read, name)
+    job = await _call(jobs.read, name)
     if job is None:
-        raise Refused(f"nothing is known of {name}", 404)
+        raise Refused(f"there is no job '{name}'", 404)
     if job["running"]:
-        raise Refused(f"{name} runs: stop it first", 409)
-    await _do(jobs.remove, name)
-    return Done(f"{name} is forgotten", _here(context))
+        raise Refused(f"{name} is running: stop it first", 409)
+    await _call(jobs.remove, name)
+    return Done(f"{name} was removed", _address(context))
 
 
-def _here(context: Context) -> str:
+def _address(context: Context) -> str:
     return f"/c/{context.cluster.name}/pipelines"
 
 
-async def _do(work: Any, name: str) -> Any:
+async def _call(function: Callable[[str], Any], name: str) -> Any:
     try:
-        return await asyncio.to_thread(work, name)
+        return await asyncio.to_thread(function, name)
     except jobs.JobError as error:
         raise Refused(str(error), 409) from None
     except OSError as error:
@@ -138,7 +139,7 @@ def workers(context: Context) -> list[Workers]:
     return [Workers(address) for address in configured.replace(",", " ").split()]
 
 
-@query("/connectors", "The connectors of the Connect workers that the console was told of")
+@query("/connectors", "List the connectors of the configured Connect workers")
 async def list_connectors(context: Context) -> ConnectorsFound:
     connectors: list[ConnectorRow] = []
     problems: list[str] = []
@@ -152,7 +153,6 @@ async def list_connectors(context: Context) -> ConnectorsFound:
     groups = (await context.cluster.state(groups=True)).groups
     lags = {}
     for row in connectors:
-        # The group of a sink's consumers.
         group = groups.get(f"connect-{row.name}")
         if row.type == "sink" and group is not None and group.lag is not None:
             lags[row.name] = group.lag
@@ -163,14 +163,14 @@ async def list_connectors(context: Context) -> ConnectorsFound:
 async def control_connector(
     context: Context,
     connector: str,
-    what: What,
-    at: Annotated[str, "The workers' address, where there are several"] = "",
+    what: Command,
+    at: Annotated[str, "The address of the workers, if there are several clusters of workers"] = "",
 ) -> Done:
     matching = [cluster for cluster in workers(context) if not at or cluster.address == at]
     if not matching:
-        raise Refused("the console was told of no such Connect workers (console.connect.url)", 404)
-    await matching[0].do(connector, what.value)
-    return Done(f"{connector} {_DONE[what]}", _here(context))
+        raise Refused("no such Connect workers are configured (console.connect.url)", 404)
+    await matching[0].control(connector, what.value)
+    return Done(f"{connector} {_MESSAGES[what]}", _address(context))
 
 
 @page("/pipelines", "Pipelines", nav="Pipelines")

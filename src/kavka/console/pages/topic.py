@@ -1,4 +1,4 @@
-"""A topic: its partitions, its consumer groups, and its actions."""
+"""A topic: its partitions, its consumer groups and its actions."""
 
 from __future__ import annotations
 
@@ -50,35 +50,36 @@ def seen_of(topic: Topic) -> str:
     return fingerprint(topic.name, topic.id, len(topic.partitions))
 
 
-@query("/topics/{topic}", "One topic: partitions with leader, replicas, ISR, offsets and size; and who reads it")
+@query("/topics/{topic}", "Describe a topic: leaders, replicas, ISR, offsets and sizes of partitions; consumer groups")
 async def describe_topic(context: Context, topic: str) -> TopicDetail:
     cluster = context.cluster
-    described = await cluster.topic(topic, groups=True)
+    current = await cluster.topic(topic, groups=True)
     return TopicDetail(
-        row_of(cluster, described),
-        str(described.id),
-        list(described.partitions),
+        row_of(cluster, current),
+        str(current.id),
+        list(current.partitions),
         readers(cluster.sample, topic),
-        seen_of(described),
+        seen_of(current),
     )
 
 
 def readers(sample: Sample | None, topic: str) -> list[Reader]:
-    groups = []
+    """The groups with committed offsets of the topic, largest lag first."""
+    found_readers = []
     for group in (sample.groups if sample else {}).values():
-        here = [tp for tp in group.offsets or () if tp.topic == topic]
-        if here:
-            lag = sum(group.lags.get(tp, 0) for tp in here) if group.lags is not None else None
-            groups.append(Reader(group.id, group.state, len(here), lag))
-    return sorted(groups, key=lambda reader: -(reader.lag or 0))
+        partitions = [tp for tp in group.offsets or () if tp.topic == topic]
+        if partitions:
+            lag = sum(group.lags.get(tp, 0) for tp in partitions) if group.lags is not None else None
+            found_readers.append(Reader(group.id, group.state, len(partitions), lag))
+    return sorted(found_readers, key=lambda reader: -(reader.lag or 0))
 
 
 async def fresh_topic(cluster: ClusterHandle, name: str) -> Topic:
     """The topic from a new sample, for the check of a confirmation."""
-    cluster.changed()
+    cluster.mark_stale()
     topic = await cluster.topic(name)
     if cluster.error:
-        raise Refused(f"the cluster does not answer: {cluster.error}; nothing was done", 502)
+        raise Refused(f"the cluster does not respond: {cluster.error}; nothing was done", 502)
     return topic
 
 
@@ -90,9 +91,9 @@ async def delete_topic(
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
     current = await fresh_topic(context.cluster, topic)
-    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(current))
+    check_confirmation(typed=confirm, name=topic, seen=seen, current=seen_of(current))
     await context.admin.delete_topics([topic])
-    await context.cluster.settle(lambda sample: topic not in sample.topics)
+    await context.cluster.wait_until(lambda sample: topic not in sample.topics)
     return Done(f"{topic} was deleted", f"/c/{context.cluster.name}/topics")
 
 
@@ -103,48 +104,46 @@ async def empty_topic(
     confirm: Annotated[str, "The topic's name, typed again"],
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
-    """Deletes the current messages; messages that are written meanwhile may remain."""
+    """Messages that producers send during this operation may remain."""
     current = await fresh_topic(context.cluster, topic)
-    check_confirmation(typed=confirm, name=topic, seen=seen, now=seen_of(current))
+    check_confirmation(typed=confirm, name=topic, seen=seen, current=seen_of(current))
     leaderless = [p.id for p in current.partitions if p.offline]
     if leaderless:
-        raise Refused(f"partition {leaderless[0]} has no leader: nothing was done", 409)
+        raise Refused(f"partition {leaderless[0]} has no leader; nothing was done", 409)
     await context.admin.delete_records({TopicPartition(topic, p.id): ALL_RECORDS for p in current.partitions})
-    context.cluster.changed()
+    context.cluster.mark_stale()
     return Done(f"{topic} is empty", topic_address(context, topic))
 
 
-@action("/topics/{topic}/partitions", "Give a topic more partitions")
+@action("/topics/{topic}/partitions", "Add partitions to a topic")
 async def add_partitions(
     context: Context,
     topic: str,
-    total: Annotated[int, "How many there shall be in all", Bounds(1, MAX_PARTITIONS)],
+    total: Annotated[int, "The new number of partitions", Bounds(1, MAX_PARTITIONS)],
     seen: Annotated[str, "The fingerprint of the page"] = "",
 ) -> Done:
-    """This cannot be undone, and keys are assigned to other partitions than before."""
+    """This cannot be undone. The keyed messages of producers then go to other partitions."""
     current = await fresh_topic(context.cluster, topic)
     check_seen(seen, seen_of(current))
     if total <= len(current.partitions):
-        raise Refused(
-            f"{topic} has {len(current.partitions)} partitions already: there can only be more", field="total"
-        )
+        raise Refused(f"{topic} has {len(current.partitions)} partitions: the number can only increase", field="total")
     await context.admin.create_partitions({topic: total})
-    await context.cluster.settle(
+    await context.cluster.wait_until(
         lambda sample: topic in sample.topics and len(sample.topics[topic].partitions) >= total
     )
     return Done(f"{topic} has {total} partitions", topic_address(context, topic))
 
 
-@action("/topics/{topic}/elect", "Make the preferred replicas the leaders")
+@action("/topics/{topic}/elect", "Elect the preferred replicas as leaders")
 async def elect_preferred(
-    context: Context, topic: str, partition: Annotated[int | None, "Only this one", Bounds(0)] = None
+    context: Context, topic: str, partition: Annotated[int | None, "Only this partition", Bounds(0)] = None
 ) -> Done:
     current = await context.cluster.topic(topic)
     partitions = [TopicPartition(topic, p.id) for p in current.partitions if partition is None or p.id == partition]
     if not partitions:
         raise Refused(f"there is no partition {partition}", 404, "partition")
     results = await context.admin.elect_leaders(ElectionType.PREFERRED, partitions)
-    context.cluster.changed()
+    context.cluster.mark_stale()
     elected = [tp for tp, error in results.items() if error is None]
     failed = {
         tp: error
@@ -153,12 +152,14 @@ async def elect_preferred(
     }
     if failed:
         tp, error = next(iter(failed.items()))
-        done = f"{len(elected)} leaders were elected; " if elected else ""
-        raise Refused(f"{done}{len(failed)} could not be, {tp} for one: {reason(error)}", 409)
+        raise Refused(
+            f"{len(elected)} leaders were elected, {len(failed)} elections failed, for example {tp}: {reason(error)}",
+            409,
+        )
     if not elected:
-        return Done("The preferred replicas lead already", topic_address(context, topic))
-    many = len(elected) != 1
-    return Done(f"{len(elected)} leader{'s were' if many else ' was'} elected", topic_address(context, topic))
+        return Done("the preferred replicas are the leaders already", topic_address(context, topic))
+    verb = "leader was" if len(elected) == 1 else "leaders were"
+    return Done(f"{len(elected)} {verb} elected", topic_address(context, topic))
 
 
 @page("/topics/{topic}", "Topic", tab="Partitions")

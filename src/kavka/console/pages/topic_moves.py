@@ -1,13 +1,13 @@
 """Reassigns the partitions of a topic: plan, start, progress, cancellation.
 
-A throttle of the console is recorded in the store and removed when the reassignment of its topic
-ends, also after a restart of the console.
+The console records its throttles in the store. It removes a throttle when the reassignment of the
+topic has ended, also after a restart of the console.
 """
 
 from __future__ import annotations
 
 import logging
-import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -44,7 +44,7 @@ class Planned:
 
     @property
     def copied(self) -> int:
-        """The bytes to copy over the network."""
+        """The number of bytes that brokers must copy."""
         return len(set(self.proposed) - set(self.current)) * (self.size or 0)
 
 
@@ -59,16 +59,17 @@ class Move:
     done: float | None
 
 
-def assignment_of(topic: Topic) -> str:
+def seen_of(topic: Topic) -> str:
+    """The fingerprint of the assignment of a topic."""
     return fingerprint(topic.id, [p.replicas for p in topic.partitions])
 
 
-@query("/topics/{topic}/plan", "Where the partitions of a topic could go; nothing is moved")
+@query("/topics/{topic}/plan", "Plan a reassignment of a topic without starting it")
 async def plan_moves(
     context: Context,
     topic: str,
-    brokers: Annotated[list[int], "Those that are to have the replicas", Bounds(1)],
-    replication: Annotated[int | None, "Replicas of each; as many as now if left out", Bounds(1, 1000)] = None,
+    brokers: Annotated[list[int], "The brokers for the replicas", Bounds(1)],
+    replication: Annotated[int | None, "The replication factor. Default: unchanged", Bounds(1, 1000)] = None,
 ) -> list[Planned]:
     described = await context.cluster.topic(topic)
     sample = await context.cluster.state()
@@ -81,16 +82,16 @@ async def plan_moves(
     return [Planned(p.id, p.replicas, proposed[p.id], p.size) for p in described.partitions]
 
 
-@query("/topics/{topic}/moves", "Moves of a topic's partitions that are under way")
+@query("/topics/{topic}/moves", "List the reassignments of a topic that are in progress")
 async def list_moves(context: Context, topic: str) -> list[Move]:
     described = await context.cluster.topic(topic)
     partitions = [TopicPartition(topic, p.id) for p in described.partitions]
     in_progress = await context.admin.list_partition_reassignments(partitions, timeout=10)
     sizes = await _sizes(context, {tp: move.adding_replicas for tp, move in in_progress.items()})
-    leaders = {p.id: p.size for p in described.partitions}
+    leader_sizes = {p.id: p.size for p in described.partitions}
     moves = []
     for tp, move in sorted(in_progress.items()):
-        total = (leaders.get(tp.partition) or 0) * len(move.adding_replicas)
+        total = (leader_sizes.get(tp.partition) or 0) * len(move.adding_replicas)
         added_sizes = [sizes.get((tp, broker)) for broker in move.adding_replicas]
         copied = sum(size for size in added_sizes if size is not None)
         done = None if not total or None in added_sizes else min(1.0, copied / total)
@@ -118,17 +119,17 @@ async def _sizes(
     }
 
 
-@action("/topics/{topic}/moves", "Move partitions of a topic to other brokers", role=Role.ADMIN)
+@action("/topics/{topic}/moves", "Reassign partitions of a topic to other brokers", role=Role.ADMIN)
 async def move_partitions(
     context: Context,
     topic: str,
-    plan: Annotated[dict[str, str], 'By partition, its brokers, the preferred leader first: {"0": "1,2"}', Bounds(1)],
-    throttle: Annotated[int | None, "At most so many bytes per second of each broker", Bounds(1, 2**50)] = None,
-    seen: Annotated[str, "The fingerprint of the assignment that was shown"] = "",
+    plan: Annotated[dict[str, str], 'Brokers by partition, the preferred leader first: {"0": "1,2"}', Bounds(1)],
+    throttle: Annotated[int | None, "Maximum bytes per second of each broker", Bounds(1, 2**50)] = None,
+    seen: Annotated[str, "The fingerprint of the displayed assignment"] = "",
 ) -> Done:
     cluster = context.cluster
     described = await fresh_topic(cluster, topic)
-    check_seen(seen, assignment_of(described))
+    check_seen(seen, seen_of(described))
     nodes = (await cluster.state()).nodes
     current = {TopicPartition(topic, p.id): p.replicas for p in described.partitions}
     target: dict[TopicPartition, tuple[int, ...]] = {}
@@ -143,33 +144,33 @@ async def move_partitions(
         if brokers != current[tp]:
             target[tp] = brokers
     if not target:
-        raise Refused("nothing would move")
+        raise Refused("the plan changes nothing")
     in_progress = await context.admin.list_partition_reassignments(list(current))
     if in_progress:
-        raise Refused("partitions of this topic are being moved already: wait, or cancel that first", 409)
+        raise Refused("a reassignment of this topic is in progress: wait for its end, or cancel it", 409)
     if throttle is not None:
         # Record the throttle before setting it: an unrecorded throttle would never be removed.
-        await _remember(cluster, topic, True)
+        await _record_throttle(cluster, topic, True)
         await context.admin.throttle_replication(throttle, in_progress, target, current)
     await context.admin.alter_partition_reassignments(target)
-    cluster.changed()
-    many = "s" if len(target) > 1 else ""
-    return Done(f"{len(target)} partition{many} began to move", topic_address(context, topic) + "/move")
+    cluster.mark_stale()
+    return Done(f"the reassignment of {_count(target)} has started", topic_address(context, topic) + "/move")
 
 
-@action("/topics/{topic}/moves/cancel", "Call off the moves of a topic's partitions", role=Role.ADMIN)
+@action("/topics/{topic}/moves/cancel", "Cancel the reassignments of a topic", role=Role.ADMIN)
 async def cancel_moves(context: Context, topic: str) -> Done:
     described = await context.cluster.topic(topic)
     partitions = [TopicPartition(topic, p.id) for p in described.partitions]
     in_progress = await context.admin.list_partition_reassignments(partitions)
     if not in_progress:
-        raise Refused("nothing is being moved any more", 409)
+        raise Refused("no reassignment is in progress", 409)
     await context.admin.alter_partition_reassignments(dict.fromkeys(in_progress))
-    context.cluster.changed()
-    many = "s" if len(in_progress) > 1 else ""
-    return Done(
-        f"the move of {len(in_progress)} partition{many} was called off", topic_address(context, topic) + "/move"
-    )
+    context.cluster.mark_stale()
+    return Done(f"the reassignment of {_count(in_progress)} was cancelled", topic_address(context, topic) + "/move")
+
+
+def _count(partitions: Collection[TopicPartition]) -> str:
+    return f"{len(partitions)} partition{'s' if len(partitions) > 1 else ''}"
 
 
 # --- throttles
@@ -179,28 +180,26 @@ def _key(cluster: ClusterHandle, topic: str) -> str:
     return f"throttled/{cluster.name}/{topic}"
 
 
-async def _remember(cluster: ClusterHandle, topic: str, throttled: bool) -> None:
-    def work(db: sqlite3.Connection) -> None:
-        if throttled:
-            db.execute("INSERT OR REPLACE INTO setting VALUES (?, '1')", (_key(cluster, topic),))
-        else:
-            db.execute("DELETE FROM setting WHERE name = ?", (_key(cluster, topic),))
-
-    await cluster.store.run(work)
-    if throttled:
+async def _record_throttle(cluster: ClusterHandle, topic: str, is_throttled: bool) -> None:
+    statement = (
+        "INSERT OR REPLACE INTO setting VALUES (?, '1')" if is_throttled else "DELETE FROM setting WHERE name = ?"
+    )
+    await cluster.store.run(lambda db: db.execute(statement, (_key(cluster, topic),)))
+    if is_throttled:
         cluster.throttled.add(topic)
     else:
         cluster.throttled.discard(topic)
 
 
 async def load_throttled(cluster: ClusterHandle) -> None:
-    start = _key(cluster, "")
+    """Load the topics whose throttle an earlier process of the console set."""
+    prefix = _key(cluster, "")
     rows = await cluster.store.run(
         lambda db: db.execute(
-            "SELECT name FROM setting WHERE name >= ? AND name < ?", (start, start + "\uffff")
+            "SELECT name FROM setting WHERE name >= ? AND name < ?", (prefix, prefix + "\uffff")
         ).fetchall()
     )
-    cluster.throttled = {row[0].removeprefix(start) for row in rows}
+    cluster.throttled = {row[0].removeprefix(prefix) for row in rows}
 
 
 async def clear_done_throttles(cluster: ClusterHandle) -> None:
@@ -208,14 +207,14 @@ async def clear_done_throttles(cluster: ClusterHandle) -> None:
     if not cluster.throttled or cluster.error or cluster.sample is None:
         return
     try:
-        busy = {tp.topic for tp in await cluster.admin.list_partition_reassignments(timeout=10)}
-        for topic in sorted(cluster.throttled - busy):
-            here = [topic] if topic in cluster.sample.topics else []
-            # A broker has one rate for all topics, removed after the last reassignment.
-            brokers = [] if busy else list(cluster.sample.nodes)
-            await cluster.admin.clear_throttles(brokers, here, timeout=10)
-            if not busy:
-                await _remember(cluster, topic, False)
+        moving = {tp.topic for tp in await cluster.admin.list_partition_reassignments(timeout=10)}
+        for topic in sorted(cluster.throttled - moving):
+            existing = [topic] if topic in cluster.sample.topics else []
+            # A broker has one rate for all topics, which is removed after the last reassignment.
+            brokers = [] if moving else list(cluster.sample.nodes)
+            await cluster.admin.clear_throttles(brokers, existing, timeout=10)
+            if not moving:
+                await _record_throttle(cluster, topic, False)
     except KafkaError as error:
         logger.info("Cannot remove the throttle of a reassignment yet: %s", error)
 
@@ -226,12 +225,12 @@ async def move_page(view: View) -> Response:
     context = view.context
     topic = await context.cluster.topic(name)
     sample = await context.cluster.state()
-    chosen = _chosen(view)
+    selected = _selected_brokers(view)
     plan, problem = [], ""
     replication = view.number("replication", topic.replication, 1, 1000)
-    if chosen:
+    if selected:
         try:
-            plan = await plan_moves(context, name, chosen, replication)
+            plan = await plan_moves(context, name, selected, replication)
         except Refused as error:
             problem = str(error)
     return view.render(
@@ -239,20 +238,17 @@ async def move_page(view: View) -> Response:
         name=name,
         topic=topic,
         nodes=sample.nodes,
-        chosen=chosen or sorted({broker for p in topic.partitions for broker in p.replicas}),
+        chosen=selected or sorted({broker for p in topic.partitions for broker in p.replicas}),
         replication=replication,
         plan=plan,
         problem=problem,
         moving=[planned for planned in plan if planned.moves],
         moves=await list_moves(context, name),
         throttled=name in context.cluster.throttled,
-        seen=assignment_of(topic),
+        seen=seen_of(topic),
     )
 
 
-def _chosen(view: View) -> list[int]:
-    brokers = []
-    for text in view.request.query_params.getlist("brokers"):
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            brokers.append(int(text))
-    return brokers
+def _selected_brokers(view: View) -> list[int]:
+    texts = view.request.query_params.getlist("brokers")
+    return [int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 10]

@@ -16,7 +16,7 @@ from kavka.console.registry import Done, action, query
 from kavka.console.views import View, page
 
 
-@query("/topics/{topic}/settings", "Settings of a topic with help and bounds")
+@query("/topics/{topic}/settings", "List the settings of a topic with help and allowed values")
 async def topic_settings(context: Context, topic: str) -> list[Setting]:
     await context.cluster.topic(topic)
     resource = ConfigResource.topic(topic)
@@ -30,14 +30,14 @@ async def change_topic_setting(
     topic: str,
     name: str,
     value: Annotated[str | None, "The new value"] = None,
-    reset: Annotated[bool, "Back to what it is without this topic's own"] = False,
-    seen: Annotated[str, "The fingerprint of the value that was shown"] = "",
+    reset: Annotated[bool, "Remove the value of this topic"] = False,
+    seen: Annotated[str, "The fingerprint of the displayed value"] = "",
 ) -> Done:
     _, change = await checked_change(lambda: topic_settings(context, topic), "topics", name, value, reset, seen)
     await context.admin.incremental_alter_configs({ConfigResource.topic(topic): [change]})
-    context.cluster.changed()
-    words = f"{name} is back to its default" if reset else f"{name} is {value}"
-    return Done(words, f"{topic_address(context, topic)}/settings")
+    context.cluster.mark_stale()
+    message = f"{name} was reset" if reset else f"{name} is {value}"
+    return Done(message, f"{topic_address(context, topic)}/settings")
 
 
 @page("/topics/{topic}/settings", "Settings", tab="Settings")

@@ -1,4 +1,4 @@
-"""The list of topics, and the creation of topics."""
+"""Lists and creates topics."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ HEALTHS = ("offline", "under-replicated", "healthy")
 @dataclass(frozen=True, slots=True)
 class TopicRow:
     """A topic. `messages` is the number of offsets; a compacted topic has fewer messages. `size` is
-    the size of the leaders' logs, `disk` of all replicas. `messages_in` and `bytes_in` are per
-    second."""
+    the size of the leaders' replicas, `disk` the size of all replicas. `messages_in` and `bytes_in`
+    are per second."""
 
     name: str
     internal: bool
@@ -62,29 +62,25 @@ def row_of(cluster: ClusterHandle, topic: Topic) -> TopicRow:
     )
 
 
-def _number(value: float | None) -> float:
-    return -1.0 if value is None else value
-
-
 ORDERS: dict[str, Callable[[TopicRow], Any]] = {
     "name": lambda row: row.name,
     "partitions": lambda row: row.partitions,
     "replication": lambda row: row.replication,
-    "messages": lambda row: _number(row.messages),
-    "size": lambda row: _number(row.size),
+    "messages": lambda row: -1 if row.messages is None else row.messages,
+    "size": lambda row: -1 if row.size is None else row.size,
     "rate": lambda row: row.messages_in,
     "health": lambda row: HEALTHS.index(row.health),
 }
 
 
-@query("/topics", "Topics with size, messages and health")
+@query("/topics", "List the topics with their size, messages and health")
 async def list_topics(
     context: Context,
     search: Annotated[str, "Part of the name"] = "",
-    internal: Annotated[bool, "Those of the cluster itself too"] = False,
+    internal: Annotated[bool, "Include internal topics"] = False,
     health: Annotated[str, "offline, under-replicated or healthy"] = "",
     sort: Annotated[
-        str, "name, partitions, replication, messages, size, rate or health; with - the other way"
+        str, "name, partitions, replication, messages, size, rate or health; with the prefix - in descending order"
     ] = "name",
 ) -> list[TopicRow]:
     sample = await context.cluster.state()
@@ -106,16 +102,16 @@ async def list_topics(
 async def create_topic(
     context: Context,
     name: str,
-    partitions: Annotated[int | None, "The broker's default if left out", Bounds(1, MAX_PARTITIONS)] = None,
-    replication: Annotated[int | None, "Replicas of each; the broker's default if left out", Bounds(1, 1000)] = None,
-    configs: Annotated[dict[str, str] | None, "Settings by name; empty ones are left out"] = None,
+    partitions: Annotated[int | None, "Default: num.partitions of the broker", Bounds(1, MAX_PARTITIONS)] = None,
+    replication: Annotated[int | None, "Default: default.replication.factor of the broker", Bounds(1, 1000)] = None,
+    configs: Annotated[dict[str, str] | None, "Settings by name. Empty values are ignored"] = None,
 ) -> Done:
     overrides = {key: value for key, value in (configs or {}).items() if value not in (None, "")}
     created = await context.admin.create_topics([NewTopic(name.strip(), partitions, replication, configs=overrides)])
-    await context.cluster.settle(lambda sample: name.strip() in sample.topics)
+    await context.cluster.wait_until(lambda sample: name.strip() in sample.topics)
     count = next(iter(created.values())).num_partitions
-    words = f" with {count} partition{'s' if count != 1 else ''}" if count > 0 else ""
-    return Done(f"{name.strip()} was created{words}", topic_address(context, name.strip()))
+    suffix = f" with {count} partition{'s' if count != 1 else ''}" if count > 0 else ""
+    return Done(f"{name.strip()} was created{suffix}", topic_address(context, name.strip()))
 
 
 def topic_address(context: Context, topic: str) -> str:

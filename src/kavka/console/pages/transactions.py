@@ -1,4 +1,4 @@
-"""Transactions and producers: open and hanging transactions, and their termination."""
+"""Transactions and producers. Finds open and hanging transactions, and aborts them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 from starlette.responses import Response
 
 from kavka.client.admin.base import AdminError
-from kavka.client.admin.types import TransactionDescription
+from kavka.client.admin.types import TransactionDescription, TransactionListing
 from kavka.common.types import TopicPartition
 from kavka.console.auth import Role
 from kavka.console.context import Context, check_confirmation, fingerprint
@@ -19,7 +19,7 @@ from kavka.console.views import Pager, View, page
 
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 DEFAULT_MINUTES = 15
-"""The default of transaction.max.timeout.ms: an older open transaction may hang."""
+"""The default of transaction.max.timeout.ms. An open transaction that is older may hang."""
 MINUTE_MS = 60_000
 TIMEOUT_S = 5.0
 
@@ -46,7 +46,7 @@ class TransactionRow:
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """An open transaction in a partition. `hangs`: no coordinator will end it."""
+    """An open transaction in a partition. `hangs` means that no coordinator will end it."""
 
     topic: str
     partition: int
@@ -87,62 +87,58 @@ class Search:
     problems: list[str]
 
 
-@query("/transactions", "The transactions that coordinators know")
+@query("/transactions", "List the transactions of all coordinators")
 async def list_transactions(
     context: Context,
     search: Annotated[str, "Part of a transactional id"] = "",
-    only_open: Annotated[bool, "Only those that are open"] = False,
+    only_open: Annotated[bool, "Only open transactions"] = False,
 ) -> TransactionsFound:
     pattern = search.strip().lower()
     problems: list[str] = []
     try:
-        everything = await context.admin.list_transactions(timeout=TIMEOUT_S)
+        listings = await context.admin.list_transactions(timeout=TIMEOUT_S)
     except AdminError as error:
-        everything = [listing for some in error.results.values() for listing in some]
+        listings = [listing for broker_listings in error.results.values() for listing in broker_listings]
         problems = [
-            f"broker {broker} did not list its transactions: {reason(why)}" for broker, why in error.errors.items()
+            f"broker {broker} did not list its transactions: {reason(cause)}" for broker, cause in error.errors.items()
         ]
-    listed = [t for t in everything if pattern in t.transactional_id.lower()]
-    described: dict[str, TransactionDescription] = {}
-    running = [t.transactional_id for t in listed if t.state in OPEN]
-    if running:
+    listings = [
+        listing
+        for listing in listings
+        if pattern in listing.transactional_id.lower() and (listing.state in OPEN or not only_open)
+    ]
+    descriptions: dict[str, TransactionDescription] = {}
+    open_ids = [listing.transactional_id for listing in listings if listing.state in OPEN]
+    if open_ids:
         try:
-            described = await context.admin.describe_transactions(running, timeout=TIMEOUT_S)
+            descriptions = await context.admin.describe_transactions(open_ids, timeout=TIMEOUT_S)
         except AdminError as error:
-            described = error.results
-    now = time.time()
-    rows = []
-    for listing in listed:
-        description = described.get(listing.transactional_id)
-        if only_open and listing.state not in OPEN:
-            continue
-        began = (
-            description.start_time_ms / 1000
-            if description is not None and description.start_time_ms is not None
-            else None
-        )
-        rows.append(
-            TransactionRow(
-                listing.transactional_id,
-                listing.producer_id,
-                description.producer_epoch if description else None,
-                listing.state,
-                listing.coordinator,
-                began,
-                None if began is None else max(0.0, now - began),
-                description.timeout_ms / 1000 if description else None,
-                [str(tp) for tp in sorted(description.partitions)] if description else [],
-            )
-        )
+            descriptions = error.results
+    rows = [_transaction_row(listing, descriptions.get(listing.transactional_id)) for listing in listings]
     rows.sort(key=lambda row: (not row.open, -(row.seconds or 0), row.transactional_id))
     return TransactionsFound(rows, problems)
 
 
-@query("/transactions/open", "What is open in partitions, and which of it hangs")
+def _transaction_row(listing: TransactionListing, description: TransactionDescription | None) -> TransactionRow:
+    start_ms = description.start_time_ms if description else None
+    return TransactionRow(
+        listing.transactional_id,
+        listing.producer_id,
+        description.producer_epoch if description else None,
+        listing.state,
+        listing.coordinator,
+        None if start_ms is None else start_ms / 1000,
+        None if start_ms is None else max(0.0, time.time() - start_ms / 1000),
+        description.timeout_ms / 1000 if description else None,
+        [str(tp) for tp in sorted(description.partitions)] if description else [],
+    )
+
+
+@query("/transactions/open", "List the open transactions in partitions, and which of them hang")
 async def find_open_transactions(
     context: Context,
-    topic: Annotated[str, "Of this topic alone"] = "",
-    minutes: Annotated[float, "With nothing written for so long", Bounds(0)] = DEFAULT_MINUTES,
+    topic: Annotated[str, "Only this topic"] = "",
+    minutes: Annotated[float, "Only transactions without a write for so many minutes", Bounds(0)] = DEFAULT_MINUTES,
 ) -> Search:
     """Queries the leader of every partition."""
     sample = await context.cluster.state()
@@ -154,14 +150,14 @@ async def find_open_transactions(
             continue
         tp = TopicPartition(partition.topic, partition.id)
         if partition.offline:
-            problems.append(f"{tp} has no leader that could be asked")
+            problems.append(f"{tp} has no leader")
         else:
             partitions.append(tp)
     transactions = []
     try:
         transactions = await context.admin.find_open_transactions(partitions, older_than_ms=int(minutes * MINUTE_MS))
     except AdminError as error:
-        problems.append(f"not all could be asked: {reason(error)}")
+        problems.append(f"the search is incomplete: {reason(error)}")
     now = time.time()
     return Search(
         [
@@ -182,11 +178,11 @@ async def find_open_transactions(
     )
 
 
-@query("/producers", "The producers that a partition's leader knows")
+@query("/producers", "List the producers of a partition")
 async def list_producers(context: Context, topic: str, partition: Annotated[int, Bounds(0)] = 0) -> list[ProducerRow]:
     described = await context.cluster.topic(topic)
     if partition >= len(described.partitions):
-        raise Refused(f"{topic} has {len(described.partitions)} partitions, from 0 on", 404, "partition")
+        raise Refused(f"{topic} has {len(described.partitions)} partitions", 404, "partition")
     tp = TopicPartition(topic, partition)
     states = (await context.admin.describe_producers([tp]))[tp]
     return [
@@ -202,29 +198,29 @@ async def list_producers(context: Context, topic: str, partition: Annotated[int,
     ]
 
 
-@action("/transactions/abort", "End a transaction that hangs in a partition", role=Role.ADMIN)
+@action("/transactions/abort", "Abort a hanging transaction in a partition", role=Role.ADMIN)
 async def abort_transaction(
     context: Context,
     topic: str,
     partition: Annotated[int, Bounds(0)],
     start_offset: Annotated[int, Bounds(0)],
-    confirm: Annotated[str, "The topic and partition, as topic-0"],
-    producer_id: Annotated[int | None, "As it was shown: another one is not ended"] = None,
+    confirm: Annotated[str, "The partition, such as topic-0"],
+    producer_id: Annotated[int | None, "Abort only a transaction of this producer"] = None,
 ) -> Done:
-    """Bypasses the coordinator: only for a transaction that no coordinator will end."""
+    """Bypasses the coordinator. Only for a transaction that no coordinator will end."""
     tp = TopicPartition(topic, partition)
-    check_confirmation(typed=confirm, name=str(tp), seen="", now="")
+    check_confirmation(typed=confirm, name=str(tp))
     spec = await context.admin.find_transaction(tp, start_offset)
     if spec is None or (producer_id is not None and spec.producer_id != producer_id):
-        raise Refused(f"no transaction is open in {tp} from offset {start_offset} on (any more); nothing was done", 409)
-    open_ones = await context.admin.find_open_transactions([tp])
-    if not any(transaction.hangs for transaction in open_ones if transaction.producer.producer_id == spec.producer_id):
-        raise Refused(f"a coordinator looks after this transaction in {tp}: it does not hang; nothing was done", 409)
+        raise Refused(f"no transaction is open in {tp} at offset {start_offset}; nothing was done", 409)
+    open_transactions = await context.admin.find_open_transactions([tp])
+    if not any(t.hangs for t in open_transactions if t.producer.producer_id == spec.producer_id):
+        raise Refused(f"the transaction in {tp} does not hang: its coordinator will end it; nothing was done", 409)
     await context.admin.abort_transaction(spec)
-    return Done(f"the transaction of producer {spec.producer_id} in {tp} is aborted")
+    return Done(f"the transaction of producer {spec.producer_id} in {tp} was aborted")
 
 
-@action("/transactions/terminate", "Abort the transaction of a transactional id, and shut its producer out",
+@action("/transactions/terminate", "Fence the producer of a transactional id and abort its transaction",
         role=Role.ADMIN)  # fmt: skip
 async def terminate_transaction(context: Context, transactional_id: str, confirm: str, seen: str = "") -> Done:
     description = (await context.admin.describe_transactions([transactional_id]))[transactional_id]
@@ -232,10 +228,10 @@ async def terminate_transaction(context: Context, transactional_id: str, confirm
         typed=confirm,
         name=transactional_id,
         seen=seen,
-        now=fingerprint(transactional_id, description.producer_id, description.start_time_ms),
+        current=fingerprint(transactional_id, description.producer_id, description.start_time_ms),
     )
     await context.admin.fence_producers([transactional_id])
-    return Done(f"the producer of {transactional_id} is shut out, its transaction aborted")
+    return Done(f"the producer of {transactional_id} was fenced, and its transaction aborted")
 
 
 @page("/transactions", "Transactions", nav="Transactions")

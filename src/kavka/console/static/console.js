@@ -1,22 +1,22 @@
-// What pages need of a script, and no more: they work without it, but do not move.
+// The script of all pages: local times, forms, live updates and charts. Pages also work without it.
 "use strict";
 (() => {
   const csrf = document.querySelector("meta[name=csrf]")?.content ?? "";
 
-  // --- times in the reader's own zone
+  // --- times in the local time zone
   const showTimes = (root) => {
     for (const element of root.querySelectorAll("time[datetime]")) {
-      const moment = new Date(element.dateTime);
-      if (!Number.isNaN(moment.getTime())) {
+      const time = new Date(element.dateTime);
+      if (!Number.isNaN(time.getTime())) {
         element.title = element.dateTime;
-        element.textContent = moment.toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+        element.textContent = time.toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
       }
     }
   };
   showTimes(document);
 
-  // --- forms: sent in the background, answered in one line of the form
-  const say = (output, text, kind) => {
+  // --- forms: sent in the background; the result is shown in a line of the form
+  const showResult = (output, text, kind) => {
     output.textContent = text;
     output.className = `answer ${kind}`;
   };
@@ -26,51 +26,51 @@
     event.preventDefault();
     const button = event.submitter ?? form.querySelector("button");
     const output = form.querySelector(".answer");
-    for (const wrong of form.querySelectorAll(".wrong")) wrong.classList.remove("wrong");
+    for (const input of form.querySelectorAll(".wrong")) input.classList.remove("wrong");
     const data = new URLSearchParams(new FormData(form));
     if (button?.name) data.set(button.name, button.value);
     button.disabled = true;
     sending += 1;
     let leaving = false;
-    say(output, "…", "");
+    showResult(output, "…", "");
     try {
       const response = await fetch(form.action, {
         method: "POST", body: data, headers: { Accept: "application/json", "X-CSRF-Token": csrf },
       });
-      const answer = await response.json().catch(() => ({ error: `the console answered ${response.status}` }));
+      const result = await response.json().catch(() => ({ error: `HTTP status ${response.status}` }));
       if (response.status === 401) {
         location.href = `/login?next=${encodeURIComponent(location.pathname)}`;
       } else if (!response.ok) {
-        say(output, answer.error, "bad");
-        if (answer.field) {
-          const wrong = form.elements.namedItem(answer.field);
-          if (wrong instanceof HTMLElement) { wrong.classList.add("wrong"); wrong.focus(); }
+        showResult(output, result.error, "bad");
+        if (result.field) {
+          const input = form.elements.namedItem(result.field);
+          if (input instanceof HTMLElement) { input.classList.add("wrong"); input.focus(); }
         }
       } else {
-        form.dispatchEvent(new CustomEvent("done", { bubbles: true, detail: answer }));
-        if (answer.location) {
+        form.dispatchEvent(new CustomEvent("done", { bubbles: true, detail: result }));
+        if (result.location) {
           leaving = true;
-          sessionStorage.setItem("said", answer.message ?? "");
-          if (answer.location === location.pathname + location.search) location.reload();
-          else location.href = answer.location;
+          sessionStorage.setItem("said", result.message ?? "");
+          if (result.location === location.pathname + location.search) location.reload();
+          else location.href = result.location;
           return;
         }
-        say(output, answer.message ?? "done", "good");
+        showResult(output, result.message ?? "done", "good");
       }
     } catch {
-      say(output, "the console does not answer", "bad");
+      showResult(output, "the console does not respond", "bad");
     } finally {
       button.disabled = false;
-      // A page that is about to be left is not renewed any more: what it shows may be gone.
+      // Do not refresh a page that is being left: its topic or group may have been deleted.
       if (!leaving) { sending -= 1; refresh(true); }
     }
   });
   const said = document.getElementById("said");
-  const kept = sessionStorage.getItem("said");
-  if (said && kept) { said.textContent = kept; said.hidden = false; }
+  const storedMessage = sessionStorage.getItem("said");
+  if (said && storedMessage) { said.textContent = storedMessage; said.hidden = false; }
   sessionStorage.removeItem("said");
 
-  // --- rows of a table by a word: <input data-filter="id of the table">
+  // --- filter the rows of a table: <input data-filter="id of the table">
   document.addEventListener("input", (event) => {
     const id = event.target.dataset?.filter;
     if (!id) return;
@@ -80,51 +80,52 @@
     }
   });
 
-  // --- live parts: the same page again, and every [data-live] replaced by its newer self
-  let under_way = false, again = false, sending = 0;
-  async function refresh(now = false) {
-    if (under_way) { again = again || now; return; }
+  // --- live updates: load the page again and replace every [data-live] element
+  let refreshing = false, repeat = false, sending = 0;
+  async function refresh(isRequired = false) {
+    if (refreshing) { repeat = repeat || isRequired; return; }
     if (document.hidden || sending || !document.querySelector("[data-live]")) return;
-    under_way = true;
+    refreshing = true;
     try {
       const response = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (response.redirected && new URL(response.url).pathname === "/login") { location.href = response.url; return; }
       const text = await response.text();
       if (sending) return;
-      const fresh = new DOMParser().parseFromString(text, "text/html");
+      const page = new DOMParser().parseFromString(text, "text/html");
       if (!response.ok !== Boolean(document.getElementById("error"))) { location.reload(); return; }
-      for (const old of document.querySelectorAll("[data-live][id]")) swap(old, fresh.getElementById(old.id));
-    } catch { lost(); } finally {
-      under_way = false;
-      if (again) { again = false; refresh(); }
+      for (const element of document.querySelectorAll("[data-live][id]")) update(element, page.getElementById(element.id));
+    } catch { showDisconnected(); } finally {
+      refreshing = false;
+      if (repeat) { repeat = false; refresh(); }
     }
   }
-  function swap(old, fresh) {
-    if (!fresh || old.dataset.was === fresh.innerHTML) return;
-    const focused = old.contains(document.activeElement) ? document.activeElement : null;
+  // Replaces the content of an element, and keeps the focus, open details and scroll positions.
+  function update(element, replacement) {
+    if (!replacement || element.dataset.html === replacement.innerHTML) return;
+    const focused = element.contains(document.activeElement) ? document.activeElement : null;
     if (focused && focused.matches("input, select, textarea")) return;
-    const was = fresh.innerHTML;
-    const spot = focused ? [...old.querySelectorAll("a, button, summary")].indexOf(focused) : -1;
-    const open = [...old.querySelectorAll("details")].map((d) => d.open);
-    const scrolled = [...old.querySelectorAll(".scroll")].map((s) => s.scrollLeft);
-    old.replaceChildren(...fresh.childNodes);
-    old.dataset.was = was;
-    showTimes(old);
-    if (open.length) old.querySelectorAll("details").forEach((d, i) => { if (i < open.length) d.open = open[i]; });
-    old.querySelectorAll(".scroll").forEach((s, i) => { s.scrollLeft = scrolled[i] ?? 0; });
-    if (spot >= 0) old.querySelectorAll("a, button, summary")[spot]?.focus();
+    const html = replacement.innerHTML;
+    const focusIndex = focused ? [...element.querySelectorAll("a, button, summary")].indexOf(focused) : -1;
+    const open = [...element.querySelectorAll("details")].map((d) => d.open);
+    const scrolled = [...element.querySelectorAll(".scroll")].map((s) => s.scrollLeft);
+    element.replaceChildren(...replacement.childNodes);
+    element.dataset.html = html;
+    showTimes(element);
+    if (open.length) element.querySelectorAll("details").forEach((d, i) => { if (i < open.length) d.open = open[i]; });
+    element.querySelectorAll(".scroll").forEach((s, i) => { s.scrollLeft = scrolled[i] ?? 0; });
+    if (focusIndex >= 0) element.querySelectorAll("a, button, summary")[focusIndex]?.focus();
   }
-  function lost() {
+  function showDisconnected() {
     const strip = document.getElementById("strip");
     if (strip && !document.getElementById("lost")) {
       const line = document.createElement("p");
       line.id = "lost"; line.className = "strip bad"; line.setAttribute("role", "alert");
-      line.textContent = "The console does not answer; what is shown is old.";
+      line.textContent = "The console does not respond. The page shows old data.";
       strip.after(line);
     }
   }
 
-  // --- events: while the page is in view
+  // --- events: only while the page is visible
   let source = null;
   function listen() {
     const address = document.body.dataset.events;
@@ -132,7 +133,7 @@
     source = new EventSource(address);
     source.addEventListener("sample", () => { refresh(); for (const chart of charts) chart.load(); });
     source.addEventListener("open", () => document.getElementById("lost")?.remove());
-    source.addEventListener("error", lost);
+    source.addEventListener("error", showDisconnected);
   }
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) { source?.close(); source = null; } else { listen(); refresh(); }
@@ -159,7 +160,7 @@
         if (!response.ok) this.word(chart.error);
         else if (chart.times.length < 2) this.word("Nothing was measured yet: this fills while the page is open.");
         else this.draw(chart);
-      } catch { lost(); } finally { this.loading = false; }
+      } catch { showDisconnected(); } finally { this.loading = false; }
     }
     word(text) {
       this.plot?.destroy(); this.plot = null;

@@ -1,16 +1,17 @@
-// The preview of a reset of offsets: shown as a table, and what is shown is what the second form sets.
+// The preview of an offset reset: shows the plan as a table and fills the form that sets its offsets.
 "use strict";
 (() => {
   const plan = document.getElementById("plan"), preview = document.getElementById("preview"), set = document.getElementById("set");
   if (!plan) return;
   const number = new Intl.NumberFormat();
-  const shown = (value) => (value === null ? "–" : number.format(value));
+  const format = (value) => (value === null ? "–" : number.format(value));
   plan.addEventListener("done", (event) => {
-    const answer = event.detail;
+    const result = event.detail;
     const body = preview.querySelector("tbody");
-    body.replaceChildren(...answer.rows.map((one) => {
+    body.replaceChildren(...result.rows.map((planned) => {
       const row = document.createElement("tr");
-      const texts = [one.topic, one.partition, shown(one.committed), shown(one.new), one.change === null ? "–" : `${one.change > 0 ? "+" : ""}${number.format(one.change)}`];
+      const change = planned.change === null ? "–" : `${planned.change > 0 ? "+" : ""}${number.format(planned.change)}`;
+      const texts = [planned.topic, planned.partition, format(planned.committed), format(planned.new), change];
       texts.forEach((text, index) => {
         const cell = row.insertCell();
         cell.textContent = text;
@@ -18,13 +19,13 @@
       });
       return row;
     }));
-    document.getElementById("warnings").replaceChildren(...answer.warnings.map((text) => {
+    document.getElementById("warnings").replaceChildren(...result.warnings.map((text) => {
       const line = document.createElement("li");
       line.textContent = text;
       return line;
     }));
-    set.elements.namedItem("offsets").value = answer.offsets;
-    set.elements.namedItem("seen").value = answer.seen;
+    set.elements.namedItem("offsets").value = result.offsets;
+    set.elements.namedItem("seen").value = result.seen;
     set.querySelector(".answer").textContent = "";
     preview.hidden = false;
   });

@@ -1,23 +1,23 @@
-// The rows of a search, as they are found. What comes from a topic becomes text and nothing else (textContent).
+// Shows the results of a message search as they arrive. Data of a topic is only used as text (textContent).
 "use strict";
 (() => {
   const results = document.getElementById("results");
   const start = document.querySelector("form.search select[name=start]");
   const at = document.querySelector("form.search input[name=at]");
-  const follow = () => { at.disabled = !["offset", "time"].includes(start.value); };
-  start?.addEventListener("change", follow);
-  if (start) follow();
-  // Empty inputs need not be in the address.
+  const updateInput = () => { at.disabled = !["offset", "time"].includes(start.value); };
+  start?.addEventListener("change", updateInput);
+  if (start) updateInput();
+  // Keep empty inputs out of the URL.
   document.querySelector("form.search")?.addEventListener("submit", (event) => {
     for (const input of event.target.querySelectorAll("input, textarea")) if (input.value === "" && !input.required) input.disabled = true;
   });
   window.addEventListener("pageshow", () => {
     for (const input of document.querySelectorAll("form.search input, form.search textarea")) input.disabled = false;
-    if (start) follow();
+    if (start) updateInput();
   });
   if (!results) return;
 
-  const MOST_ROWS = 2000, MOST_TAILED = 500;
+  const MAX_ROWS = 2000, MAX_TAILED = 500;
   const rows = document.getElementById("rows"), progress = document.getElementById("progress");
   const notice = document.getElementById("notice"), failed = document.getElementById("failed");
   const stop = document.getElementById("stop"), more = document.getElementById("more");
@@ -30,21 +30,21 @@
   let source = null, cursor = "", shown = 0, begun = 0;
 
   const cell = (row, text, kind) => {
-    const found = row.insertCell();
-    found.textContent = text;
-    if (kind) found.className = kind;
-    return found;
+    const added = row.insertCell();
+    added.textContent = text;
+    if (kind) added.className = kind;
+    return added;
   };
-  const part = (row, data) => {
-    const found = cell(row, "", "data");
-    found.dir = "auto";
-    if (data.size === null) { found.classList.add("null"); found.textContent = "null"; return; }
-    found.textContent = data.cut ? `${data.text}…` : data.text;
+  const dataCell = (row, data) => {
+    const added = cell(row, "", "data");
+    added.dir = "auto";
+    if (data.size === null) { added.classList.add("null"); added.textContent = "null"; return; }
+    added.textContent = data.cut ? `${data.text}…` : data.text;
     if (data.kind !== "text" || data.problem) {
       const tag = document.createElement("small");
       tag.textContent = ` ${data.kind}`;
       if (data.problem) { tag.title = data.problem; tag.classList.add("warn"); }
-      found.append(tag);
+      added.append(tag);
     }
   };
   const address = (message) =>
@@ -52,21 +52,21 @@
   const build = (message) => {
     const row = document.createElement("tr");
     row.dataset.at = message.timestamp;
-    const when = cell(row, "");
+    const timeCell = cell(row, "");
     if (message.time) {
       const time = document.createElement("time");
       time.dateTime = message.time;
       time.title = message.time;
       time.textContent = clock.format(new Date(message.timestamp));
-      when.append(time);
+      timeCell.append(time);
     }
     cell(row, message.partition, "n");
     const link = document.createElement("a");
     link.href = address(message);
     link.textContent = message.offset;
     cell(row, "", "n").append(link);
-    part(row, message.key);
-    part(row, message.value);
+    dataCell(row, message.key);
+    dataCell(row, message.value);
     cell(row, number.format((message.key.size ?? 0) + (message.value.size ?? 0)), "n");
     if (message.headers.length) {
       const tag = document.createElement("small");
@@ -79,16 +79,16 @@
   const place = (row) => {
     if (tail) { rows.prepend(row); return; }
     if (!backwards) { rows.append(row); return; }
-    let before = rows.lastElementChild;
-    while (before && Number(before.dataset.at) < Number(row.dataset.at)) before = before.previousElementSibling;
-    if (before) before.after(row); else rows.prepend(row);
+    let previous = rows.lastElementChild;
+    while (previous && Number(previous.dataset.at) < Number(row.dataset.at)) previous = previous.previousElementSibling;
+    if (previous) previous.after(row); else rows.prepend(row);
   };
-  const tell = (data, end) => {
-    const of = data.total === null ? "" : ` of ${number.format(data.total)}`;
+  const showProgress = (data, end) => {
+    const total = data.total === null ? "" : ` of ${number.format(data.total)}`;
     const rate = data.seconds > 0.2 ? `, ${number.format(Math.round(data.scanned / data.seconds))}/s` : "";
     const dropped = data.dropped ? `, ${number.format(data.dropped)} came too fast to be shown` : "";
     const state = end ? (data.done ? (shown ? "That is all" : "Nothing was found") : "There is more") : tail ? "Live" : "Searching";
-    progress.textContent = `${state}: ${number.format(shown)} shown, ${number.format(data.scanned)}${of} looked at${rate}${dropped}`;
+    progress.textContent = `${state}: ${number.format(shown)} shown, ${number.format(data.scanned)}${total} looked at${rate}${dropped}`;
   };
   const finish = () => { source?.close(); source = null; stop.hidden = true; };
   const fail = (text) => { finish(); failed.textContent = text; failed.hidden = false; progress.textContent = `Stopped: ${number.format(shown)} shown`; };
@@ -102,18 +102,18 @@
     source = new EventSource(target);
     source.addEventListener("hits", (event) => {
       for (const message of JSON.parse(event.data)) { place(build(message)); shown += 1; }
-      const most = tail ? MOST_TAILED : MOST_ROWS;
-      while (rows.rows.length > most) (tail ? rows.lastElementChild : rows.firstElementChild).remove();
+      const limit = tail ? MAX_TAILED : MAX_ROWS;
+      while (rows.rows.length > limit) (tail ? rows.lastElementChild : rows.firstElementChild).remove();
       results.dataset.first ??= Math.round(performance.now() - begun);
     });
-    source.addEventListener("progress", (event) => { const data = JSON.parse(event.data); cursor = data.cursor || cursor; tell(data, false); });
+    source.addEventListener("progress", (event) => { const data = JSON.parse(event.data); cursor = data.cursor || cursor; showProgress(data, false); });
     source.addEventListener("notice", (event) => { notice.textContent = JSON.parse(event.data); notice.hidden = false; });
     source.addEventListener("failed", (event) => fail(JSON.parse(event.data)));
     source.addEventListener("end", (event) => {
       const data = JSON.parse(event.data);
-      cursor = data.cursor; finish(); tell(data, true); more.hidden = data.done;
+      cursor = data.cursor; finish(); showProgress(data, true); more.hidden = data.done;
     });
-    source.addEventListener("error", () => { if (source) fail("The console does not answer, or refused the search."); });
+    source.addEventListener("error", () => { if (source) fail("The console does not respond, or rejected the search."); });
   }
   stop.addEventListener("click", () => { finish(); progress.textContent = `Stopped: ${number.format(shown)} shown`; more.hidden = tail || !cursor; });
   more.addEventListener("click", search);
