@@ -57,11 +57,11 @@ def test_batches_of_all_formats_are_iterated_in_one_buffer() -> None:
     expected = []
     for number, (magic, codec) in enumerate(FORMATS):
         base = number * 100
-        part = built([Record(timestamp=TIME, value=b"v" * 50)], magic, codec, base_offset=base)
+        batch_data = built([Record(timestamp=TIME, value=b"v" * 50)], magic, codec, base_offset=base)
         expected.append(
-            (len(data), len(data) + len(part), magic, codec, base, base, None if magic < 2 and codec else 1)
+            (len(data), len(data) + len(batch_data), magic, codec, base, base, None if magic < 2 and codec else 1)
         )
-        data += part
+        data += batch_data
     layout = [(b.start, b.end, b.magic, b.codec, b.base_offset, b.last_offset, b.count) for b in batches(data)]
     assert layout == expected
     assert all(batch.crc_ok() for batch in batches(data))
@@ -72,8 +72,8 @@ def test_batches_of_all_formats_are_iterated_in_one_buffer() -> None:
 def test_iteration_ends_before_an_incomplete_batch(magic: int, codec: int) -> None:
     first = built(simple(1), magic, codec)
     second = built(simple(1), magic, codec, base_offset=1)
-    for cut in range(len(second)):
-        (batch,) = batches(first + second[:cut])
+    for size in range(len(second)):
+        (batch,) = batches(first + second[:size])
         assert batch.end == len(first)
 
 
@@ -115,13 +115,13 @@ def _first(data: bytearray) -> Batch:
 
 def test_offsets_and_epoch_are_assigned_without_changing_the_checksum() -> None:
     data = built(simple(3), codec=GZIP)
-    before = bytes(data)
+    original = bytes(data)
     assign_offsets(memoryview(data), 1_000_000_007, 12)
     (batch,) = batches(data)
     assert batch.crc_ok()
     assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (1_000_000_007, 1_000_000_009, 12)
-    assert data[16:] == before[16:]
-    assert len(data) == len(before)
+    assert data[16:] == original[16:]
+    assert len(data) == len(original)
 
 
 def test_log_append_time_changes_type_max_timestamp_and_checksum() -> None:

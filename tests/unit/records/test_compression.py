@@ -53,7 +53,7 @@ def test_every_level_can_be_decompressed_and_levels_differ(codec: int, low: int,
     assert len(sizes) > 1
 
 
-def test_codec_names_are_kafka_s() -> None:
+def test_codec_names_match_kafka() -> None:
     assert CODEC_NAMES == ("none", "gzip", "snappy", "lz4", "zstd")
     assert CODEC_IDS["zstd"] == 4
 
@@ -117,14 +117,14 @@ def test_lz4_frames_of_every_kind_are_read_and_bounded(options: dict[str, int]) 
 @pytest.mark.parametrize("linked", [True, False])
 def test_lz4_with_the_header_checksum_of_magic_0_is_read(linked: bool) -> None:
     assert decompress(LZ4, compress(LZ4, MIXED, broken_lz4=True)) == MIXED
-    right = bytearray(lz4.frame.compress(MIXED, block_linked=linked, store_size=False, block_size=4))
-    assert right[4:6] == (b"\x40\x40" if linked else b"\x60\x40")
-    assert right[6] == header_checksum(bytes(right[4:6]))
-    right[6] = header_checksum(bytes(right[:6]))
-    assert decompress(LZ4, right) == MIXED
-    right[6] ^= 0x55
+    frame = bytearray(lz4.frame.compress(MIXED, block_linked=linked, store_size=False, block_size=4))
+    assert frame[4:6] == (b"\x40\x40" if linked else b"\x60\x40")
+    assert frame[6] == header_checksum(bytes(frame[4:6]))
+    frame[6] = header_checksum(bytes(frame[:6]))
+    assert decompress(LZ4, frame) == MIXED
+    frame[6] ^= 0x55
     with pytest.raises(KafkaError):
-        decompress(LZ4, right)
+        decompress(LZ4, frame)
 
 
 def test_our_lz4_is_read_by_the_reference_implementation() -> None:
@@ -143,7 +143,7 @@ def test_the_decompression_limit_is_exact(codec: int) -> None:
 
 
 def bomb(codec: int) -> bytes:
-    """200 MB of zeros."""
+    """Compress 200 MB of zeros."""
     if codec == SNAPPY:
         return compress(SNAPPY, bytes(1 << 20)) * 200
     return compress(codec, bytes(200 << 20), 1)
@@ -161,7 +161,7 @@ def test_a_decompression_bomb_is_rejected_in_bounded_memory(codec: int) -> None:
     finally:
         tracemalloc.stop()
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    # A few buffers of the allowed size, instead of 200 MB.
+    # The decoder uses a few buffers of the allowed size instead of 200 MB.
     assert peak < 4 * limit
 
 
@@ -172,9 +172,9 @@ def test_a_few_bytes_of_snappy_that_claim_a_gigabyte_are_corrupt() -> None:
 
 
 @pytest.mark.parametrize("codec", PACKING)
-@pytest.mark.parametrize("keep", [0, 1, 3, 6, 7, 10, 20, -1])
-def test_truncated_data_is_corrupt(codec: int, keep: int) -> None:
-    packed = compress(codec, b"hello " * 100)[:keep]
+@pytest.mark.parametrize("size", [0, 1, 3, 6, 7, 10, 20, -1])
+def test_truncated_data_is_corrupt(codec: int, size: int) -> None:
+    packed = compress(codec, b"hello " * 100)[:size]
     with pytest.raises(KafkaError) as caught:
         decompress(codec, packed)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE

@@ -28,9 +28,9 @@ def test_down_conversion_drops_only_headers_and_in_magic_0_timestamps(
 ) -> None:
     records = data.draw(records_of(2))
     batch = built(records, codec=codec, base_offset=500)
-    old = down_convert(batch, magic, 500)
-    assert {(b.magic, b.codec) for b in batches(old)} == {(magic, codec)}
-    assert list(read_records(old)) == [
+    converted = down_convert(batch, magic, 500)
+    assert {(b.magic, b.codec) for b in batches(converted)} == {(magic, codec)}
+    assert list(read_records(converted)) == [
         record._replace(offset=500 + i, headers=(), timestamp=record.timestamp if magic else -1)
         for i, record in enumerate(records)
     ]
@@ -39,9 +39,9 @@ def test_down_conversion_drops_only_headers_and_in_magic_0_timestamps(
 @pytest.mark.parametrize("codec", OLD_CODECS)
 def test_log_append_time_survives_conversion_to_magic_1(codec: int) -> None:
     batch = built(simple(3), codec=codec, timestamp_type=LOG_APPEND_TIME, append_time=TIME + 9)
-    old = down_convert(batch, 1, 0)
-    assert all(b.timestamp_type == LOG_APPEND_TIME for b in batches(old))
-    assert [record.timestamp for record in read_records(old)] == [TIME + 9] * 3
+    converted = down_convert(batch, 1, 0)
+    assert all(b.timestamp_type == LOG_APPEND_TIME for b in batches(converted))
+    assert [record.timestamp for record in read_records(converted)] == [TIME + 9] * 3
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -58,8 +58,8 @@ def test_gaps_left_by_compaction_are_kept(codec: int, magic: int) -> None:
     builder = BatchBuilder(codec=codec, base_offset=20)
     for offset in (22, 23, 40):
         builder.append(Record(offset, TIME, b"k", b"v"))
-    old = down_convert(builder.build(last_offset=49), magic, 20)
-    assert [record.offset for record in read_records(old)] == [22, 23, 40]
+    converted = down_convert(builder.build(last_offset=49), magic, 20)
+    assert [record.offset for record in read_records(converted)] == [22, 23, 40]
 
 
 def test_control_batches_and_empty_batches_are_omitted() -> None:
@@ -67,8 +67,8 @@ def test_control_batches_and_empty_batches_are_omitted() -> None:
     marker = end_marker(True, 1, 0, 3, TIME, base_offset=2)
     empty = BatchBuilder(base_offset=3).build(last_offset=8, max_timestamp=TIME)
     plain = built(simple(1), base_offset=9)
-    old = down_convert(txn + marker + empty + plain + plain[:-1], 1, 0)
-    assert [record.offset for record in read_records(old)] == [0, 1, 9]
+    converted = down_convert(txn + marker + empty + plain + plain[:-1], 1, 0)
+    assert [record.offset for record in read_records(converted)] == [0, 1, 9]
     assert down_convert(marker, 1, 0) == b""
 
 
@@ -76,8 +76,8 @@ def test_old_formats_are_copied_and_magic_1_is_converted_to_0() -> None:
     original = built(simple(2), 1, GZIP)
     zero = built(simple(2), 0)
     assert down_convert(original + zero, 1, 0) == bytes(original + zero)
-    old = down_convert(original, 0, 0)
-    assert [(r.offset, r.timestamp, r.value) for r in read_records(old)] == [
+    converted = down_convert(original, 0, 0)
+    assert [(r.offset, r.timestamp, r.value) for r in read_records(converted)] == [
         (i, -1, record.value) for i, record in enumerate(simple(2))
     ]
 
@@ -90,7 +90,7 @@ def test_zstd_cannot_be_converted() -> None:
 
 
 @given(st.data())
-def test_conversion_of_mutated_batches_gives_records_or_a_code(data: st.DataObject) -> None:
+def test_mutated_batches_are_converted_or_rejected_with_a_code(data: st.DataObject) -> None:
     batch = built(simple(3), codec=data.draw(st.sampled_from(OLD_CODECS)))
     for _ in range(data.draw(st.integers(min_value=1, max_value=3))):
         batch[data.draw(st.integers(min_value=0, max_value=len(batch) - 1))] = data.draw(st.integers(0, 255))

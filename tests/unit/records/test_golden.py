@@ -1,4 +1,4 @@
-"""Batches of the Java client (tests/golden/records/) are read and rebuilt."""
+"""Reads and rebuilds the batches of the Java client in tests/golden/records/."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ PLAIN = [(version, name) for version, name in CASES if name.startswith("magic")]
 DOWN = [name for version, name in CASES if name.startswith("down")]
 
 
-def parts(name: str) -> tuple[int, int, str, int, int]:
-    """Magic, codec, kind (create, append, large, transactional), record count, base offset."""
+def parse_name(name: str) -> tuple[int, int, str, int, int]:
+    """Return magic, codec, kind (create, append, large, transactional), record count and base
+    offset."""
     magic, codec, kind, count, base = name.split("/")
     return int(magic[-1]), CODEC_IDS[codec], kind, int(count), int(base)
 
 
 @pytest.mark.parametrize(("version", "name"), PLAIN)
 def test_batches_written_by_java_are_read(version: str, name: str) -> None:
-    magic, codec, kind, count, base = parts(name)
+    magic, codec, kind, count, base = parse_name(name)
     data = golden_batches(version)[name]
     expected = golden_records(magic, count, base, 40 if kind == "large" else 1)
     if kind == "append":
@@ -39,9 +40,9 @@ def test_batches_written_by_java_are_read(version: str, name: str) -> None:
 
 @pytest.mark.parametrize(("version", "name"), PLAIN)
 def test_building_the_same_records_gives_the_bytes_of_java_up_to_compression(version: str, name: str) -> None:
-    magic, codec, kind, count, base = parts(name)
+    magic, codec, kind, count, base = parse_name(name)
     data = golden_batches(version)[name]
-    ours = built(
+    built_data = built(
         golden_records(magic, count, base, 40 if kind == "large" else 1),
         magic,
         codec,
@@ -56,14 +57,14 @@ def test_building_the_same_records_gives_the_bytes_of_java_up_to_compression(ver
         ),
     )
     if codec == 0:
-        assert bytes(ours) == data
+        assert bytes(built_data) == data
     else:
         # Compressors differ in their output, so lengths and checksums differ.
-        assert list(read_records(ours)) == list(read_records(data))
+        assert list(read_records(built_data)) == list(read_records(data))
         if magic == 2:
-            assert ours[:8] + ours[12:17] + ours[21:61] == data[:8] + data[12:17] + data[21:61]
+            assert built_data[:8] + built_data[12:17] + built_data[21:61] == data[:8] + data[12:17] + data[21:61]
         else:
-            assert ours[:8] + ours[16:18] == data[:8] + data[16:18]
+            assert built_data[:8] + built_data[16:18] == data[:8] + data[16:18]
 
 
 @pytest.mark.parametrize("version", ["3.9.1", "4.3.0"])
@@ -84,17 +85,17 @@ def test_end_markers_have_the_bytes_of_java(version: str, kind: str) -> None:
 def test_down_conversion_gives_the_bytes_of_java(name: str) -> None:
     golden = golden_batches("3.9.1")
     kind, codec = name.split("/")
-    ours = down_convert(golden[f"magic2/{codec}/transactional/12/50"], int(kind[-1]), 53)
-    assert list(read_records(ours)) == list(read_records(golden[name]))
-    assert [batch.last_offset for batch in batches(ours)] == [batch.last_offset for batch in batches(golden[name])]
+    converted = down_convert(golden[f"magic2/{codec}/transactional/12/50"], int(kind[-1]), 53)
+    assert list(read_records(converted)) == list(read_records(golden[name]))
+    assert [batch.last_offset for batch in batches(converted)] == [batch.last_offset for batch in batches(golden[name])]
     if codec == "none":
-        assert ours == golden[name]
+        assert converted == golden[name]
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 def test_lz4_frame_headers_match_java_with_the_broken_checksum_of_magic_0(magic: int) -> None:
-    java = golden_batches("3.9.1")[f"magic{magic}/lz4/create/12/0"]
-    ours = built(golden_records(magic, 12, 0), magic, CODEC_IDS["lz4"])
-    start = java.index(b"\x04\x22\x4d\x18")
-    assert ours[start : start + 7] == java[start : start + 7]
-    assert (java[start + 6] == 0x82) == (magic > 0)
+    java_data = golden_batches("3.9.1")[f"magic{magic}/lz4/create/12/0"]
+    built_data = built(golden_records(magic, 12, 0), magic, CODEC_IDS["lz4"])
+    start = java_data.index(b"\x04\x22\x4d\x18")
+    assert built_data[start : start + 7] == java_data[start : start + 7]
+    assert (java_data[start + 6] == 0x82) == (magic > 0)

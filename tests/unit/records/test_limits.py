@@ -28,7 +28,7 @@ XERIAL = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 
 
 def members(sizes: list[int]) -> tuple[bytes, bytes]:
-    """(plain, several members of gzip)"""
+    """Return random data, and the same data as concatenated gzip members."""
     pieces = [random.Random(size).randbytes(size) for size in sizes]
     return b"".join(pieces), b"".join(gzip.compress(piece, 1) for piece in pieces)
 
@@ -37,7 +37,7 @@ def members(sizes: list[int]) -> tuple[bytes, bytes]:
 def test_concatenated_gzip_members_are_read(sizes: list[int]) -> None:
     plain, packed = members(sizes)
     assert decompress(GZIP, packed) == plain
-    assert decompress(GZIP, packed + b"behind") == plain
+    assert decompress(GZIP, packed + b"trailing") == plain
     assert decompress(GZIP, packed, len(plain)) == plain
     if plain:
         with pytest.raises(KafkaError, match="unpack to more"):
@@ -87,8 +87,8 @@ def batch(count: int, codec: int) -> bytearray:
 
 
 def copies(count: int, magic: int) -> bytearray:
-    """The same record `count` times. It compresses best, although no builder writes equal
-    offsets."""
+    """A batch with the same record `count` times. No builder writes equal offsets, but such a batch
+    compresses best."""
     if magic == 2:
         return bytearray(BatchFields(gzip.compress(record(None, b"") * count), count, attributes=GZIP).encode())
     inner = message(None, b"", magic=magic, timestamp=NOW)

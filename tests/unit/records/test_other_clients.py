@@ -1,4 +1,4 @@
-"""Batches of kafka-python and aiokafka are read by Kavka, and vice versa."""
+"""Kavka reads batches of kafka-python and aiokafka, and vice versa."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CLIENTS: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {
     "kafka-python": (kafka_legacy, kafka_default, kafka_memory),
     "aiokafka": (aiokafka_legacy, aiokafka_default, aiokafka_memory),
 }
-# Neither client has lz4 with magic 0 (kafka-python needs xxhash). The golden files of Java cover
-# it.
+# Neither client supports lz4 with magic 0 (kafka-python needs xxhash). The golden files of Java
+# cover this case.
 CASES = [(client, magic, codec) for client in CLIENTS for magic, codec in FORMATS if (magic, codec) != (0, LZ4)]
 
 
-def theirs(client: str, magic: int, codec: int, records: list[Record]) -> bytes:
+def built_by_client(client: str, magic: int, codec: int, records: list[Record]) -> bytes:
     legacy, default, _ = CLIENTS[client]
     builder: Any
     if magic == 2:
@@ -46,7 +46,7 @@ def theirs(client: str, magic: int, codec: int, records: list[Record]) -> bytes:
 @pytest.mark.parametrize("repeat", [1, 60])
 def test_batches_of_other_clients_are_read_and_accepted(client: str, magic: int, codec: int, repeat: int) -> None:
     records = golden_records(magic, 12, 0, repeat)
-    data = theirs(client, magic, codec, records)
+    data = built_by_client(client, magic, codec, records)
     assert list(read_records(data)) == records
     stored = validate_produce(bytearray(data), ProduceRules(), NOW, 9 if magic == 2 else magic)
     assert list(read_records(stored.buffer)) == records

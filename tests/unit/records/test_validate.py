@@ -25,13 +25,13 @@ CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
 
 
 def check(data: bytes | bytearray, rules: ProduceRules = PLAIN, version: int = 9, **options: bool) -> ValidatedBatch:
-    """Validate a copy, and check that an error leaves the buffer unchanged."""
+    """Validate a copy of `data`, and check that neither success nor an error changes the buffer."""
     buffer = bytearray(b"##" + data)
-    before = bytes(buffer)
+    original = bytes(buffer)
     try:
         result = validate_produce(memoryview(buffer)[2:], rules, NOW, version, **options)
     finally:
-        assert bytes(buffer) == before
+        assert bytes(buffer) == original
     if result.append_time is None:
         assert next(iter(batches(result.buffer))).max_timestamp == result.max_timestamp
     (stored,) = batches(result.buffer)
@@ -44,7 +44,7 @@ def check(data: bytes | bytearray, rules: ProduceRules = PLAIN, version: int = 9
     return result
 
 
-def refused(
+def assert_rejected(
     data: bytes | bytearray, code: ErrorCode, rules: ProduceRules = PLAIN, version: int = 9, **options: bool
 ) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
@@ -117,20 +117,20 @@ def test_a_wrong_checksum_is_corrupt() -> None:
     for codec in CODECS:
         data = built(simple(3), codec=codec)
         data[-1] ^= 1
-        refused(data, ErrorCode.CORRUPT_MESSAGE)
+        assert_rejected(data, ErrorCode.CORRUPT_MESSAGE)
 
 
-def test_a_length_below_a_header_is_corrupt_and_one_past_the_end_is_no_batch() -> None:
+def test_a_length_below_a_header_is_corrupt_and_a_length_past_the_end_is_invalid() -> None:
     data = built(simple(3))
     for length in (0, -1, 48):
-        refused(patched(data, ">i", 8, length), ErrorCode.CORRUPT_MESSAGE)
+        assert_rejected(patched(data, ">i", 8, length), ErrorCode.CORRUPT_MESSAGE)
     for length in (len(data) - 11, 2**31 - 1):
-        refused(patched(data, ">i", 8, length), ErrorCode.INVALID_RECORD)
+        assert_rejected(patched(data, ">i", 8, length), ErrorCode.INVALID_RECORD)
 
 
 @pytest.mark.parametrize("size", [0, 1, 12, 16, 17, 60, 61])
-def test_an_incomplete_batch_is_no_batch(size: int) -> None:
-    refused(built(simple(3))[:size], ErrorCode.INVALID_RECORD)
+def test_an_incomplete_batch_is_rejected(size: int) -> None:
+    assert_rejected(built(simple(3))[:size], ErrorCode.INVALID_RECORD)
 
 
 def test_an_incomplete_batch_after_the_first_is_ignored() -> None:
@@ -140,25 +140,25 @@ def test_an_incomplete_batch_after_the_first_is_ignored() -> None:
 
 def test_more_than_one_batch_is_rejected() -> None:
     data = built(simple(3))
-    refused(data + data, ErrorCode.INVALID_RECORD)
-    refused(data + data, ErrorCode.INVALID_RECORD, version=2)
+    assert_rejected(data + data, ErrorCode.INVALID_RECORD)
+    assert_rejected(data + data, ErrorCode.INVALID_RECORD, version=2)
 
 
 def test_a_batch_larger_than_the_topic_allows_is_too_large() -> None:
     data = built(simple(10))
     rules = ProduceRules(max_message_bytes=len(data))
     assert check(data, rules).count == 10
-    refused(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(max_message_bytes=len(data) - 1))
+    assert_rejected(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(max_message_bytes=len(data) - 1))
 
 
 def test_a_batch_that_grows_beyond_the_limit_by_recompression_is_too_large() -> None:
     data = built(simple(10, 2000), codec=GZIP)
-    refused(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(codec=NONE, max_message_bytes=10_000))
+    assert_rejected(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(codec=NONE, max_message_bytes=10_000))
 
 
 @pytest.mark.parametrize("magic", [3, -1])
 def test_an_unknown_magic_is_corrupt(magic: int) -> None:
-    refused(patched(built(simple(1)), ">b", 16, magic), ErrorCode.CORRUPT_MESSAGE)
+    assert_rejected(patched(built(simple(1)), ">b", 16, magic), ErrorCode.CORRUPT_MESSAGE)
 
 
 # --- counts
@@ -168,30 +168,30 @@ def test_an_unknown_magic_is_corrupt(magic: int) -> None:
 @pytest.mark.parametrize(("count", "delta"), [(4, 2), (2, 2), (3, 3), (0, -1), (0, 0), (-1, -2), (2**31 - 1, 2)])
 def test_a_count_that_does_not_match_the_offsets_is_rejected(codec: int, count: int, delta: int) -> None:
     data = patched(patched(built(simple(3), codec=codec), ">i", 57, count), ">i", 23, delta)
-    refused(data, ErrorCode.INVALID_RECORD)
+    assert_rejected(data, ErrorCode.INVALID_RECORD)
 
 
-@pytest.mark.parametrize("held", [1, 3, 64, 65, 70, 200, 3000])
+@pytest.mark.parametrize("count", [1, 3, 64, 65, 70, 200, 3000])
 @pytest.mark.parametrize("size", [0, 20, 200, 1500])
-@pytest.mark.parametrize("claimed", [-1, +1, +2, +70])
-def test_a_wrong_count_for_an_uncompressed_body_is_rejected(held: int, size: int, claimed: int) -> None:
-    if held > 200 and size > 20:
+@pytest.mark.parametrize("surplus", [-1, +1, +2, +70])
+def test_a_wrong_count_for_an_uncompressed_body_is_rejected(count: int, size: int, surplus: int) -> None:
+    if count > 200 and size > 20:
         return
-    data = built(simple(held, size))
+    data = built(simple(count, size))
     rules = ProduceRules(max_message_bytes=1 << 30)
-    assert check(data, rules).count == held
-    if held + claimed < 1:
+    assert check(data, rules).count == count
+    if count + surplus < 1:
         return
-    data = patched(patched(data, ">i", 57, held + claimed), ">i", 23, held + claimed - 1)
-    refused(data, ErrorCode.INVALID_RECORD, rules)
+    data = patched(patched(data, ">i", 57, count + surplus), ">i", 23, count + surplus - 1)
+    assert_rejected(data, ErrorCode.INVALID_RECORD, rules)
 
 
 def test_a_wrong_count_for_a_compressed_body_is_rejected_on_decompression() -> None:
     for codec in CODECS[1:]:
         data = built(simple(3), codec=codec)
         data = patched(patched(data, ">i", 57, 5), ">i", 23, 4)
-        refused(data, ErrorCode.INVALID_RECORD, COMPACTED)
-        refused(data, ErrorCode.INVALID_RECORD, ProduceRules(codec=NONE))
+        assert_rejected(data, ErrorCode.INVALID_RECORD, COMPACTED)
+        assert_rejected(data, ErrorCode.INVALID_RECORD, ProduceRules(codec=NONE))
 
 
 def test_the_search_for_the_last_record_finds_it_with_headers_late_times_and_any_payload() -> None:
@@ -203,7 +203,7 @@ def test_the_search_for_the_last_record_finds_it_with_headers_late_times_and_any
     assert body_holds(data, len(data), 300)
     assert validate._ends_with_record(data, len(data), 299)
     assert not validate._ends_with_record(data, len(data), 298)
-    # Where the payload is full of the searched bytes, the scan of all records decides.
+    # If the payload is full of the searched bytes, the scan of all records decides.
     needle = bytes((299 << 1 & 127 | 128, 299 >> 6)) * 40
     data = built([Record(timestamp=TIME, value=needle) for _ in range(300)])
     assert not validate._ends_with_record(data, len(data), 299)
@@ -224,28 +224,28 @@ def test_valid_batches_of_any_record_sizes_are_accepted(sizes: list[int]) -> Non
 )
 def test_a_body_with_invalid_lengths_is_rejected(body: bytes) -> None:
     for count in (1, 2):
-        refused(with_body(body, count), ErrorCode.INVALID_RECORD)
+        assert_rejected(with_body(body, count), ErrorCode.INVALID_RECORD)
 
 
-def test_the_base_offset_of_a_client_s_batch_is_zero() -> None:
-    refused(built(simple(3), base_offset=5), ErrorCode.INVALID_RECORD)
+def test_the_base_offset_of_a_batch_from_a_client_is_zero() -> None:
+    assert_rejected(built(simple(3), base_offset=5), ErrorCode.INVALID_RECORD)
     assert check(built(simple(3), base_offset=5), from_client=False).count == 3
 
 
 def test_a_producer_id_without_a_sequence_is_rejected() -> None:
-    refused(built(simple(3), producer_id=5, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD)
+    assert_rejected(built(simple(3), producer_id=5, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD)
 
 
 def test_control_records_are_for_coordinators_only() -> None:
     marker = end_marker(True, 5, 0, 1, TIME)
-    refused(marker, ErrorCode.INVALID_RECORD)
+    assert_rejected(marker, ErrorCode.INVALID_RECORD)
     result = check(marker, ProduceRules(compacted=True, codec=GZIP), from_client=False)
     assert result.is_control
     assert result.is_transactional
     assert not result.rewritten
 
 
-def test_a_coordinator_s_records_need_no_keys() -> None:
+def test_records_of_a_coordinator_need_no_keys() -> None:
     assert check(built(simple(2, key=None)), COMPACTED, from_client=False).count == 2
 
 
@@ -253,7 +253,7 @@ def test_a_batch_of_a_coordinator_uses_the_fast_path_on_a_compacted_topic(monkey
     data = built(simple(3))
     damaged = bytearray(data)
     damaged[-1] ^= 1
-    refused(damaged, ErrorCode.CORRUPT_MESSAGE, COMPACTED, from_client=False)
+    assert_rejected(damaged, ErrorCode.CORRUPT_MESSAGE, COMPACTED, from_client=False)
     monkeypatch.setattr(validate, "normalise_produce", None)
     assert check(data, COMPACTED, from_client=False).count == 3
 
@@ -264,18 +264,18 @@ def test_a_batch_of_a_coordinator_uses_the_fast_path_on_a_compacted_topic(monkey
 def test_zstd_needs_produce_v7() -> None:
     data = built(simple(3), codec=ZSTD)
     for version in (3, 6):
-        refused(data, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, version=version)
+        assert_rejected(data, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, version=version)
     assert check(data, version=7).count == 3
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_an_unknown_codec_is_rejected(codec: int) -> None:
-    refused(with_body(b"abcdefg" * 5, 1, codec), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    assert_rejected(with_body(b"abcdefg" * 5, 1, codec), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
 @pytest.mark.parametrize("source", CODECS)
 @pytest.mark.parametrize("target", CODECS)
-def test_a_topic_s_own_compression_is_applied(source: int, target: int) -> None:
+def test_the_compression_type_of_the_topic_is_applied(source: int, target: int) -> None:
     data = built(simple(30, 200), codec=source, producer_id=7, producer_epoch=1, base_sequence=5, transactional=True)
     result = check(data, ProduceRules(codec=target))
     assert result.rewritten == (source != target)
@@ -285,23 +285,23 @@ def test_a_topic_s_own_compression_is_applied(source: int, target: int) -> None:
     assert list(read_records(result.buffer)) == list(read_records(data))
 
 
-def test_the_topic_s_compression_level_is_used() -> None:
+def test_the_compression_level_of_the_topic_is_used() -> None:
     data = built([Record(timestamp=TIME, value=b" ".join(str(i * i % 991).encode() for i in range(20_000)))])
-    quick = check(data, ProduceRules(codec=GZIP, level=1))
-    thorough = check(data, ProduceRules(codec=GZIP, level=9))
-    assert thorough.size < quick.size
+    low_level = check(data, ProduceRules(codec=GZIP, level=1))
+    high_level = check(data, ProduceRules(codec=GZIP, level=9))
+    assert high_level.size < low_level.size
 
 
 def test_malformed_compressed_data_is_rejected_on_decompression() -> None:
     for codec in CODECS[1:]:
         data = with_body(b"this is not compressed", 1, codec)
-        refused(data, ErrorCode.INVALID_RECORD, COMPACTED)
+        assert_rejected(data, ErrorCode.INVALID_RECORD, COMPACTED)
 
 
 def test_a_decompression_bomb_is_rejected_on_decompression() -> None:
     for codec in (GZIP, LZ4, ZSTD):
         data = with_body(compress(codec, bytes(20 << 20)), 1, codec)
-        refused(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(compacted=True, max_decompressed=1 << 20))
+        assert_rejected(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(compacted=True, max_decompressed=1 << 20))
 
 
 # --- records of a compacted topic, timestamps
@@ -310,7 +310,7 @@ def test_a_decompression_bomb_is_rejected_on_decompression() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_compacted_topic_names_the_records_without_a_key(codec: int) -> None:
     records = [record._replace(key=None) if i in (1, 3) else record for i, record in enumerate(simple(5))]
-    error = refused(built(records, codec=codec), ErrorCode.INVALID_RECORD, COMPACTED)
+    error = assert_rejected(built(records, codec=codec), ErrorCode.INVALID_RECORD, COMPACTED)
     assert isinstance(error, InvalidRecordError)
     assert [index for index, _ in error.record_errors] == [1, 3]
     assert check(built(simple(5), codec=codec), COMPACTED).count == 5
@@ -324,7 +324,7 @@ def test_an_empty_key_is_a_key() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_with_timestamps_too_far_ahead_are_rejected(codec: int) -> None:
     records = [record._replace(timestamp=NOW + 3_600_000 + i) for i, record in enumerate(simple(3))]
-    error = refused(built(records, codec=codec), ErrorCode.INVALID_TIMESTAMP)
+    error = assert_rejected(built(records, codec=codec), ErrorCode.INVALID_TIMESTAMP)
     assert isinstance(error, InvalidRecordError)
     assert [index for index, _ in error.record_errors] == [1, 2]
     assert check(built(records, codec=codec), ProduceRules(after_max_ms=3_600_002)).count == 3
@@ -334,7 +334,7 @@ def test_records_with_timestamps_too_far_ahead_are_rejected(codec: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_with_timestamps_before_the_bound_are_rejected(codec: int) -> None:
     records = [record._replace(timestamp=NOW - 1000 + i) for i, record in enumerate(simple(3))]
-    error = refused(built(records, codec=codec), ErrorCode.INVALID_TIMESTAMP, ProduceRules(before_max_ms=999))
+    error = assert_rejected(built(records, codec=codec), ErrorCode.INVALID_TIMESTAMP, ProduceRules(before_max_ms=999))
     assert isinstance(error, InvalidRecordError)
     assert [index for index, _ in error.record_errors] == [0]
     assert check(built(records, codec=codec), ProduceRules(before_max_ms=1000)).count == 3
@@ -346,21 +346,21 @@ def test_records_without_a_timestamp_are_within_any_bound() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_timestamp_that_is_2_63_ms_ago_is_rejected_with_any_bound(codec: int) -> None:
-    """Like Kafka 4, whose subtraction overflows."""
+def test_a_timestamp_2_63_ms_ago_is_rejected_with_any_bound(codec: int) -> None:
+    """Kafka 4 also rejects it, because its subtraction overflows."""
     for timestamp in (-(2**63), NOW - 2**63):
         data = built([Record(timestamp=timestamp, value=b"v")], codec=codec)
-        refused(data, ErrorCode.INVALID_TIMESTAMP)
+        assert_rejected(data, ErrorCode.INVALID_TIMESTAMP)
         assert check(data, ProduceRules(timestamp_type=LOG_APPEND_TIME)).max_timestamp == NOW
     assert check(built([Record(timestamp=NOW - 2**63 + 1, value=b"v")], codec=codec)).max_timestamp == -1
 
 
 def test_rewritten_records_have_no_negative_timestamp_except_minus_one() -> None:
     message = legacy_message(1, 0, 0, -2, b"k", b"v")
-    refused(message, ErrorCode.INVALID_TIMESTAMP, version=2)
+    assert_rejected(message, ErrorCode.INVALID_TIMESTAMP, version=2)
     assert check(legacy_message(1, 0, 0, -1, b"k", b"v"), version=2).max_timestamp == -1
     data = built([Record(timestamp=-2, value=b"v")])
-    refused(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(codec=GZIP))
+    assert_rejected(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(codec=GZIP))
     assert check(data).count == 1
 
 
@@ -373,7 +373,7 @@ def test_a_wrong_max_timestamp_is_corrected_on_decompression() -> None:
 
 def test_a_producer_may_not_set_log_append_time_on_a_log_append_time_topic() -> None:
     data = built(simple(3), timestamp_type=LOG_APPEND_TIME, append_time=TIME)
-    refused(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(timestamp_type=LOG_APPEND_TIME))
+    assert_rejected(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(timestamp_type=LOG_APPEND_TIME))
     result = check(data, ProduceRules(timestamp_type=CREATE_TIME))
     (batch,) = batches(result.buffer)
     assert batch.timestamp_type == CREATE_TIME
@@ -382,13 +382,13 @@ def test_a_producer_may_not_set_log_append_time_on_a_log_append_time_topic() -> 
 def test_offset_deltas_that_do_not_increase_by_one_are_rejected() -> None:
     data = built([Record(0, TIME, b"k", b"a"), Record(2, TIME, b"k", b"b")])
     data = patched(data, ">i", 23, 1)
-    error = refused(data, ErrorCode.INVALID_RECORD, COMPACTED)
+    error = assert_rejected(data, ErrorCode.INVALID_RECORD, COMPACTED)
     assert isinstance(error, InvalidRecordError)
     assert error.record_errors[0][0] == 1
 
 
 def test_the_list_of_rejected_records_is_limited() -> None:
-    error = refused(built(simple(5000, 5, key=None)), ErrorCode.INVALID_RECORD, COMPACTED)
+    error = assert_rejected(built(simple(5000, 5, key=None)), ErrorCode.INVALID_RECORD, COMPACTED)
     assert isinstance(error, InvalidRecordError)
     assert len(error.record_errors) == 10
     assert "10 or more records" in error.message
@@ -420,7 +420,7 @@ def test_old_messages_get_log_append_time() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_old_messages_are_rejected_from_produce_v3_on(magic: int) -> None:
-    refused(built(simple(1), magic), ErrorCode.INVALID_RECORD, version=3)
+    assert_rejected(built(simple(1), magic), ErrorCode.INVALID_RECORD, version=3)
 
 
 def test_a_batch_of_magic_2_in_an_old_produce_is_accepted() -> None:
@@ -428,23 +428,23 @@ def test_a_batch_of_magic_2_in_an_old_produce_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(("magic", "codec"), [f for f in FORMATS if f[0] < 2])
-def test_faults_in_old_messages_get_their_codes(magic: int, codec: int) -> None:
+def test_errors_in_old_messages_have_kafkas_codes(magic: int, codec: int) -> None:
     data = built(simple(3), magic, codec)
     broken = bytearray(data)
     broken[-1] ^= 1
-    refused(broken, ErrorCode.CORRUPT_MESSAGE, version=1)
+    assert_rejected(broken, ErrorCode.CORRUPT_MESSAGE, version=1)
     keyless = built(simple(3, key=None), magic, codec)
-    error = refused(keyless, ErrorCode.INVALID_RECORD, COMPACTED, version=1)
+    error = assert_rejected(keyless, ErrorCode.INVALID_RECORD, COMPACTED, version=1)
     assert isinstance(error, InvalidRecordError)
     assert [index for index, _ in error.record_errors] == [0, 1, 2]
-    refused(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(max_message_bytes=40), version=1)
+    assert_rejected(data, ErrorCode.MESSAGE_TOO_LARGE, ProduceRules(max_message_bytes=40), version=1)
     if codec:
-        refused(data + data, ErrorCode.INVALID_RECORD, version=1)
+        assert_rejected(data + data, ErrorCode.INVALID_RECORD, version=1)
 
 
 def test_a_message_with_log_append_time_is_rejected_by_a_log_append_time_topic() -> None:
     data = legacy_message(1, 0, 8, TIME, None, b"v")
-    refused(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(timestamp_type=LOG_APPEND_TIME), version=2)
+    assert_rejected(data, ErrorCode.INVALID_TIMESTAMP, ProduceRules(timestamp_type=LOG_APPEND_TIME), version=2)
 
 
 # --- arbitrary input
