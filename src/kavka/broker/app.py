@@ -1,9 +1,9 @@
 """Startup and shutdown of a broker: creates its parts and connects them.
 
-Startup: lock the log directories, open the metadata store, read the configuration, load the logs,
-bind the ports, register, let the controller bring the partitions online, then accept connections.
-Shutdown runs in the opposite order and marks the log directories as clean. After a kill the next
-start recovers.
+Startup locks the log directories, opens the metadata store, reads the configuration, loads the
+logs, binds the ports, registers the broker, waits for the controller to bring the partitions
+online, and accepts connections. Shutdown runs in the opposite order and marks the log directories
+as clean. After a kill, the next startup recovers the logs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from kavka.common.types import TopicPartition
 from kavka.controller.channel import BrokerChannel, LocalChannel
 from kavka.controller.controller import Controller
 from kavka.controller.remote_channel import RemoteChannel
+from kavka.controller.term import ControllerSettings
 from kavka.controller.topics import Topics
 from kavka.coordinator.group.service import GroupCoordinator
 from kavka.coordinator.transaction.service import TransactionCoordinator
@@ -56,7 +57,6 @@ from kavka.metadata.features import TRANSACTION_VERSION, Features
 from kavka.metadata.paths import BrokerRegistration, EndPoint
 from kavka.metadata.store import MetadataStore
 from kavka.network.server import Server
-from kavka.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from kavka.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from kavka.protocol.primitives import TopMessage
 from kavka.replication.isr_changes import IsrChanges
@@ -70,19 +70,21 @@ from kavka.storage.log_manager import LogManager
 from kavka.storage.settings import StorageSettings
 
 logger = logging.getLogger(__name__)
+# Progress of long operations. A terminal program can show the messages as one changing line.
 progress_log = logging.getLogger("kavka.progress")
-"""Progress of long operations. A terminal program can show the messages as one changing line."""
 
 METADATA_FILE = "metadata.db"
 # How long a joining broker waits for the controller's first metadata before it reports ready.
 JOIN_TIMEOUT_S = 30.0
 CONTROLLED_SHUTDOWN_TIMEOUT_S = 10.0
+# The eviction age of fetch sessions, as in Kafka.
+MIN_SESSION_IDLE_S = 120.0
 Ready = Callable[[Sequence[Listener]], None]
 
 
 class Broker:
-    """Owns all parts of one broker on the running event loop: `await start()`, later
-    `await stop()`. Request handlers use it as `BrokerServices`."""
+    """Owns all parts of one broker on the running event loop. Call `start` once, then `stop`.
+    Request handlers use the broker as `BrokerServices`."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -96,11 +98,8 @@ class Broker:
         self.features = Features()
         self.workers = Workers(_worker_threads(settings))
         self.run_in_worker = self.workers.run
-        self.fetch_sessions = FetchSessionCache(
-            settings.max_incremental_fetch_session_cache_slots,
-            120.0,
-            self.clock.monotonic,
-        )
+        slots = settings.max_incremental_fetch_session_cache_slots
+        self.fetch_sessions = FetchSessionCache(slots, MIN_SESSION_IDLE_S, self.clock.monotonic)
         self.log_manager = LogManager(
             settings.log_dirs,
             lambda topic: self.configs.log_config(topic),
@@ -116,7 +115,7 @@ class Broker:
         self._closing = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
-        """A failed or cancelled start leaves no thread, lock or port behind."""
+        """Start all parts. A failed or cancelled start releases all threads, locks and ports."""
         try:
             await self._start()
         except BaseException:
@@ -181,13 +180,13 @@ class Broker:
             self._accept()
 
     async def _join(self) -> None:
-        """Accept connections, since the controller may be another broker, and wait for its first
+        """Accept connections, because the controller may be another broker, and wait for its first
         UpdateMetadata."""
         self._accept()
         try:
             await asyncio.wait_for(self.metadata_cache.initialized.wait(), JOIN_TIMEOUT_S)
         except TimeoutError:
-            logger.warning("No metadata from the controller within %g s; starting without it", JOIN_TIMEOUT_S)
+            logger.warning("The controller sent no metadata within %g s; starting without it", JOIN_TIMEOUT_S)
 
     def _accept(self) -> None:
         self.server.start()
@@ -218,18 +217,20 @@ class Broker:
             self.metadata_cache,
             self.configs,
             lambda: self.membership.epoch,
-            self._topics_deleted,
+            lambda topics: self.groups.on_topics_deleted(topics),
         )
         self.controller = Controller(
             self.broker_id,
             self.store,
             self._channel_to,
-            unclean_election=lambda topic: self.configs.log_config(topic).unclean_leader_election_enable,
-            deletion_enabled=lambda: bool(settings.delete_topic_enable),
-            auto_rebalance=lambda: bool(settings.auto_leader_rebalance_enable),
-            imbalance_check_s=lambda: float(settings.leader_imbalance_check_interval_seconds),
-            imbalance_percent=lambda: float(settings.leader_imbalance_per_broker_percentage),
-            clock=self.clock,
+            ControllerSettings(
+                lambda topic: self.configs.log_config(topic).unclean_leader_election_enable,
+                lambda: bool(settings.delete_topic_enable),
+                lambda: bool(settings.auto_leader_rebalance_enable),
+                lambda: float(settings.leader_imbalance_check_interval_seconds),
+                lambda: float(settings.leader_imbalance_per_broker_percentage),
+            ),
+            self.clock,
         )
         self.features.on_change.append(self.controller.check_waiting)
         self.link = ControllerLink(self.broker_id, lambda: self.controller.active_id, self._handle_locally, self.peers)
@@ -239,22 +240,22 @@ class Broker:
         closing.push_async_callback(self._remote_transactions.close)
 
     def _start_replication(self) -> None:
-        """Start before the controller sends its first request."""
-        changes = IsrChanges(self.broker_id, lambda: self.membership.epoch, self._alter_partition)
+        """Start replication before the controller sends its first request."""
+        timeout_s = self.settings.controller_socket_timeout_ms / 1000
+        changes = IsrChanges(
+            self.broker_id,
+            lambda: self.membership.epoch,
+            lambda request: self.link.send(request, timeout_s=timeout_s),
+        )
         self._closing.push_async_callback(changes.close)
         self.replica_manager.start(self.peers, changes, lambda: self.membership.epoch)
         self._closing.push_async_callback(self.replica_manager.stop)
-
-    async def _alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        timeout_s = self.settings.controller_socket_timeout_ms / 1000
-        response: AlterPartitionResponse = await self.link.send(request, timeout_s=timeout_s)
-        return response
 
     async def _open_metadata(self) -> None:
         settings = self.settings
         await self.run_in_worker(self.log_manager.open_dirs)
         self._closing.callback(self.log_manager.abandon)
-        known_id, known_cluster = self.log_manager.claim(None if self.broker_id < 0 else self.broker_id, None)
+        stored_id, stored_cluster_id = self.log_manager.claim(None if self.broker_id < 0 else self.broker_id, None)
         if self.in_cluster:
             self.store = await self._connect()
         else:
@@ -266,11 +267,11 @@ class Broker:
         await create_top_level_paths(self.store)
         if self.broker_id < 0:
             reserved = settings.reserved_broker_max_id
-            self.broker_id = await next_broker_id(self.store, reserved) if known_id is None else known_id
+            self.broker_id = await next_broker_id(self.store, reserved) if stored_id is None else stored_id
             settings.set_generated_id(self.broker_id)
-        # A single node whose metadata was lost keeps the cluster id of its logs. In a cluster an
-        # empty tree belongs to another cluster, and a broker with logs must not join it.
-        self.cluster_id = await create_or_get_cluster_id(self.store, None if self.in_cluster else known_cluster)
+        # A single node that lost its metadata keeps the cluster id of its logs. In a cluster, an
+        # empty tree belongs to another cluster, which a broker with logs must not join.
+        self.cluster_id = await create_or_get_cluster_id(self.store, None if self.in_cluster else stored_cluster_id)
         self.log_manager.claim(self.broker_id, self.cluster_id)
         self.log_manager.mark(self.broker_id, self.cluster_id)
 
@@ -298,20 +299,21 @@ class Broker:
         self.controller.session_lost()
 
     async def _load_logs(self) -> None:
-        """Load in a worker. A cancellation waits for the logs being recovered, because another
-        process must not open them before."""
-        cancelled = False
+        """Load the logs in a worker thread. A cancellation waits for the logs in recovery, because
+        no other process may open them before."""
+        is_cancelled = False
 
-        def progress(done: int, total: int, now: Sequence[str]) -> None:
-            progress_log.info("Loaded %d of %d logs%s", done, total, f", loading {', '.join(now)}" if now else "")
-            if cancelled:
+        def on_progress(loaded: int, total: int, loading: Sequence[str]) -> None:
+            names = f", loading {', '.join(loading)}" if loading else ""
+            progress_log.info("Loaded %d of %d logs%s", loaded, total, names)
+            if is_cancelled:
                 raise LogDirError("the start was cancelled")
 
-        loading = asyncio.ensure_future(self.run_in_worker(self.log_manager.load, progress))
+        loading = asyncio.ensure_future(self.run_in_worker(self.log_manager.load, on_progress))
         try:
             await asyncio.shield(loading)
         except asyncio.CancelledError:
-            cancelled = True
+            is_cancelled = True
             with contextlib.suppress(Exception):
                 await loading
             raise
@@ -330,8 +332,8 @@ class Broker:
         )
 
     def _start_coordinators(self) -> None:
-        """Start before the controller sends its first request: a coordinator loads its state when
-        its partitions come online."""
+        """Start the coordinators before the controller sends its first request: a coordinator loads
+        its state when its partitions come online."""
         self.groups = GroupCoordinator(
             self.settings,
             clock=self.clock,
@@ -374,7 +376,7 @@ class Broker:
             return api.on_error(request, version, error)
 
     def _channel_to(self, broker: BrokerRegistration) -> BrokerChannel:
-        """The channel from the controller in this process to a broker."""
+        """The channel from the controller in this process to any broker."""
         if broker.id == self.broker_id:
             handler = self.controller_requests
             return LocalChannel(handler.leader_and_isr, handler.update_metadata, handler.stop_replicas)
@@ -384,17 +386,15 @@ class Broker:
         return self.metadata_cache.endpoint(broker_id, self.settings.inter_broker_listener)
 
     def _address_for_controller(self, broker_id: int) -> tuple[str, int] | None:
-        """The controller learns of a broker before the metadata cache does."""
+        """The address of a broker for the controller, which learns of a broker before the metadata
+        cache does."""
         broker = self.controller.context.brokers.get(broker_id)
         points = () if broker is None else broker.end_points
         name = self.settings.inter_broker_listener
         return next(((point.host, point.port) for point in points if point.listener == name), None)
 
-    def _topics_deleted(self, topics: Iterable[str]) -> None:
-        self.groups.on_topics_deleted(topics)
-
     async def _controlled_shutdown(self) -> None:
-        """Let the controller move the leaderships of this broker to others before it stops."""
+        """Request the controller to move the leaderships of this broker to other brokers."""
         settings = self.settings
         if not settings.controlled_shutdown_enable:
             return
@@ -415,7 +415,7 @@ class Broker:
             elif not response.remaining_partitions:
                 return
             elif not self.metadata_cache.brokers.keys() - {self.broker_id}:
-                logger.info("The last broker of the cluster stops: no other broker can take its leaderships")
+                logger.info("The last broker of the cluster stops: no other broker can lead its partitions")
                 return
             else:
                 logger.info("This broker still leads %d partitions", len(response.remaining_partitions))
@@ -439,7 +439,7 @@ class Broker:
         self.replica_manager.on_topic_config_changed(topic)
 
     def _settings_changed(self, names: frozenset[str]) -> None:
-        """Update the parts that cache settings; the others read them every time."""
+        """Update the parts that cache settings. All other parts read a setting at each use."""
         if "unclean.leader.election.enable" in names:
             self.controller.unclean_election_enabled()
         self.workers.resize(_worker_threads(self.settings))
@@ -467,7 +467,7 @@ def _bind_errors_of(name: str, address: str) -> Iterator[None]:
 
 
 async def serve(settings: Settings, ready: Ready | None = None) -> None:
-    """Run a broker until SIGINT or SIGTERM. Raises LogDirError when all log directories failed."""
+    """Run a broker until SIGINT or SIGTERM. Raises LogDirError if all log directories fail."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
@@ -486,7 +486,8 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
             return
         await starting
         try:
-            # Objects created during startup are permanent: exclude them from garbage collection.
+            # Objects created during startup live as long as the broker: exclude them from garbage
+            # collection.
             gc.collect()
             gc.freeze()
             if ready is not None and not stop.is_set():
@@ -502,8 +503,8 @@ async def serve(settings: Settings, ready: Ready | None = None) -> None:
 
 
 def run(settings: Settings, ready: Ready | None = None) -> int:
-    """Run a broker as the whole process. A failed startup raises OSError, ConfigError, KafkaError,
-    LogDirError or StoreError."""
+    """Run a broker until the process is stopped. A failed startup raises OSError, ConfigError,
+    KafkaError, LogDirError or StoreError."""
     _allow_many_files()
     try:
         import uvloop

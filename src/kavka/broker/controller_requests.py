@@ -1,7 +1,7 @@
 """Handles the controller's requests: LeaderAndIsr, StopReplica, UpdateMetadata.
 
-They arrive by a call when the controller is in this process, otherwise over the network. The epochs
-in a request fence a controller that was replaced.
+The controller calls these methods directly if it is in this process. Otherwise the requests arrive
+over the network. The epochs in a request fence a controller that was replaced.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ControllerRequests:
     _on_topics_deleted: Callable[[Iterable[str]], Any]
 
     def _is_stale(self, request: Any) -> bool:
-        """A higher epoch is not stale: the controller can learn of a new registration before this
-        broker does."""
+        """Whether the request is for an earlier registration. A higher epoch is not stale, because
+        the controller can learn of a new registration before this broker does."""
         return bool(UNKNOWN_EPOCH < request.broker_epoch < self._broker_epoch())
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:

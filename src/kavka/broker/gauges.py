@@ -10,6 +10,7 @@ from kavka.controller.controller import Controller
 from kavka.controller.partition_states import PartitionState
 from kavka.replication.partition import Partition
 from kavka.replication.replica_manager import ReplicaManager
+from kavka.storage.log import Log
 from kavka.storage.log_manager import LogManager
 
 
@@ -21,24 +22,20 @@ def add_gauges(metrics: Registry, replicas: ReplicaManager, logs: LogManager) ->
         "Partitions without a usable log",
         read=lambda: float(sum(p.log is None for p in list(replicas.partitions.values()))),
     )
-    gauge(
-        "kavka_log_size_bytes",
-        "Size of a partition's log in bytes",
-        ("topic", "partition"),
-        read=lambda: [
-            ((log.topic_partition.topic, str(log.topic_partition.partition)), float(log.size))
-            for log in list(logs.logs())
-        ],
-    )
-    gauge(
-        "kavka_log_end_offset",
-        "Log end offset of a partition",
-        ("topic", "partition"),
-        read=lambda: [
-            ((log.topic_partition.topic, str(log.topic_partition.partition)), float(log.end_offset))
-            for log in list(logs.logs())
-        ],
-    )
+
+    def per_log(name: str, help: str, value: Callable[[Log], int]) -> None:
+        gauge(
+            name,
+            help,
+            ("topic", "partition"),
+            read=lambda: [(labels(log), float(value(log))) for log in list(logs.logs())],
+        )
+
+    def labels(log: Log) -> tuple[str, str]:
+        return log.topic_partition.topic, str(log.topic_partition.partition)
+
+    per_log("kavka_log_size_bytes", "Size of a partition's log in bytes", lambda log: log.size)
+    per_log("kavka_log_end_offset", "Log end offset of a partition", lambda log: log.end_offset)
     gauge(
         "kavka_offline_log_directories",
         "Log directories that have failed",
@@ -48,7 +45,7 @@ def add_gauges(metrics: Registry, replicas: ReplicaManager, logs: LogManager) ->
 
 
 def add_controller_gauges(metrics: Registry, controller: Controller) -> None:
-    """All gauges are 0 on a broker that is not the controller."""
+    """Add the gauges of the controller. They are 0 on a broker that is not the controller."""
 
     def gauge(name: str, help: str, count: Callable[[ControllerContext], int]) -> None:
         metrics.gauge(name, help, read=lambda: float(count(controller.context)) if controller.is_active else 0.0)
@@ -84,23 +81,19 @@ def _add_replication(metrics: Registry, replicas: ReplicaManager) -> None:
     shared.bytes_in = metrics.counter("kavka_replication_bytes_in_total", "Bytes fetched from leaders").labels()
     shared.bytes_out = metrics.counter("kavka_replication_bytes_out_total", "Bytes sent to followers").labels()
 
-    def count(name: str, help: str, counts: Callable[[Partition], bool]) -> None:
-        gauge(name, help, read=lambda: float(sum(map(counts, list(replicas.partitions.values())))))
+    def count(name: str, help: str, is_counted: Callable[[Partition], bool]) -> None:
+        gauge(name, help, read=lambda: float(sum(map(is_counted, list(replicas.partitions.values())))))
 
-    count(
-        "kavka_leaders",
-        "Partitions that this broker leads",
-        lambda partition: partition.is_leader and partition.log is not None,
-    )
+    count("kavka_leaders", "Partitions that this broker leads", lambda p: p.is_leader and p.log is not None)
     count(
         "kavka_under_replicated_partitions",
         "Partitions led by this broker with replicas that are not in sync",
-        lambda partition: partition.is_under_replicated,
+        lambda p: p.is_under_replicated,
     )
     count(
         "kavka_under_min_isr_partitions",
         "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas",
-        lambda partition: partition.is_under_min_isr,
+        lambda p: p.is_under_min_isr,
     )
     gauge(
         "kavka_replica_lag",

@@ -1,9 +1,9 @@
 """The registration of this broker in the cluster.
 
 The registration is an ephemeral znode. After a kill it remains until its session expires, and a
-broker that restarts earlier would have to wait. The restarted broker holds the lock of its log
-directories, so the process that held them before is dead. If the znode belongs to the session that
-this process recorded in the log directory, the broker removes the znode at once.
+broker that restarts earlier would have to wait. The restarted broker has the lock of its log
+directories, so the previous process is dead. If the znode belongs to the session that the previous
+process recorded in the log directory, the broker removes the znode at once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class AlreadyRegistered(StoreError):
 
 
 class Membership:
-    """Owns the registration of this broker, and follows the features of all brokers.
+    """Owns the registration of this broker, and keeps `features` up to date with all brokers.
 
-    `epoch` is the czxid of the znode; it identifies the registration. `session_dir` has the file
-    with the id of the session.
+    `epoch` is the czxid of the znode, which identifies the registration. The session id is stored
+    in a file in `session_dir`. After a crash the file and the znode remain; the next start removes
+    the znode.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class Membership:
     async def register(self) -> None:
         """Create the znode. Wait up to `wait_s` for the znode of an earlier session to expire."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._wait_s
-        waited = False
+        deadline = loop.time() + self._wait_s
+        has_waited = False
         while True:
             await self._remove_stale_nodes()
             try:
@@ -71,13 +72,13 @@ class Membership:
                 break
             except NodeExists:
                 path = paths.broker(self._broker_id)
-                if loop.time() >= end:
+                if loop.time() >= deadline:
                     raise AlreadyRegistered(path) from None
-                if not waited:
+                if not has_waited:
                     logger.info(
                         "Broker %d is still registered by an earlier session; waiting for it to expire", self._broker_id
                     )
-                    waited = True
+                    has_waited = True
                 await self._wait_for_deletion(path)
         self._record_session()
         logger.info("Registered as broker %d with epoch %d", self._broker_id, self.epoch)
@@ -91,8 +92,8 @@ class Membership:
             await asyncio.wait_for(changed.wait(), RETRY_S)
 
     async def _remove_stale_nodes(self) -> None:
-        """Remove the registration of the last process on these log directories and, if it was the
-        controller, the controller's znode."""
+        """Remove the registration of the previous process on these log directories and, if that
+        process was the controller, the controller's znode."""
         session = self._recorded_session()
         if session is None or session == self._store.session_id:
             return
@@ -109,14 +110,14 @@ class Membership:
             return None
 
     def _record_session(self) -> None:
-        # Without the file the next start only has to wait for the session to expire.
+        # Without the file, the next start only has to wait until the session expires.
         with suppress(OSError):
             atomic_write(self._session_file, f"{self._store.session_id}\n".encode())
 
     # ---- after the session expired
 
     def register_again(self) -> None:
-        """Register in a new session; retries until it succeeds."""
+        """Register in a new session. Retries until it succeeds."""
         if self._registering is not None:
             self._registering.cancel()
         self._registering = asyncio.ensure_future(self._retry_registration())
@@ -144,7 +145,7 @@ class Membership:
             try:
                 await self._read_features()
             except StoreUnavailable:
-                return  # the next session reads them again
+                return  # the new session reads the features again
             if not self._follow_again:
                 return
 

@@ -7,8 +7,8 @@ from kavka.web.listener import Listener
 
 
 class MetricsListener(Listener):
-    """Scrapes read the counters in the listener's thread; common/metrics.py explains why that is
-    safe."""
+    """Serves the metrics of a registry. A scrape reads the counters in the listener's thread, which
+    is safe (see `common/metrics.py`)."""
 
     def __init__(self, host: str, port: int, registry: Registry) -> None:
         def metrics() -> tuple[str, bytes]:

@@ -11,15 +11,15 @@ from kavka.storage.jobs import Job
 
 logger = logging.getLogger(__name__)
 
-# A longer period means never: call_later does not accept Kafka's LONG_MAX.
+# A job with a longer period never runs. `call_later` does not accept Kafka's LONG_MAX.
 _NEVER_S = 10 * 365 * 24 * 3600.0
 # A period of 0 must not starve the event loop.
 _SHORTEST_S = 0.01
 
 
 class Schedule:
-    """Owns the timers of the jobs. The blocking part of a job runs in a worker; a job never runs
-    twice at the same time."""
+    """Owns the timers of the jobs. The blocking part of a job runs in a worker thread. A job never
+    runs twice at the same time."""
 
     def __init__(self, jobs: Iterable[Job], workers: Workers) -> None:
         self._loop = asyncio.get_running_loop()
@@ -52,12 +52,12 @@ class Schedule:
 
         def done(error: BaseException | None) -> None:
             self._running -= 1
-            is_due_again = False
+            must_repeat = False
             try:
-                is_due_again = job.finish(error)
+                must_repeat = job.finish(error)
             except Exception:
                 logger.exception("%s failed", job.name)
-            if is_due_again and not self._stopped:
+            if must_repeat and not self._stopped:
                 self._start_job(job)
             else:
                 self._schedule(job)
@@ -70,7 +70,7 @@ class Schedule:
             done(error)
 
     async def stop(self) -> None:
-        """Start no further job, and wait for the jobs in the workers."""
+        """Cancel the timers, and wait for the running jobs."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()

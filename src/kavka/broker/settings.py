@@ -1,9 +1,8 @@
 """A broker's settings, parsed and validated from a properties file.
 
 `settings.num_partitions` and `settings["num.partitions"]` return the current value, including
-dynamic updates. Some attributes have a more useful form than the value by name: `listeners`,
-`advertised_listeners`, `log_dirs`, `metadata_dir`, `metrics_listener`,
-`max_connections_per_ip_overrides`.
+dynamic updates. The attributes that `Settings` declares are parsed further than the values by name,
+for example `listeners` and `log_dirs`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kavka.common.properties import PropertiesError, parse_properties
 LOCAL_LISTENERS = "PLAINTEXT://localhost:9092"
 SERVED_PROTOCOLS = ("PLAINTEXT",)
 KNOWN_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Stands for an id that the cluster generates.
+# The value of `broker.id` for an id that the cluster generates.
 GENERATED_ID = -1
 
 
@@ -31,8 +30,8 @@ class SettingsError(ValueError):
 
 
 class Listener(NamedTuple):
-    """An address to listen on, or an advertised address. An empty host means every interface,
-    port 0 any free port."""
+    """An address to listen on, or an advertised address. An empty host means every interface.
+    Port 0 means any free port."""
 
     name: str
     protocol: str
@@ -48,22 +47,8 @@ class Settings:
     """Owns the settings of one broker. After startup only `set_dynamic` changes them, on the event
     loop.
 
-    `configs` has the layers for DescribeConfigs; `warnings` has the lines to log at startup.
+    `configs` has the layers for DescribeConfigs. `warnings` are the lines to log at startup.
     """
-
-    __slots__ = (
-        "_by_attribute",
-        "advertised_listeners",
-        "configs",
-        "in_cluster",
-        "inter_broker_listener",
-        "listeners",
-        "log_dirs",
-        "max_connections_per_ip_overrides",
-        "metadata_dir",
-        "metrics_listener",
-        "warnings",
-    )
 
     configs: BrokerConfigs
     listeners: tuple[Listener, ...]
@@ -132,10 +117,6 @@ class Settings:
         """Whether the value is configured, not a default."""
         return self.configs.is_set(name)
 
-    def topic_values(self, overrides: Mapping[str, str]) -> dict[str, Any]:
-        """Every setting of a topic, parsed: the topic's override or this broker's default."""
-        return self.configs.topic_values(overrides)
-
     def set_dynamic(
         self, *, default: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None
     ) -> frozenset[str]:
@@ -144,12 +125,11 @@ class Settings:
 
         Raises ConfigError and changes nothing if the values are invalid together.
         """
-        before = self.configs
-        self._apply(before.with_dynamic(default=default, broker=broker))
-        after = self.configs.values
-        return frozenset(
-            name for name in {*before.values, *after} if before.values.get(name, _MISSING) != after.get(name, _MISSING)
-        )
+        previous = self.configs.values
+        self._apply(self.configs.with_dynamic(default=default, broker=broker))
+        values = self.configs.values
+        names = {*previous, *values}
+        return frozenset(name for name in names if previous.get(name, _MISSING) != values.get(name, _MISSING))
 
     def _apply(self, configs: BrokerConfigs) -> None:
         overrides = _per_ip_overrides(configs.values)
@@ -193,7 +173,7 @@ def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
 
 
 def _drop_generated_id(static: dict[str, str], values: Mapping[str, Any]) -> None:
-    """Give a single node that requests a generated id (-1) its default id."""
+    """Replace a generated id (-1) of a single node by its default id."""
     if values["broker.id"] == GENERATED_ID and values["broker.id.generation.enable"]:
         for name in ("broker.id", "node.id"):
             static.pop(name, None)
@@ -212,10 +192,10 @@ def _pairs(name: str, text: str, expected: str) -> list[tuple[str, str]]:
     pairs = []
     for item in text.split(","):
         if item.strip():
-            left, colon, right = item.strip().rpartition(":")
-            if not colon or not left or not right:
+            key, colon, value = item.strip().rpartition(":")
+            if not colon or not key or not value:
                 raise ConfigError(name, f"'{item.strip()}' is not allowed, it must be {expected}")
-            pairs.append((left.strip(), right.strip()))
+            pairs.append((key.strip(), value.strip()))
     return pairs
 
 
@@ -237,7 +217,7 @@ _ENDPOINT = re.compile(r"([^:/]+)://(?:\[([0-9a-fA-F:%.]+)\]|([^:\[\]/]*)):([0-9
 
 def _parse_listeners(key: str, text: str, protocols: Mapping[str, str]) -> tuple[Listener, ...]:
     listeners: list[Listener] = []
-    for item in filter(None, (part.strip() for part in text.split(","))):
+    for item in filter(None, map(str.strip, text.split(","))):
         match = _ENDPOINT.fullmatch(item)
         if match is None or int(match[4]) > 65535:
             raise ConfigError(
@@ -259,10 +239,10 @@ def _parse_listeners(key: str, text: str, protocols: Mapping[str, str]) -> tuple
 
 
 def _check_ports(listeners: tuple[Listener, ...]) -> None:
-    seen: dict[int, Listener] = {}
+    by_port: dict[int, Listener] = {}
     for listener in listeners:
-        other = seen.setdefault(listener.port, listener)
-        # Two listeners may share a port only as one IPv4 and one IPv6 address, or as port 0.
+        other = by_port.setdefault(listener.port, listener)
+        # Two listeners may have the same port only if one is IPv4 and one is IPv6, or if it is 0.
         if listener.port and other is not listener and (":" in other.host) == (":" in listener.host):
             raise ConfigError("listeners", f"{other} and {listener} have the same port, each listener needs its own")
 
@@ -303,7 +283,7 @@ def _inter_broker_listener(configs: BrokerConfigs, advertised: tuple[Listener, .
 
 def _log_dirs(values: Mapping[str, Any]) -> tuple[Path, ...]:
     text = values["log.dirs"] or values["log.dir"]
-    dirs = tuple(Path(part.strip()).absolute() for part in text.split(",") if part.strip())
+    dirs = tuple(Path(item.strip()).absolute() for item in text.split(",") if item.strip())
     if not dirs:
         raise ConfigError("log.dirs", "at least one directory must be set")
     for path in dirs:
@@ -320,8 +300,8 @@ def _http_address(text: str) -> tuple[str, int] | None:
 
 
 def _per_ip_overrides(values: Mapping[str, Any]) -> dict[str, int]:
-    """Limits by address. A host name is resolved to all its addresses; a name that does not resolve
-    is kept."""
+    """The limits by IP address. A host name is resolved to all its addresses. A name that does not
+    resolve stays in the result."""
     key = "max.connections.per.ip.overrides"
     limits: dict[str, int] = {}
     for host, count in _pairs(key, values[key], "host:number"):

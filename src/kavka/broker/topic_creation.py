@@ -1,9 +1,10 @@
-"""Creates internal topics and auto-created topics through the controller."""
+"""Creates internal topics, and topics on first use, through the controller."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kavka.broker.controller_link import ControllerLink
 from kavka.client.errors import error_of
@@ -21,12 +22,12 @@ USE_DEFAULT = -1
 _POLL_S = 0.01
 
 
+@dataclass(eq=False, repr=False)
 class TopicCreation:
-    """Creates topics that a broker needs itself, or that a client requested."""
+    """Sends CreateTopics to the controller for this broker."""
 
-    def __init__(self, link: ControllerLink, cache: MetadataCache) -> None:
-        self._link = link
-        self._cache = cache
+    _link: ControllerLink
+    _cache: MetadataCache
 
     async def create_internal(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
@@ -42,15 +43,15 @@ class TopicCreation:
             raise error
 
     async def auto_create(self, names: Sequence[str], timeout_s: float) -> dict[str, KafkaError | None]:
-        """Create topics with the controller's defaults. Return when this broker knows their
-        leaders, or after the timeout."""
-        end = asyncio.get_running_loop().time() + timeout_s
+        """Create topics with the controller's defaults. Returns the error of each topic, when this
+        broker's metadata contains the leaders or after the timeout."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
         topics = [
             CreatableTopic(name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT) for name in names
         ]
         outcomes = await self._create(topics, timeout_s)
         created = [name for name, error in outcomes.items() if error is None]
-        while not all(map(self._cache.has_leaders, created)) and asyncio.get_running_loop().time() < end:
+        while not all(map(self._cache.has_leaders, created)) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_POLL_S)
         return outcomes
 

@@ -1,7 +1,7 @@
-"""Transactions across brokers: markers to partition leaders, and admissions of partitions at
-transaction coordinators.
+"""Transactions across brokers: writes markers at partition leaders, and adds or verifies partitions
+at transaction coordinators.
 
-All markers, and all admissions, of one turn of the event loop for a broker are one request.
+All markers of one turn of the event loop for a broker are one request, and so are all admissions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_IN_TRANSACTION = (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_ST
 
 
 class _Markers(NamedTuple):
-    """Pending markers of a transaction; `done` gets a code per partition."""
+    """Pending markers of a transaction. `done` is called with the error code of each partition."""
 
     marker: Marker
     partitions: list[TopicPartition]
@@ -45,7 +45,7 @@ class _Markers(NamedTuple):
 
 
 class _Admission(NamedTuple):
-    """A pending call of `admit`. `missing` completes with the partitions that are not in the
+    """A pending call of `admit`. `missing` is the future of the partitions that are not in the
     transaction."""
 
     transaction: AddPartitionsToTxnTransaction
@@ -104,11 +104,10 @@ class RemoteTransactions:
                 for marker in response.markers
             ]
         except Exception as error:
-            # The coordinator retries only when it gets an error, so report every failure.
+            # The coordinator retries only after an error code, so report every failure.
             results = [dict.fromkeys(entry.partitions, _failure(broker_id, error).code) for entry in pending]
-        missing: Results = {}
         for position, entry in enumerate(pending):
-            codes = results[position] if position < len(results) else missing
+            codes: Results = results[position] if position < len(results) else {}
             entry.done({tp: codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in entry.partitions})
 
     # ---- admissions
@@ -142,35 +141,34 @@ class RemoteTransactions:
         return await admission.missing
 
     async def _send_admissions(self, broker_id: int, pending: list[_Admission]) -> None:
-        # A request has a transactional id at most once: a second admission goes into the next
+        # A transactional id may be in a request only once. A second admission is sent in the next
         # request.
-        now: dict[str, _Admission] = {}
-        later: list[_Admission] = []
+        admissions: dict[str, _Admission] = {}
+        postponed: list[_Admission] = []
         for admission in pending:
-            if admission.transaction.transactional_id in now:
-                later.append(admission)
-            else:
-                now[admission.transaction.transactional_id] = admission
+            if admissions.setdefault(admission.transaction.transactional_id, admission) is not admission:
+                postponed.append(admission)
         try:
-            response: AddPartitionsToTxnResponse = await self._send(
-                broker_id, AddPartitionsToTxnRequest(transactions=[admission.transaction for admission in now.values()])
+            request = AddPartitionsToTxnRequest(
+                transactions=[admission.transaction for admission in admissions.values()]
             )
+            response: AddPartitionsToTxnResponse = await self._send(broker_id, request)
             if response.error_code:
                 raise KafkaError(known_code(response.error_code))
             results = {result.transactional_id: result for result in response.results_by_transaction}
-            for name, admission in now.items():
-                _complete(admission.missing, results.get(name))
+            for transactional_id, admission in admissions.items():
+                _complete(admission.missing, results.get(transactional_id))
         except Exception as error:
             failure = _failure(broker_id, error)
-            for admission in now.values():
+            for admission in admissions.values():
                 if not admission.missing.done():
                     admission.missing.set_exception(failure)
         except asyncio.CancelledError:
             for admission in pending:
                 admission.missing.cancel()
             raise
-        if later:
-            await self._send_admissions(broker_id, later)
+        if postponed:
+            await self._send_admissions(broker_id, postponed)
 
     # ----
 
@@ -178,7 +176,7 @@ class RemoteTransactions:
         return await self._peers.ask(broker_id, request, channel=CHANNEL, timeout=self._timeout_s)
 
     def _start_later(self, start: Callable[[], Any]) -> None:
-        """Start at the end of this turn of the event loop."""
+        """Start a coroutine at the end of this turn of the event loop."""
 
         async def run() -> None:
             await start()
@@ -211,7 +209,7 @@ def _complete(future: asyncio.Future[frozenset[TopicPartition]], result: AddPart
             elif code is not ErrorCode.NONE:
                 failures.append(code)
     if failures:
-        # Prefer the code that explains why the other partitions were not attempted.
+        # Prefer the code that is the reason why other partitions were not attempted.
         future.set_exception(KafkaError(min(failures, key=lambda code: code is ErrorCode.OPERATION_NOT_ATTEMPTED)))
     else:
         future.set_result(frozenset(missing))

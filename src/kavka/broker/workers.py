@@ -22,8 +22,8 @@ class Workers:
         return await self._loop.run_in_executor(self._pool, function, *args)
 
     def post(self, function: Callable[[], Any], done: Callable[[BaseException | None], None]) -> None:
-        """Run `function` in a worker, then `done(error or None)` on the event loop, without a
-        task or coroutine.
+        """Run `function` in a worker thread, then `done(error or None)` on the event loop. Unlike
+        `run`, this creates no coroutine.
 
         A function that has not started when the pool closes completes with a CancelledError.
         """

@@ -1,10 +1,10 @@
 """[pure] Placement of the replicas of new partitions.
 
-Leaders are assigned round-robin from a random broker, so that each broker leads about as many. The
-other replicas of a partition follow at a distance from the leader that grows by one with every
+Leaders are assigned round-robin from a random broker, so that each broker leads about the same
+number of partitions. The distance between the leader and its followers grows by one with every
 round, so that the followers of one broker's partitions are spread over all other brokers. With
 racks, the brokers are ordered so that the rack changes at every step, and no rack gets a second
-replica before every rack has one.
+replica of a partition before every rack has one.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ def assign(
     fixed_start: int | None = None,
     first_partition: int = 0,
 ) -> dict[int, tuple[int, ...]]:
-    """Replicas, preferred leader first, of `partitions` partitions from `first_partition` on.
+    """The replicas of each partition from `first_partition` on. The first replica is the preferred
+    leader.
 
-    `brokers` are the live brokers with their racks. `fixed_start` (an index of the sorted brokers)
-    replaces the random start: partitions that are added to a topic continue from its first
-    partition.
+    `brokers` are the live brokers with their racks. `fixed_start`, an index into the sorted
+    brokers, replaces the random start when partitions are added to a topic.
     """
     if partitions <= 0:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"A topic needs at least one partition, not {partitions}.")
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, f"A topic needs at least one partition; {partitions} were requested."
+        )
     if replication_factor <= 0:
         raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR, f"A replication factor is at least 1, not {replication_factor}."
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor must be at least 1, not {replication_factor}.",
         )
     if replication_factor > len(brokers):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"A replication factor of {replication_factor} needs as many brokers, only {len(brokers)} are available.",
+            f"A replication factor of {replication_factor} exceeds the number of live brokers, {len(brokers)}.",
         )
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
     if racks and len(racks) < len(brokers):
-        without = ", ".join(str(b) for b in sorted(brokers) if b not in racks)
-        raise KafkaError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"Replicas cannot be spread over racks: broker {without} has none."
-        )
+        without_rack = ", ".join(str(broker) for broker in sorted(brokers) if broker not in racks)
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Not all brokers have a rack; without: {without_rack}.")
     order = alternate_racks(racks) if racks else sorted(brokers)
     start = random.randrange(len(order)) if fixed_start is None else fixed_start
     shift = random.randrange(len(order)) if fixed_start is None else fixed_start
@@ -63,8 +64,8 @@ def assign(
 
 
 def alternate_racks(racks: Mapping[int, str]) -> list[int]:
-    """All brokers, alternating between racks: for (a: 0, 1), (b: 2, 3), (c: 4) that is 0, 2, 4, 1,
-    3."""
+    """All brokers in an order that alternates between racks. For the racks (a: 0, 1), (b: 2, 3),
+    (c: 4) the order is 0, 2, 4, 1, 3."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -91,5 +92,5 @@ def _spread(
 
 
 def _follower(leader: int, shift: int, index: int, brokers: int) -> int:
-    """The index of the `index`-th replica after the leader, which is never the leader's."""
+    """The position of the `index`-th follower. It is never the position of the leader."""
     return (leader + 1 + (shift + index) % (brokers - 1)) % brokers

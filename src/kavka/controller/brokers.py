@@ -1,12 +1,12 @@
 """Broker failures: brokers that join, leave, restart and lose disks.
 
 A broker's epoch (the czxid of its registration) identifies one run of the broker. A broker with a
-new epoch has restarted, however quickly: it first loses its leaderships and its place in every ISR,
-because its memory is lost and its peers may have relied on it.
+new epoch has restarted, even if its registration was never seen missing. It first loses its
+leaderships and its place in every ISR, because it may have lost the unflushed end of its logs.
 
-A new controller does not know the epochs that the last one knew. But a state node that names a
-broker was written after that broker had registered: a broker whose epoch is above the zxid of the
-write has restarted since (`restarted`).
+A new controller does not have the broker epochs of its predecessor. But a state node with a broker
+in its ISR was written after that broker had registered. A broker whose epoch is above the zxid of
+the write has restarted since then (`restarted`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Delays before brokers are asked again about replicas on failed disks.
+# Delays before LeaderAndIsr is sent again for replicas on failed disks.
 DISK_BACKOFF = Backoff(5_000, 600_000, jitter=0)
 
 
 class Brokers:
+    """Handles changes of the registered brokers and of their disks. Only the controller's events
+    call it."""
+
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
@@ -47,7 +50,8 @@ class Brokers:
             self._context.add_broker(broker, epoch)
 
     async def _read(self) -> dict[int, tuple[BrokerRegistration, int]]:
-        """The registered brokers with their epochs. Other nodes are ignored."""
+        """The registered brokers with their epochs. Nodes whose name is not a broker id are
+        ignored."""
         term = self._term
         names = await term.tree.store.children(paths.BROKER_IDS, term.watch(events.BrokerChange()))
         ids = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
@@ -69,12 +73,12 @@ class Brokers:
         return registrations
 
     async def changed(self) -> None:
-        """A broker has registered, or its registration has expired."""
-        term, old_epochs = self._term, dict(self._context.broker_epochs)
+        """Handle new, expired and recreated registrations."""
+        term, known_epochs = self._term, dict(self._context.broker_epochs)
         registered = await self._read()
-        joined = [b for b in registered if b not in old_epochs]
-        left = [b for b in old_epochs if b not in registered]
-        restarted = [b for b in registered if b in old_epochs and registered[b][1] != old_epochs[b]]
+        joined = [b for b in registered if b not in known_epochs]
+        lost = [b for b in known_epochs if b not in registered]
+        restarted = [b for b in registered if b in known_epochs and registered[b][1] != known_epochs[b]]
         if joined:
             self._register(joined, registered)
             await self._started(joined)
@@ -85,17 +89,17 @@ class Brokers:
             await self._failed(restarted)
             self._register(restarted, registered)
             await self._started(restarted)
-        if left:
-            for broker_id in left:
+        if lost:
+            for broker_id in lost:
                 term.disconnect(broker_id)
-            await self._failed(left)
+            await self._failed(lost)
 
     async def restarted(self) -> None:
-        """At the start of a term: brokers that restarted while there was no controller lose their
-        leaderships and their places in ISRs, as in `changed`.
+        """At the start of a term, remove brokers that restarted while there was no controller from
+        leaderships and ISRs, as `changed` does.
 
-        Partitions with one replica are skipped: no other replica can lead, and no follower has to
-        truncate.
+        Partitions with one replica are skipped: no other replica can lead, and no follower must
+        truncate its log.
         """
         context = self._context
         partitions = [
@@ -121,14 +125,14 @@ class Brokers:
         )
 
     async def modified(self, broker_id: int) -> None:
-        """A registration was rewritten. A recreated registration is a restart, which `changed`
+        """Handle a changed registration. A recreated registration is a restart, which `changed`
         handles."""
-        before = self._context.brokers.get(broker_id)
+        previous = self._context.brokers.get(broker_id)
         registered = (await self._registrations([broker_id])).get(broker_id)
-        if before is None or registered is None or registered[1] != self._context.broker_epochs[broker_id]:
+        if previous is None or registered is None or registered[1] != self._context.broker_epochs[broker_id]:
             return
         self._context.add_broker(*registered)
-        if (registered[0].end_points, registered[0].features) != (before.end_points, before.features):
+        if (registered[0].end_points, registered[0].features) != (previous.end_points, previous.features):
             self._term.send_metadata_to_all([])
 
     def _register(self, ids: Iterable[int], registered: dict[int, tuple[BrokerRegistration, int]]) -> None:
@@ -143,7 +147,7 @@ class Brokers:
         batch.send()
         batch.add_update_metadata(ids, self._context.all_partitions())
         batch.send()
-        await self._replicas_back(self._context.replicas_on(ids))
+        await self._replicas_online(self._context.replicas_on(ids))
         await self._term.reassignments.resume(lambda assignment: not set(ids).isdisjoint(assignment.target))
 
     async def _failed(self, ids: list[int]) -> None:
@@ -155,36 +159,36 @@ class Brokers:
     # ---- replicas
 
     async def _replicas_offline(self, replicas: Iterable[Replica]) -> None:
-        """The replicas' brokers or disks have failed: elect new leaders and remove the replicas
-        from ISRs."""
+        """Elect new leaders for replicas whose brokers or disks have failed, and remove the
+        replicas from ISRs."""
         machines, context = self._term.machines, self._context
         replicas = list(replicas)
-        going = [r for r in replicas if r.partition.topic in context.topics_to_delete]
-        staying = [r for r in replicas if r.partition.topic not in context.topics_to_delete]
+        of_deleted_topics = [r for r in replicas if r.partition.topic in context.topics_to_delete]
+        of_other_topics = [r for r in replicas if r.partition.topic not in context.topics_to_delete]
         leaderless = [
             tp
-            for tp in dict.fromkeys(r.partition for r in staying)
+            for tp in dict.fromkeys(r.partition for r in of_other_topics)
             if (leadership := context.leaderships.get(tp)) is not None
             and not context.is_online(Replica(tp, leadership.state.leader))
         ]
         await machines.partitions_to(leaderless, PartitionState.OFFLINE)
         await machines.bring_online(leaderless)
-        await machines.replicas_to(staying, ReplicaState.OFFLINE)
-        if going:
-            await self._term.deletions.replicas_not_deleted(going)
+        await machines.replicas_to(of_other_topics, ReplicaState.OFFLINE)
+        if of_deleted_topics:
+            await self._term.deletions.replicas_not_deleted(of_deleted_topics)
         if not leaderless:
             self._term.send_metadata_to_all([])
 
-    async def _replicas_back(self, replicas: list[Replica]) -> None:
+    async def _replicas_online(self, replicas: list[Replica]) -> None:
         await self._term.machines.replicas_to(replicas, ReplicaState.ONLINE)
         await self._term.machines.bring_online()
-        await self._term.deletions.replicas_back(replicas)
+        await self._term.deletions.replicas_online(replicas)
 
     # ---- disks
 
     async def log_dirs_failed(self) -> None:
-        """Brokers have reported failed disks: send LeaderAndIsr for all their replicas to learn
-        which failed."""
+        """Send LeaderAndIsr for all replicas of brokers that reported a failed disk. The responses
+        contain the replicas that failed."""
         term, tree = self._term, self._term.tree
         names = await tree.store.children(paths.LOG_DIR_EVENTS, term.watch(events.LogDirFailure()))
         nodes = [f"{paths.LOG_DIR_EVENTS}/{name}" for name in names]
@@ -198,7 +202,7 @@ class Brokers:
         placed = (ReplicaState.ONLINE, ReplicaState.OFFLINE)
         replicas = [r for r in self._context.replicas_on(broker_ids) if self._context.replica_state(r) in placed]
         await term.machines.replicas_to(replicas, ReplicaState.ONLINE)
-        # Deleted last, so that the next controller finds them if this one fails.
+        # The nodes are deleted last, so that the next controller finds them if this one fails.
         await tree.delete_all(nodes)
 
     async def on_leader_and_isr_response(self, received: events.LeaderAndIsrResponseReceived) -> None:
@@ -206,23 +210,23 @@ class Brokers:
         if not self._term.is_current(received):
             return
         failed: set[Replica] = set()
-        back: list[Replica] = []
+        recovered: list[Replica] = []
         for tp, code in _codes(received):
             replica = Replica(tp, broker_id)
             if code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.add(replica)
             elif code == ErrorCode.NONE and replica in context.replicas_on_failed_disks:
-                back.append(replica)
+                recovered.append(replica)
         if failed:
             self._term.later(DISK_BACKOFF.delay(self._disk_retries + 1), events.RetryFailedDisks())
         newly_failed = failed - context.replicas_on_failed_disks
         context.replicas_on_failed_disks |= failed
         if newly_failed:
             await self._replicas_offline(sorted(newly_failed))
-        if back:
+        if recovered:
             self._disk_retries = 0
-            context.replicas_on_failed_disks -= set(back)
-            await self._replicas_back(back)
+            context.replicas_on_failed_disks -= set(recovered)
+            await self._replicas_online(recovered)
 
     def retry_failed_disks(self) -> None:
         self._disk_retries += 1
@@ -243,8 +247,6 @@ class Brokers:
             for partition in topic.partition_states
             if partition.delete_partition
         ]
-        if not deletions:
-            return
         codes = {TopicPartition(e.topic_name, e.partition_index): e.error_code for e in response.partition_errors}
         deleted: list[Replica] = []
         failed: list[Replica] = []
@@ -258,7 +260,7 @@ class Brokers:
 
 
 def _codes(received: events.LeaderAndIsrResponseReceived) -> Collection[tuple[TopicPartition, int]]:
-    """The error code of each partition. From version 5 on, topics have only ids."""
+    """The error code of each partition. From v5 on, the response has topic ids instead of names."""
     names = {topic.topic_id: topic.topic_name for topic in received.request.topic_states}
     response = received.response
     by_name = [(TopicPartition(e.topic_name, e.partition_index), e.error_code) for e in response.partition_errors]

@@ -1,4 +1,4 @@
-"""The controller's connection to a broker: three requests, sent in order, one at a time."""
+"""The controller's connection to a broker, for LeaderAndIsr, UpdateMetadata and StopReplica."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ OnResponse = Callable[[ControlRequest, ControlResponse], Any]
 
 
 class BrokerChannel(ABC):
+    """Delivers requests to one registration of a broker."""
+
     @abstractmethod
     async def send(self, request: ControlRequest) -> ControlResponse:
-        """Deliver the request and wait for the response. Retries until the broker is reachable or
-        `close` is called, when its registration has expired."""
+        """Deliver the request and return the response. Retries until the broker responds or
+        `close` is called."""
 
     def close(self) -> None:
-        """The broker is no longer registered, or this controller has resigned."""
+        """Called when the broker is no longer registered or this controller has resigned."""
         return
 
 
 class LocalChannel(BrokerChannel):
-    """To the broker in the same process: plain calls, which may be coroutines."""
+    """Calls the broker in the same process."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class LocalChannel(BrokerChannel):
 
 
 class BrokerSender:
-    """The requests for one broker, sent one at a time in order."""
+    """Owns the queue of requests to one broker. Sends one request at a time, in order."""
 
     def __init__(self, broker_id: int, channel: BrokerChannel) -> None:
         self.broker_id = broker_id
@@ -61,24 +63,24 @@ class BrokerSender:
         self._queue: asyncio.Queue[tuple[ControlRequest, OnResponse]] = asyncio.Queue()
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"controller-to-broker-{broker_id}")
 
-    def enqueue(self, request: ControlRequest, received: OnResponse) -> None:
-        self._queue.put_nowait((request, received))
+    def enqueue(self, request: ControlRequest, on_response: OnResponse) -> None:
+        self._queue.put_nowait((request, on_response))
 
     async def drained(self) -> None:
         """Wait until all requests so far have a response."""
         await self._queue.join()
 
     def stop(self) -> asyncio.Task[None]:
-        """Stop sending; returns the task, which ends soon."""
+        """Stop sending. Returns the cancelled task."""
         self._channel.close()
         self._task.cancel()
         return self._task
 
     async def _run(self) -> None:
         while True:
-            request, received = await self._queue.get()
+            request, on_response = await self._queue.get()
             try:
-                received(request, await self._channel.send(request))
+                on_response(request, await self._channel.send(request))
             except Exception:
                 logger.exception("Broker %d failed to process %s", self.broker_id, type(request).__name__)
             finally:

@@ -1,8 +1,4 @@
-"""The controller's in-memory state: a copy of the tree, and the states of partitions and replicas.
-
-Only the controller's events change it. `leaderships` has the state nodes with their versions; a
-partition without one is new.
-"""
+"""The controller's state in memory."""
 
 from __future__ import annotations
 
@@ -27,8 +23,8 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A state node with its version and the zxid of the write (-1 if this controller created
-    it)."""
+    """The content of a state node with its version. `zxid` is that of the last write, or -1 if this
+    controller created the node."""
 
     state: PartitionStateNode
     partition_epoch: int
@@ -42,12 +38,18 @@ class Topic:
 
 
 class ControllerContext:
+    """Owns a copy of the znode tree and the states of partitions and replicas.
+
+    Only the controller's events read or change it. A partition without an entry in `leaderships`
+    has no state node yet. After a crash the next controller reads everything from the tree.
+    """
+
     def __init__(self) -> None:
         self.epoch = 0
         self.epoch_version = 0
         self.brokers: dict[int, BrokerRegistration] = {}
         self.broker_epochs: dict[int, int] = {}
-        # Registered, but shutting down: they get all requests, and are not elected.
+        # Brokers in controlled shutdown. They receive all requests, but are not elected.
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.topic_names: dict[UUID, str] = {}
@@ -65,7 +67,7 @@ class ControllerContext:
     # ---- brokers
 
     def is_live(self, broker_id: int) -> bool:
-        """Registered and not shutting down."""
+        """Whether the broker is registered and not shutting down."""
         return broker_id in self.brokers and broker_id not in self.shutting_down
 
     def is_online(self, replica: Replica) -> bool:
@@ -86,8 +88,8 @@ class ControllerContext:
         self.replicas_on_failed_disks = {r for r in self.replicas_on_failed_disks if r.broker_id != broker_id}
 
     def registered_since(self, tp: TopicPartition) -> set[int]:
-        """The brokers that have a replica of `tp` and registered after its state was written, so
-        that it is about their previous run."""
+        """The brokers with a replica of `tp` that registered after its state was written. The state
+        describes their previous run."""
         leadership = self.leaderships[tp]
         return {b for b in self.replicas_of(tp) if self.broker_epochs.get(b, -1) > leadership.zxid >= 0}
 
@@ -104,7 +106,7 @@ class ControllerContext:
 
     def assignment(self, tp: TopicPartition) -> ReplicaAssignment:
         topic = self.topics.get(tp.topic)
-        return topic.partitions.get(tp.partition, _NOBODY) if topic is not None else _NOBODY
+        return topic.partitions.get(tp.partition, _NO_REPLICAS) if topic is not None else _NO_REPLICAS
 
     def replicas_of(self, tp: TopicPartition) -> tuple[int, ...]:
         return self.assignment(tp).replicas
@@ -135,8 +137,8 @@ class ControllerContext:
         topic = self.topics.pop(name, None)
         if topic is not None:
             self.topic_names.pop(topic.topic_id, None)
-        for marks in (self.topics_to_delete, self.topics_being_deleted, self.topics_not_deletable_now):
-            marks.discard(name)
+        for topics in (self.topics_to_delete, self.topics_being_deleted, self.topics_not_deletable_now):
+            topics.discard(name)
 
     # ---- states
 
@@ -150,4 +152,4 @@ class ControllerContext:
         return [tp for tp, state in self.partition_states.items() if state in states]
 
 
-_NOBODY = ReplicaAssignment(())
+_NO_REPLICAS = ReplicaAssignment(())

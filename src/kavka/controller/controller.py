@@ -1,11 +1,10 @@
 """The controller: one broker, elected by creating /controller, that elects leaders and manages
 topics.
 
-Every broker has one; those that are not elected only watch /controller. All work is done by events
-(`events.py`), so the context is never seen half changed. The controller decides from the tree and
-writes to the tree first; only then does it send requests to brokers. So the next controller can
-continue from the tree wherever one fails. A controller whose store fails during an event does the
-same, by reading the tree again (`term.py`).
+Every broker has a `Controller`; one that is not elected only watches /controller. All work is done
+by events (`events.py`), one at a time. The controller writes to the znode tree before it sends
+requests to brokers, so the next controller can continue from the tree after any failure. If the
+store fails during an event, the same broker starts a new term and reads the tree again (`term.py`).
 """
 
 from __future__ import annotations
@@ -52,34 +51,30 @@ logger = logging.getLogger(__name__)
 
 NO_CONTROLLER = -1
 RETRY_AFTER_S = 1.0
-# How long a controlled shutdown waits for the new leaders to acknowledge.
+# How long a controlled shutdown waits for the acknowledgements of the new leaders.
 HAND_OVER_S = 5.0
 
 Result = TypeVar("Result")
 
 
 class Controller:
+    """Takes part in the controller election, and owns the current term and the event queue. All
+    methods must be called on the event loop; a crash leaves only the znode tree."""
+
     def __init__(
         self,
         broker_id: int,
         store: MetadataStore,
         channel_to: Callable[[BrokerRegistration], BrokerChannel],
-        *,
-        unclean_election: Callable[[str], bool] = lambda topic: False,
-        deletion_enabled: Callable[[], bool] = lambda: True,
-        auto_rebalance: Callable[[], bool] = lambda: True,
-        imbalance_check_s: Callable[[], float] = lambda: 300.0,
-        imbalance_percent: Callable[[], float] = lambda: 10.0,
+        settings: ControllerSettings,
         clock: Clock | None = None,
     ) -> None:
         self.broker_id = broker_id
-        # The id of the controller, as far as this broker knows.
+        # The last known id of the active controller.
         self.active_id = NO_CONTROLLER
         self._store = store
         self._channel_to = channel_to
-        self._settings = ControllerSettings(
-            unclean_election, deletion_enabled, auto_rebalance, imbalance_check_s, imbalance_percent
-        )
+        self._settings = settings
         self._clock = clock or SystemClock()
         self._queue = EventQueue(self._process)
         self._term: Term | None = None
@@ -102,37 +97,34 @@ class Controller:
         return term.context if term is not None else self._no_context
 
     def start(self) -> None:
-        """The broker has registered: take part in elections. Called again after a lost session."""
+        """Take part in elections. Called when the broker has registered, also in a new session."""
         self._queue.start()
         self._queue.put(events.Startup())
 
     def session_lost(self) -> None:
-        """All ephemeral nodes of this broker have expired, including /controller: its term ends.
-
-        It takes part in an election as soon as the store is reachable.
-        """
+        """End the term, because all ephemeral nodes of this broker have expired. The broker takes
+        part in the next election as soon as the store is reachable."""
         self._end_term()
         self.active_id = NO_CONTROLLER
         self._queue.put(events.ControllerChange())
 
     async def settled(self) -> None:
-        """Wait until all events so far are processed and this broker has the results."""
+        """Wait until all events so far are processed and this broker has received the requests."""
         await self._queue.drained()
         if self._term is not None:
             await self._term.wait_until_acknowledged(self.broker_id)
             await self._queue.drained()
 
     async def stop(self) -> None:
-        left = await self._queue.stop()
+        unprocessed = await self._queue.stop()
         self._end_term()
         self.active_id = NO_CONTROLLER
-        for event in left:
-            if isinstance(event, events.Call):
-                _fail(event, not_controller())
+        for event in unprocessed:
+            _fail(event, not_controller())
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a change that this broker learns from the controller; False after the
+        """Wait until the condition on this broker's metadata is true. Returns False after the
         timeout."""
         if condition():
             return True
@@ -147,7 +139,7 @@ class Controller:
         return True
 
     def check_waiting(self) -> None:
-        """This broker's metadata has changed: check the waiting callers."""
+        """Check the conditions of `wait_until`. Called when this broker's metadata has changed."""
         for waiting, condition in list(self._waiting.items()):
             if not waiting.done() and condition():
                 waiting.set_result(None)
@@ -156,15 +148,15 @@ class Controller:
         return await self._call("AlterPartition", lambda term: term.isr.alter(request, version))
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
-        """Move the leaderships of a broker; returns the partitions that it must continue to
-        lead."""
+        """Move the leaderships of a broker to other brokers. Returns the partitions that no other
+        replica can lead."""
 
         async def work(term: Term) -> tuple[list[TopicPartition], list[Awaitable[None]]]:
             remaining, leaders = await term.shutdowns.hand_over(broker_id, broker_epoch)
             return remaining, [term.wait_until_acknowledged(leader) for leader in leaders]
 
         remaining, acknowledgements = await self._call("ControlledShutdown", work)
-        # Until it gets the response, the broker continues to serve, so that there is no gap.
+        # The broker serves its partitions until it gets the response, so that there is no gap.
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*acknowledgements), HAND_OVER_S)
         return remaining
@@ -182,10 +174,7 @@ class Controller:
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, ReplicaAssignment]:
-        async def work(term: Term) -> dict[TopicPartition, ReplicaAssignment]:
-            return term.reassignments.in_progress(partitions)
-
-        return await self._call("ListPartitionReassignments", work)
+        return await self._call("ListPartitionReassignments", lambda term: term.reassignments.in_progress(partitions))
 
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool, all_or_none: bool
@@ -196,7 +185,7 @@ class Controller:
         )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """A block of producer ids that is allocated only once."""
+        """Allocate a block of producer ids to a broker."""
 
         async def work(term: Term) -> ProducerIdBlock:
             epoch = term.context.broker_epochs.get(broker_id)
@@ -209,13 +198,14 @@ class Controller:
         return await self._call("AllocateProducerIds", work)
 
     def unclean_election_enabled(self, topic: str | None = None) -> None:
-        """The settings of a topic, or of all brokers (None), may now allow unclean elections."""
+        """Called when the settings of a topic, or of all topics (None), may allow unclean
+        elections."""
         if self._term is not None:
             self._queue.put(events.UncleanEnabled(topic))
 
     async def _call(self, name: str, work: Callable[[Term], Awaitable[Result]]) -> Result:
-        """Run it as an event. Raises NOT_CONTROLLER if this broker is not the controller when its
-        turn comes."""
+        """Run `work` as an event and return its result. Raises NOT_CONTROLLER if this broker is not
+        the controller when the event is processed."""
         if self._term is None:
             raise not_controller()
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -251,10 +241,10 @@ class Controller:
             raise
         except Exception as error:
             if isinstance(event, events.Call) and isinstance(error, KafkaError):
-                _fail(event, error)  # a refusal is a result
+                _fail(event, error)  # an expected error of a request
                 return
             if _is_about_election(event):
-                self._restart_term(f"The controller could not begin: {error!r}")
+                self._restart_term(f"The controller could not start its term: {error!r}")
             _fail(event, error)
             raise
         self.check_waiting()
@@ -296,9 +286,9 @@ class Controller:
             case events.RetryFailedDisks():
                 term.brokers.retry_failed_disks()
 
-    def _restart_term(self, why: str) -> None:
-        """The result of the last writes is unknown: end the term, and start another one soon."""
-        logger.warning("%s; the controller reloads the metadata in %g s", why, RETRY_AFTER_S)
+    def _restart_term(self, reason: str) -> None:
+        """End the term and schedule a new one, because the result of the last writes is unknown."""
+        logger.warning("%s; the controller reloads the metadata in %g s", reason, RETRY_AFTER_S)
         self._end_term()
         asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._queue.put, events.ControllerChange())
 
@@ -308,7 +298,7 @@ class Controller:
     # ---- election
 
     async def _follow_election(self) -> None:
-        """Handle any change of /controller: learn who the controller is, or take part in the
+        """Handle a change of /controller: read the id of the controller, or take part in the
         election."""
         while True:
             try:
@@ -318,21 +308,21 @@ class Controller:
                 self.active_id = NO_CONTROLLER
                 await self._run_for_election()
                 continue
-            is_ours = stat.ephemeral_owner == self._store.session_id
-            if not is_ours:
+            is_elected = stat.ephemeral_owner == self._store.session_id
+            if not is_elected:
                 self._end_term()
             try:
                 self.active_id = ControllerNode.decode(data).broker_id
             except MalformedNode as error:
-                logger.error("The controller is unknown: %s", error)
+                logger.error("Cannot read the id of the controller: %s", error)
                 self.active_id = NO_CONTROLLER
-            if is_ours and self._term is None:
+            if is_elected and self._term is None:
                 await self._begin_term()
             return
 
     async def _run_for_election(self) -> None:
-        """Create /controller and increment the epoch in one transaction, unless another broker
-        did."""
+        """Create /controller and increment the controller epoch in one transaction. The transaction
+        fails if another broker was elected first."""
         with suppress(NodeExists):
             await self._store.create(paths.CONTROLLER_EPOCH, paths.encode_epoch(0))
         data, stat = await self._store.get(paths.CONTROLLER_EPOCH)

@@ -1,12 +1,13 @@
 """Deletion of topics.
 
     marked           /admin/delete_topics/T exists
-    being deleted    hidden from clients; brokers stop its replicas and delete the files
-    deleted          all brokers have confirmed: the topic's nodes are removed, the mark last
+    being deleted    clients no longer see the topic; brokers stop its replicas and delete the files
+    deleted          all brokers have confirmed; the topic's nodes are removed, and then the mark
 
-A dead broker, a failed disk or a reassignment blocks the deletion: the topic is *not deletable
-now*. The deletion is retried when the broker or the disk is back, or the reassignment is done. A
-new controller starts again from the mark; repeated deletions are harmless.
+A dead broker, a failed disk or a reassignment blocks the deletion: the topic is in
+`topics_not_deletable_now`. The deletion is retried when the broker or the disk is online again, or
+when the reassignment completes. A new controller restarts the deletion from the mark. Deleting a
+replica twice has no effect.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class TopicDeletions:
+    """Deletes the topics in `topics_to_delete`. Only the controller's events call it."""
+
     _context: ControllerContext
     _machines: StateMachines
     _tree: FencedTree
@@ -36,13 +39,13 @@ class TopicDeletions:
     _on_deleted: Callable[[str], Any]
 
     async def replicas_deleted(self, replicas: Iterable[Replica]) -> None:
-        """The broker has deleted the files of these replicas."""
+        """Called when a broker has deleted the files of these replicas."""
         started = [r for r in replicas if self._context.replica_state(r) is ReplicaState.DELETION_STARTED]
         await self._machines.replicas_to(started, ReplicaState.DELETION_SUCCESSFUL)
         await self.resume()
 
     async def replicas_not_deleted(self, replicas: Iterable[Replica]) -> None:
-        """The broker or disk failed during the deletion."""
+        """Called when the broker or the disk of these replicas failed during the deletion."""
         failed = [r for r in replicas if r.partition.topic in self._context.topics_to_delete]
         await self._machines.replicas_to(
             [r for r in failed if self._context.replica_state(r) is ReplicaState.DELETION_STARTED],
@@ -51,15 +54,15 @@ class TopicDeletions:
         self._context.topics_not_deletable_now.update(r.partition.topic for r in failed)
         await self.resume()
 
-    async def replicas_back(self, replicas: Iterable[Replica]) -> None:
-        """The replicas are reachable again: continue the deletions that waited for them."""
+    async def replicas_online(self, replicas: Iterable[Replica]) -> None:
+        """Continue the deletions that waited for these replicas."""
         await self.resume_for({r.partition.topic for r in replicas})
 
     async def resume_for(self, topics: set[str]) -> None:
         """Retry deletions that may no longer be blocked."""
-        going = topics & self._context.topics_to_delete
-        self._context.topics_not_deletable_now -= going
-        if going:
+        unblocked = topics & self._context.topics_to_delete
+        self._context.topics_not_deletable_now -= unblocked
+        if unblocked:
             await self.resume()
 
     async def resume(self) -> None:
@@ -72,18 +75,18 @@ class TopicDeletions:
                 continue
             if ReplicaState.DELETION_STARTED in states or topic in self._context.topics_not_deletable_now:
                 continue
-            again = [r for r in replicas if self._context.replica_state(r) is ReplicaState.DELETION_INELIGIBLE]
-            await self._machines.replicas_to(again, ReplicaState.OFFLINE)
+            ineligible = [r for r in replicas if self._context.replica_state(r) is ReplicaState.DELETION_INELIGIBLE]
+            await self._machines.replicas_to(ineligible, ReplicaState.OFFLINE)
             ready.append(topic)
         if ready:
             await self._delete(ready)
 
     async def _delete(self, topics: list[str]) -> None:
-        unseen = [topic for topic in topics if topic not in self._context.topics_being_deleted]
-        partitions = self._context.partitions_of(unseen)
+        new_topics = [topic for topic in topics if topic not in self._context.topics_being_deleted]
+        partitions = self._context.partitions_of(new_topics)
         await self._machines.partitions_to(partitions, PartitionState.OFFLINE)
         await self._machines.partitions_to(partitions, PartitionState.NON_EXISTENT)
-        self._context.topics_being_deleted.update(unseen)
+        self._context.topics_being_deleted.update(new_topics)
         self._send_metadata(self._context.partitions_of(topics))
         await self._delete_replicas(topics)
 
@@ -101,16 +104,15 @@ class TopicDeletions:
         )
         await self._machines.replicas_to(reachable, ReplicaState.OFFLINE)
         await self._machines.replicas_to(reachable, ReplicaState.DELETION_STARTED)
-        waiting = {r.partition.topic for r in unreachable}
-        if waiting:
-            logger.info("Deletion waits for unreachable replicas of topics %s", ", ".join(sorted(waiting)))
-            self._context.topics_not_deletable_now |= waiting
+        blocked = {r.partition.topic for r in unreachable}
+        if blocked:
+            logger.info("Deletion waits for unreachable replicas of topics %s", ", ".join(sorted(blocked)))
+            self._context.topics_not_deletable_now |= blocked
 
     async def _complete(self, topic: str) -> None:
         replicas = list(self._context.replicas(self._context.partitions_of([topic])))
         await self._machines.replicas_to(replicas, ReplicaState.NON_EXISTENT)
-        # The mark last, and the topic's own node before it: a new controller can continue from
-        # either.
+        # The mark is removed last, so that a new controller continues after a crash at any point.
         for path in (paths.topic_config(topic), paths.topic(topic), paths.delete_topic(topic)):
             await self._tree.delete_tree(path)
         self._context.forget_topic(topic)

@@ -1,7 +1,8 @@
-"""[pure] Leader elections. Each rule returns the next leader and ISR of a partition, or None.
+"""[pure] Leader elections. Each function returns the next state of a partition, or None if there is
+no eligible leader.
 
-`replicas` are in the order of preference. An election increments the leader epoch. It does not
-change the partition epoch, which is the version of the node and changes with the write.
+`replicas` are in the order of preference. An election increments the leader epoch. The partition
+epoch is the version of the state node; it changes when the state is written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ INITIAL_LEADER_EPOCH = 0
 
 
 def initial(replicas: Sequence[int], live: Container[int], controller_epoch: int) -> PartitionStateNode | None:
-    """The first leader of a new partition: all live replicas are in sync, because the log is
+    """Elect the first leader of a new partition. All live replicas are in sync, because the log is
     empty."""
     isr = tuple(r for r in replicas if r in live)
     if not isr:
@@ -27,10 +28,11 @@ def initial(replicas: Sequence[int], live: Container[int], controller_epoch: int
 def offline(
     state: PartitionStateNode, replicas: Sequence[int], live: Container[int], *, unclean: bool, controller_epoch: int
 ) -> PartitionStateNode | None:
-    """The leader has failed. The next is a live member of the ISR; otherwise, only if `unclean`,
-    any live replica.
+    """Elect a leader after the leader has failed: a live member of the ISR or, if `unclean`, any
+    live replica.
 
-    An unclean leader is the only member of the ISR and marked as recovering: records may be lost.
+    An unclean leader is the only member of the ISR and is marked as recovering, because records may
+    be lost.
     """
     leader = _first(replicas, live, state.isr)
     if leader is not None:
@@ -49,13 +51,14 @@ def restarted(
     *,
     controller_epoch: int,
 ) -> PartitionStateNode | None:
-    """Members of the ISR (`renewed`) have restarted since it was written, and may have lost the end
-    of their logs.
+    """Elect a leader after `renewed` brokers have restarted, which may have lost the end of their
+    logs.
 
-    The members that have not restarted are the new ISR. If all have, the ISR stays: it is unknown
-    which has the longest log.
+    The live members that have not restarted are the new ISR. If all live members have restarted,
+    they stay in the ISR, because it is unknown which member has the longest log.
     """
-    isr = tuple(r for r in state.isr if r in live and r not in renewed) or tuple(r for r in state.isr if r in live)
+    live_isr = tuple(r for r in state.isr if r in live)
+    isr = tuple(r for r in live_isr if r not in renewed) or live_isr
     leader = state.leader if state.leader in isr else _first(replicas, live, isr)
     return None if leader is None else _led_by(state, leader, isr, controller_epoch)
 
@@ -63,7 +66,7 @@ def restarted(
 def preferred(
     state: PartitionStateNode, replicas: Sequence[int], live: Container[int], *, controller_epoch: int
 ) -> PartitionStateNode | None:
-    """The first replica, if it is live and in sync."""
+    """Elect the first replica, if it is live and in sync."""
     leader = _first(replicas[:1], live, state.isr)
     return None if leader is None else _led_by(state, leader, state.isr, controller_epoch)
 
@@ -71,7 +74,7 @@ def preferred(
 def reassigned(
     state: PartitionStateNode, target: Sequence[int], live: Container[int], *, controller_epoch: int
 ) -> PartitionStateNode | None:
-    """The partition is being reassigned to `target`: elect one of these replicas."""
+    """Elect one of the replicas in `target`, to which the partition is being reassigned."""
     leader = _first(target, live, state.isr)
     return None if leader is None else _led_by(state, leader, state.isr, controller_epoch)
 
@@ -84,17 +87,17 @@ def controlled_shutdown(
     *,
     controller_epoch: int,
 ) -> PartitionStateNode | None:
-    """The leader is shutting down: elect another replica, and remove replicas that shut down from
-    the ISR."""
+    """Elect another replica when the leader shuts down. Removes all brokers that are shutting down
+    from the ISR."""
     isr = tuple(r for r in state.isr if r not in shutting_down)
     leader = _first(replicas, live, isr)
     return None if leader is None else _led_by(state, leader, isr, controller_epoch)
 
 
 def without_replica(state: PartitionStateNode, replica: int, controller_epoch: int) -> PartitionStateNode | None:
-    """The ISR without `replica`; None if it was neither a member nor the leader.
+    """Remove `replica` from the ISR and from the leadership. Returns None if it has neither.
 
-    The last member stays in the ISR, because only it is known to have all records.
+    The last member stays in the ISR, because no other replica is known to have all records.
     """
     if replica not in state.isr and replica != state.leader:
         return None

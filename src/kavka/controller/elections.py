@@ -1,4 +1,4 @@
-"""Elections on request: by a client, by an old tool's node, by a timer, or by a changed setting."""
+"""Elections that a client, the znode of an old tool, a timer or a changed setting triggers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ PREFERRED, UNCLEAN = 0, 1
 # Delay before a new controller checks the leader balance: brokers may still be starting.
 FIRST_CHECK_S = 5.0
 
-# Per partition: its leader, or why there was no election.
+# The new leader of each partition, or the error.
 Elected = dict[TopicPartition, int | KafkaError]
 
 
 class LeaderElections:
+    """Elects preferred and unclean leaders. Only the controller's events call it."""
+
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
 
     async def elect(self, kind: int, partitions: Iterable[TopicPartition] | None) -> Elected:
-        """ElectLeaders for these partitions, or for all."""
+        """Handle ElectLeaders for these partitions, or for all partitions (None)."""
         if kind not in (PREFERRED, UNCLEAN):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {kind}.")
         context = self._context
@@ -59,7 +61,7 @@ class LeaderElections:
             elif kind == PREFERRED:
                 results[tp] = KafkaError(
                     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                    f"The preferred leader of {tp} is not alive, or not in sync.",
+                    f"The preferred leader of {tp} is not alive or not in sync.",
                 )
             else:
                 results[tp] = KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"No replica of {tp} is alive.")
@@ -80,11 +82,11 @@ class LeaderElections:
             state, context.replicas_of(tp), context.online_brokers(tp), controller_epoch=context.epoch
         )
 
-    # ---- the node of old tools
+    # ---- the znode of old tools
 
     async def process_node(self) -> None:
-        """Elect the partitions in /admin/preferred_replica_election, then remove the node. After a
-        crash the election is repeated."""
+        """Elect the preferred leaders of the partitions in /admin/preferred_replica_election, then
+        remove the node. After a crash the next controller repeats the elections."""
         term, store = self._term, self._term.tree.store
         path = paths.PREFERRED_REPLICA_ELECTION
         if await store.exists(path, term.watch(events.PreferredElection())) is None:
@@ -104,8 +106,8 @@ class LeaderElections:
     # ---- automatic elections
 
     async def rebalance(self) -> None:
-        """Move leaderships back to brokers that lead too few of their preferred partitions; repeats
-        periodically."""
+        """Move leaderships back to brokers that lead too few of their preferred partitions.
+        Schedules the next check."""
         settings = self._term.settings
         try:
             if settings.auto_rebalance() and not self._context.reassigning:
@@ -115,26 +117,26 @@ class LeaderElections:
 
     async def _rebalance(self, allowed_percent: float) -> None:
         context = self._context
-        of_broker: dict[int, list[TopicPartition]] = {}
+        by_preferred_leader: dict[int, list[TopicPartition]] = {}
         for tp in context.all_partitions():
             if tp.topic not in context.topics_to_delete and context.replicas_of(tp):
-                of_broker.setdefault(context.replicas_of(tp)[0], []).append(tp)
-        for broker_id, should_lead in sorted(of_broker.items()):
-            elsewhere = [
+                by_preferred_leader.setdefault(context.replicas_of(tp)[0], []).append(tp)
+        for broker_id, partitions in sorted(by_preferred_leader.items()):
+            imbalanced = [
                 tp
-                for tp in should_lead
+                for tp in partitions
                 if (leadership := context.leaderships.get(tp)) is not None and leadership.state.leader != broker_id
             ]
-            if len(elsewhere) * 100 <= allowed_percent * len(should_lead):
+            if len(imbalanced) * 100 <= allowed_percent * len(partitions):
                 continue
-            possible = [tp for tp in elsewhere if self._preferred(tp, context.leaderships[tp].state) is not None]
-            if possible:
-                logger.info("Broker %d gets back %d leaderships", broker_id, len(possible))
-                await self._term.machines.partitions_to(possible, PartitionState.ONLINE, self._preferred)
+            electable = [tp for tp in imbalanced if self._preferred(tp, context.leaderships[tp].state) is not None]
+            if electable:
+                logger.info("Moving %d leaderships back to broker %d", len(electable), broker_id)
+                await self._term.machines.partitions_to(electable, PartitionState.ONLINE, self._preferred)
 
     async def unclean_enabled(self, topic: str | None) -> None:
-        """Unclean elections may now be allowed, for one topic or all: elect leaders for leaderless
-        partitions."""
+        """Elect leaders for leaderless partitions of one topic, or of all topics (None), after
+        unclean elections may have been enabled."""
         await self._term.machines.bring_online(
             self._context.partitions_in(PartitionState.OFFLINE)
             if topic is None

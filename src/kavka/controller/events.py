@@ -1,7 +1,7 @@
 """The controller's events and their queue.
 
-All code that reads or changes the controller's context runs as an event, one after the other, so no
-locks are needed. Watches, responses and requests only enqueue an event.
+All code that reads or changes the controller's context runs as an event. Events are processed one
+at a time, so no locks are needed. Watches, responses and requests only enqueue an event.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class ControllerChange:
 
 @dataclass(frozen=True, slots=True)
 class BrokerChange:
-    """A broker registered or was lost."""
+    """A broker registered, or its registration expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerModification:
-    """A broker's registration changed: its listeners."""
+    """The content of a broker's registration changed, for example its listeners."""
 
     broker_id: int
 
@@ -51,7 +51,7 @@ class TopicChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicModification:
-    """Nodes of topics changed: partitions were added. The term has the names."""
+    """Nodes of topics changed, because partitions were added. `TopicChanges` has their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +81,24 @@ class ReassignmentNode:
 
 @dataclass(frozen=True, slots=True)
 class AutoRebalance:
-    """Check the leader balance."""
+    """The interval of the leader balance check has elapsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UncleanEnabled:
-    """Unclean elections may now be allowed: for a topic, or for all (None)."""
+    """Unclean elections may have been enabled for a topic, or for all topics (None)."""
 
     topic: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class RetryFailedDisks:
-    """Ask brokers again about replicas on failed disks: a full disk may have space now."""
+    """Send LeaderAndIsr again for replicas on failed disks: a full disk may have space again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IsrChanged:
-    """AlterPartition changed ISRs: reassignments that waited for them may continue."""
+    """AlterPartition changed ISRs. Reassignments that waited for these ISRs may continue."""
 
     term: Term
     partitions: tuple[TopicPartition, ...]
@@ -122,7 +122,7 @@ class StopReplicaResponseReceived:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A caller waits for the result."""
+    """A call of a `Controller` method, which waits for the result of `work`."""
 
     name: str
     work: Callable[[Term], Awaitable[Any]]
@@ -152,7 +152,8 @@ Event = (
 
 
 class EventQueue:
-    """Passes events to `process` one at a time, in order. Logs failures."""
+    """Owns the pending events. Passes them to `process` one at a time, in order, and logs
+    failures."""
 
     def __init__(self, process: Callable[[Event], Awaitable[Any]]) -> None:
         self._process = process
@@ -171,16 +172,16 @@ class EventQueue:
         await self._events.join()
 
     async def stop(self) -> list[Event]:
-        """Cancel the current event; returns the events that were not started."""
+        """Cancel the current event. Returns the events that were not started."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-        left: list[Event] = []
+        unprocessed: list[Event] = []
         while not self._events.empty():
-            left.append(self._events.get_nowait())
+            unprocessed.append(self._events.get_nowait())
             self._events.task_done()
-        return left
+        return unprocessed
 
     async def _run(self) -> None:
         while True:

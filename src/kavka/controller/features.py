@@ -1,8 +1,8 @@
 """Feature levels set by UpdateFeatures, stored in /feature.
 
-A level in the node limits what the brokers offer (`metadata/features.py`); 0 disables the feature.
-A feature without a level has the highest level that all brokers support. The node is replaced in
-one write.
+A level in the node is the maximum level of the feature (`metadata/features.py`); 0 disables the
+feature. A feature without a level in the node has the highest level that all brokers support. The
+node is replaced in one write.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ class FeatureUpdate(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """The result of each update, in order. `epoch` is the feature epoch that all brokers will
-    reach."""
+    """The error of each update, in order. `epoch` is the feature epoch after the write, or
+    NOT_WRITTEN."""
 
     errors: list[KafkaError | None]
     epoch: int
 
 
 class FeatureUpdates:
+    """Validates and writes feature levels. Only the controller's events call it."""
+
     def __init__(self, term: Term) -> None:
         self._term = term
 
     async def update(self, updates: Sequence[FeatureUpdate], *, validate_only: bool, all_or_none: bool) -> Updated:
-        """Refused updates do not affect the others, unless `all_or_none`."""
+        """Apply the valid updates. With `all_or_none`, an invalid update prevents all updates."""
         store = self._term.tree.store
         for _ in range(ATTEMPTS):
             data, stat = await store.get(paths.FEATURE)
@@ -57,8 +59,8 @@ class FeatureUpdates:
                 current = {}
             levels = dict(current)
             errors = [self._apply(update, levels) for update in updates]
-            refused = all_or_none and any(errors)
-            if validate_only or refused or levels == current:
+            is_rejected = all_or_none and any(errors)
+            if validate_only or is_rejected or levels == current:
                 return Updated(errors, NOT_WRITTEN)
             try:
                 node = paths.with_feature_levels(data, levels)
@@ -74,19 +76,19 @@ class FeatureUpdates:
         """Add the update to `levels`, or return the error."""
         name, level, kind = update
         if not name:
-            return _invalid("A feature has a name.")
+            return _invalid("A feature name must not be empty.")
         if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-            return _invalid(f"There is no kind {kind} of upgrade.")
+            return _invalid(f"Unknown upgrade type {kind}.")
         if name not in SUPPORTED:
             return _invalid(f"There is no feature {name}.")
         brokers = self._term.context.brokers.values()
-        now = finalized_levels(SUPPORTED, brokers, levels).get(name, 0)
+        current = finalized_levels(SUPPORTED, brokers, levels).get(name, 0)
         if level < SUPPORTED[name].lowest or level > common_levels(SUPPORTED, brokers)[name]:
-            return _invalid(f"Not all brokers have level {level} of {name}.")
-        if level < now and kind == UPGRADE:
-            return _invalid(f"{name} is at level {now}, and {level} would be a downgrade, which was not allowed.")
-        if level > now and kind != UPGRADE:
-            return _invalid(f"{name} is at level {now}, and {level} would be an upgrade, not a downgrade.")
+            return _invalid(f"Not all brokers support level {level} of {name}.")
+        if level < current and kind == UPGRADE:
+            return _invalid(f"The update from level {current} to {level} of {name} is a downgrade, not an upgrade.")
+        if level > current and kind != UPGRADE:
+            return _invalid(f"The update from level {current} to {level} of {name} is an upgrade, not a downgrade.")
         levels[name] = level
         return None
 

@@ -1,7 +1,8 @@
 """ISR changes: by AlterPartition, or by old brokers that write the state nodes themselves.
 
-A leader's request is checked against the controller's state, written to the state node, and sent to
-all brokers as metadata. The leader gets it in the response; its epoch does not change.
+The controller checks a leader's request, writes the new ISR to the state node, and sends it to all
+brokers with UpdateMetadata. The leader gets the new ISR in the response. The leader epoch does not
+change.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ WITH_BROKER_EPOCHS = 3
 
 
 class IsrChanges:
+    """Applies ISR changes to the tree and the context. Only the controller's events call it."""
+
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
 
     async def alter(self, request: AlterPartitionRequest, version: int) -> AlterPartitionResponse:
-        """AlterPartition. Raises KafkaError if the whole request is refused."""
+        """Handle AlterPartition. Raises KafkaError if the broker epoch is stale."""
         context = self._context
         if context.broker_epochs.get(request.broker_id) != request.broker_epoch:
             raise KafkaError(
@@ -99,16 +102,19 @@ class IsrChanges:
         version: int,
         current: Leadership,
     ) -> ErrorCode | None:
-        """NONE if the change can be written, None if there is no change, else the error."""
-        now, context = current.state, self._context
-        if requested.leader_epoch > now.leader_epoch or requested.partition_epoch > current.partition_epoch:
-            # The leader has newer state than this controller: there must be a newer controller.
+        """Returns NONE if the change can be written, None if there is no change, else the error."""
+        current_state, context = current.state, self._context
+        if requested.leader_epoch > current_state.leader_epoch or requested.partition_epoch > current.partition_epoch:
+            # The leader has a newer state than this controller, so there is a newer controller.
             return ErrorCode.NOT_CONTROLLER
-        if requested.leader_epoch < now.leader_epoch:
+        if requested.leader_epoch < current_state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if broker_id != now.leader:
+        if broker_id != current_state.leader:
             return ErrorCode.INVALID_REQUEST
-        if set(state.isr) == set(now.isr) and state.leader_recovery_state == now.leader_recovery_state:
+        if (
+            set(state.isr) == set(current_state.isr)
+            and state.leader_recovery_state == current_state.leader_recovery_state
+        ):
             return None
         if requested.partition_epoch < current.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
@@ -117,16 +123,18 @@ class IsrChanges:
             return ErrorCode.INVALID_REQUEST
         if state.leader_recovery_state not in (RECOVERED, RECOVERING):
             return ErrorCode.INVALID_REQUEST
-        if state.leader_recovery_state == RECOVERING and (len(state.isr) > 1 or now.leader_recovery_state == RECOVERED):
+        if state.leader_recovery_state == RECOVERING and (
+            len(state.isr) > 1 or current_state.leader_recovery_state == RECOVERED
+        ):
             return ErrorCode.INVALID_REQUEST
         with_epochs = requested.new_isr_with_epochs if version >= WITH_BROKER_EPOCHS else []
         epochs = {b.broker_id: b.broker_epoch for b in with_epochs}
         for member in state.isr:
             epoch = epochs.get(member, ANY_EPOCH)
-            # A leader that is shutting down as the last member of the ISR can only be replaced by
-            # members that it adds.
-            may_be = context.is_live(member) or (member in now.isr and member in context.brokers)
-            if not may_be or epoch not in (ANY_EPOCH, context.broker_epochs[member]):
+            # A leader that is shutting down may stay in the ISR: if it is the last member, only a
+            # replica that it adds can replace it.
+            is_eligible = context.is_live(member) or (member in current_state.isr and member in context.brokers)
+            if not is_eligible or epoch not in (ANY_EPOCH, context.broker_epochs[member]):
                 return ErrorCode.INELIGIBLE_REPLICA if version >= BY_TOPIC_ID else ErrorCode.OPERATION_NOT_ATTEMPTED
         return ErrorCode.NONE
 
@@ -150,6 +158,7 @@ class IsrChanges:
     # ---- brokers that write the state nodes themselves
 
     async def notified(self) -> None:
+        """Read the state nodes that old brokers have changed."""
         term, tree = self._term, self._term.tree
         names = await tree.store.children(paths.ISR_CHANGES, term.watch(events.IsrNotification()))
         nodes = [f"{paths.ISR_CHANGES}/{name}" for name in names]

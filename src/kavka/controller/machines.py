@@ -1,4 +1,4 @@
-"""Executes the transitions of partitions and replicas: writes state nodes and collects requests to
+"""Executes the transitions of partitions and replicas: writes state nodes and sends requests to
 brokers."""
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, repr=False)
 class StateMachines:
+    """The state machines of partitions and replicas. A method writes to the tree first, then sends
+    the requests to brokers, also if a write fails. Only the controller's events call it."""
+
     _context: ControllerContext
     _tree: FencedTree
     _new_batch: Callable[[], RequestBatch]
@@ -34,11 +37,11 @@ class StateMachines:
     async def partitions_to(
         self, partitions: Iterable[TopicPartition], target: PartitionState, elect: ChangeState | None = None
     ) -> set[TopicPartition]:
-        """Move partitions to a state. Partitions for which that is not possible stay, and are
-        logged.
+        """Move partitions to a state. A partition without such a transition is logged and keeps its
+        state.
 
-        Returns the partitions that got a leader. `elect` decides which; by default the election
-        after a leader failure.
+        Returns the partitions that got a leader. `elect` chooses the leader; the default is the
+        election after a leader failure.
         """
         batch = self._new_batch()
         led: set[TopicPartition] = set()
@@ -56,8 +59,8 @@ class StateMachines:
             else:
                 self._context.partition_states[tp] = target
         try:
-            if new := by_action.get(PartitionAction.INITIALISE):
-                led |= await self._initialise(new, batch)
+            if new_partitions := by_action.get(PartitionAction.INITIALISE):
+                led |= await self._initialise(new_partitions, batch)
             if leaderless := by_action.get(PartitionAction.ELECT):
                 led |= await self._elect(leaderless, elect or self.offline_election(), batch)
         finally:
@@ -66,20 +69,18 @@ class StateMachines:
 
     async def bring_online(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Elect leaders for all leaderless partitions, or for those in `partitions`."""
-        waiting = (PartitionState.NEW, PartitionState.OFFLINE)
+        leaderless_states = (PartitionState.NEW, PartitionState.OFFLINE)
         if partitions is None:
-            partitions = self._context.partitions_in(*waiting)
-        await self.partitions_to(
-            [
-                tp
-                for tp in partitions
-                if self._context.state_of(tp) in waiting and tp.topic not in self._context.topics_to_delete
-            ],
-            PartitionState.ONLINE,
-        )
+            partitions = self._context.partitions_in(*leaderless_states)
+        leaderless = [
+            tp
+            for tp in partitions
+            if self._context.state_of(tp) in leaderless_states and tp.topic not in self._context.topics_to_delete
+        ]
+        await self.partitions_to(leaderless, PartitionState.ONLINE)
 
     def offline_election(self, *, unclean: bool = False) -> ChangeState:
-        """The election after a leader failure; `unclean` overrides the topic's settings."""
+        """The election after a leader failure. `unclean` overrides the topic's setting."""
         return lambda tp, state: election.offline(
             state,
             self._context.replicas_of(tp),
@@ -95,11 +96,11 @@ class StateMachines:
                 self._context.replicas_of(tp), self._context.online_brokers(tp), self._context.epoch
             )
             if state is None:
-                logger.error("%s stays without a leader: no replica is alive", tp)
+                logger.error("%s has no leader: no replica is alive", tp)
             else:
                 chosen[tp] = state
-        grown = {tp.topic for tp in self._context.leaderships}
-        parents = [paths.partitions(name) for name in {tp.topic: None for tp in chosen} if name not in grown]
+        existing_topics = {tp.topic for tp in self._context.leaderships}
+        parents = [paths.partitions(name) for name in {tp.topic: None for tp in chosen} if name not in existing_topics]
         parents += [paths.partition(tp) for tp in chosen]
         states = [Create(paths.partition_state(tp), state.encode()) for tp, state in chosen.items()]
         outcomes = await self._tree.write([Create(path) for path in parents] + states)
@@ -131,6 +132,8 @@ class StateMachines:
     # ---- replicas
 
     async def replicas_to(self, replicas: Iterable[Replica], target: ReplicaState) -> None:
+        """Move replicas to a state. A replica without such a transition is logged and keeps its
+        state."""
         batch = self._new_batch()
         stopped: dict[int, list[TopicPartition]] = {}
         for replica in replicas:
@@ -151,6 +154,7 @@ class StateMachines:
             batch.send()
 
     def _change_replica(self, replica: Replica, action: ReplicaAction, batch: RequestBatch) -> bool:
+        """Execute the action. Returns whether the replica's state changes to the target."""
         tp, broker_id = replica
         leadership = self._context.leaderships.get(tp)
         match action:
@@ -183,7 +187,7 @@ class StateMachines:
             if tp.topic in self._context.topics_to_delete:
                 continue
             if leadership is None:
-                # No leader or follower changes, but clients must see the smaller ISR.
+                # Only UpdateMetadata is needed, for the offline replicas.
                 batch.add_update_metadata(self._context.brokers, [tp])
             else:
                 others = [b for b in self._context.replicas_of(tp) if b != broker_id]

@@ -1,15 +1,17 @@
 """Reassignment of partitions to other brokers.
 
-A reassignment is stored in the topic's node, so that it survives a controller: `replicas` has the
-old and new replicas, the new ones first; `adding` and `removing` list which are which.
+A reassignment is stored in the topic's node, so that it survives the controller. `replicas`
+contains the target replicas first, then the replicas to remove. `adding` and `removing` list the
+replicas that change.
 
-    started      the node is written; the new replicas start to copy
-    copied       all new replicas are in the ISR: one of them leads, the old ones are deleted
-    done         the node has only the new replicas
+    started      the node is written; the added replicas start to copy
+    copied       all target replicas are in the ISR; one of them is elected, removed replicas are
+                 deleted
+    completed    the node has only the target replicas
 
-A crash between two steps leaves the node as it was, and the next controller repeats the step:
-leaders are elected with another epoch, and deletions are sent again. Cancelling a reassignment
-reverses it; its new replicas are already in the ISR.
+A crash between two steps leaves the node unchanged, and the next controller repeats the step: it
+elects leaders with a higher epoch and sends the deletions again. Cancelling a reassignment is a
+reassignment to the original replicas.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ Moves = dict[TopicPartition, ReplicaAssignment]
 
 
 class Reassignments:
+    """Starts, continues and cancels reassignments. Only the controller's events call it."""
+
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
@@ -48,8 +52,8 @@ class Reassignments:
     async def request(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, same_factor: bool = False
     ) -> dict[TopicPartition, KafkaError | None]:
-        """AlterPartitionReassignments: start reassignments, or cancel them if the target is
-        None."""
+        """Handle AlterPartitionReassignments. The target None cancels a reassignment. Returns the
+        error of each partition."""
         results: dict[TopicPartition, KafkaError | None] = {}
         moves: Moves = {}
         for tp, target in targets.items():
@@ -58,7 +62,7 @@ class Reassignments:
                 results[tp] = None
             except KafkaError as error:
                 results[tp] = error
-        # The last request wins: remove these partitions from the old tools' node.
+        # The last request wins: remove these partitions from the node of old tools.
         await self._remove_from_node(moves)
         return results | await self._begin(moves)
 
@@ -74,13 +78,13 @@ class Reassignments:
         elif not target:
             raise _invalid("A partition needs at least one replica.")
         elif len(set(target)) != len(target):
-            raise _invalid(f"A broker is named twice: {list(target)}.")
+            raise _invalid(f"The replicas contain a broker twice: {list(target)}.")
         elif any(broker_id < 0 for broker_id in target):
-            raise _invalid(f"A broker's id is not negative: {list(target)}.")
+            raise _invalid(f"The replicas contain a negative broker id: {list(target)}.")
         assignment = current.moving_to(target)
         dead = [broker_id for broker_id in assignment.adding if not context.is_live(broker_id)]
         if dead:
-            raise _invalid(f"Brokers that are not alive cannot get a replica: {dead}.")
+            raise _invalid(f"The replicas contain brokers that are not alive: {dead}.")
         if same_factor and len(target) != len(current.origin):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -90,16 +94,15 @@ class Reassignments:
         return assignment
 
     def _check_no_loss(self, tp: TopicPartition, current: ReplicaAssignment, assignment: ReplicaAssignment) -> None:
-        """Replicas that are not in the new target are stopped at once: another replica must have
-        all records."""
+        """Raise KafkaError if only replicas that would be removed at once have all records."""
         leadership = self._context.leaderships.get(tp)
         dropped = set(current.replicas) - set(assignment.replicas)
         if leadership is not None and dropped and set(leadership.state.isr) <= dropped:
-            raise _invalid(f"Only {sorted(leadership.state.isr)} have all records of {tp}, and would be removed.")
+            raise _invalid(f"All in-sync replicas of {tp} would be removed: {sorted(leadership.state.isr)}.")
 
     async def process_node(self) -> None:
-        """Start the reassignments in /admin/reassign_partitions that are not in progress; remove
-        invalid ones from the node."""
+        """Start the reassignments in /admin/reassign_partitions that are not in progress. Removes
+        invalid reassignments from the node."""
         term, store = self._term, self._term.tree.store
         path = paths.REASSIGN_PARTITIONS
         if await store.exists(path, term.watch(events.ReassignmentNode())) is None:
@@ -113,21 +116,21 @@ class Reassignments:
             await term.tree.delete_all([path])
             return
         moves: Moves = {}
-        refused: list[TopicPartition] = []
+        invalid: list[TopicPartition] = []
         for tp, target in targets.items():
             try:
                 assignment = self._checked(tp, target, same_factor=False)
             except KafkaError as error:
                 logger.warning("Not reassigning %s: %s", tp, error.message)
-                refused.append(tp)
+                invalid.append(tp)
                 continue
             if assignment != self._context.assignment(tp) or tp not in self._context.reassigning:
                 moves[tp] = assignment
-        refused += (tp for tp, error in (await self._begin(moves)).items() if error is not None)
-        await self._remove_from_node(refused)
+        invalid += (tp for tp, error in (await self._begin(moves)).items() if error is not None)
+        await self._remove_from_node(invalid)
 
     async def _remove_from_node(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove partitions from /admin/reassign_partitions; an empty node is deleted."""
+        """Remove partitions from /admin/reassign_partitions. An empty node is deleted."""
         removed, path = set(partitions), paths.REASSIGN_PARTITIONS
         if not removed:
             return
@@ -144,8 +147,8 @@ class Reassignments:
             op = SetData(path, paths.encode_reassignment(remaining), stat.version)
         await self._term.tree.write([op])
 
-    def in_progress(self, partitions: Iterable[TopicPartition] | None) -> Moves:
-        """ListPartitionReassignments."""
+    async def in_progress(self, partitions: Iterable[TopicPartition] | None) -> Moves:
+        """Handle ListPartitionReassignments. None means all partitions."""
         moving = self._context.reassigning
         listed = sorted(moving) if partitions is None else [tp for tp in dict.fromkeys(partitions) if tp in moving]
         return {tp: self._context.assignment(tp) for tp in listed}
@@ -153,8 +156,8 @@ class Reassignments:
     # ---- execution
 
     async def resume(self, condition: Callable[[ReplicaAssignment], bool] = lambda assignment: True) -> None:
-        """Continue reassignments: all of them at the start of a term, or those that waited for
-        brokers."""
+        """Continue the reassignments that satisfy `condition`: all at the start of a term, or those
+        that wait for a broker."""
         moves = {tp: self._context.assignment(tp) for tp in sorted(self._context.reassigning)}
         await self._begin(
             {
@@ -165,26 +168,28 @@ class Reassignments:
         )
 
     async def isr_changed(self, partitions: Iterable[TopicPartition]) -> None:
-        """A new replica may have caught up."""
-        done = {tp: self._context.assignment(tp) for tp in partitions if tp in self._context.reassigning}
-        await self._complete({tp: assignment for tp, assignment in done.items() if self._is_copied(tp, assignment)})
+        """Complete reassignments whose replicas have caught up."""
+        moves = {tp: self._context.assignment(tp) for tp in partitions if tp in self._context.reassigning}
+        await self._complete({tp: assignment for tp, assignment in moves.items() if self._is_copied(tp, assignment)})
 
     async def _begin(self, moves: Moves) -> dict[TopicPartition, KafkaError | None]:
         context = self._context
-        before = {tp: context.assignment(tp) for tp in moves}
+        previous = {tp: context.assignment(tp) for tp in moves}
         written = await self._write_assignments(
-            {tp: assignment for tp, assignment in moves.items() if assignment != before[tp]}
+            {tp: assignment for tp, assignment in moves.items() if assignment != previous[tp]}
         )
         results: dict[TopicPartition, KafkaError | None] = {}
         unneeded: list[Replica] = []
         for tp, assignment in moves.items():
-            if assignment != before[tp] and tp not in written:
-                results[tp] = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The topic of {tp} could not be written.")
+            if assignment != previous[tp] and tp not in written:
+                results[tp] = KafkaError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"The assignment of {tp} could not be written."
+                )
                 continue
             results[tp] = None
             context.set_assignment(tp, assignment)
             context.reassigning.add(tp)
-            unneeded += (Replica(tp, b) for b in before[tp].replicas if b not in assignment.replicas)
+            unneeded += (Replica(tp, b) for b in previous[tp].replicas if b not in assignment.replicas)
         begun = {tp: assignment for tp, assignment in moves.items() if results[tp] is None}
         if unneeded:
             await self._move_leaders({r.partition: begun[r.partition] for r in unneeded})
@@ -205,9 +210,9 @@ class Reassignments:
             return
         logger.info("Reassigning: %s", ", ".join(f"{tp} to {list(a.target)}" for tp, a in moves.items()))
         await self._send_with_next_epoch(moves)
-        new = [Replica(tp, b) for tp, assignment in moves.items() for b in assignment.adding]
+        added = [Replica(tp, b) for tp, assignment in moves.items() for b in assignment.adding]
         await self._term.machines.replicas_to(
-            [r for r in new if self._context.replica_state(r) is ReplicaState.NON_EXISTENT], ReplicaState.NEW
+            [r for r in added if self._context.replica_state(r) is ReplicaState.NON_EXISTENT], ReplicaState.NEW
         )
 
     async def _send_with_next_epoch(self, moves: Moves) -> None:
@@ -236,7 +241,7 @@ class Reassignments:
             context.set_assignment(tp, target)
         led = await self._move_leaders(targets)
         for tp in targets.keys() - led:
-            # No new replica can lead now: continue when one of them is back.
+            # No target replica can lead now. The reassignment continues when one is online again.
             context.set_assignment(tp, moves[tp])
         done = {tp: target for tp, target in targets.items() if tp in led}
         await self._remove([Replica(tp, b) for tp in done for b in moves[tp].removing])
@@ -248,20 +253,20 @@ class Reassignments:
         await self._term.deletions.resume_for({tp.topic for tp in written})
 
     async def _move_leaders(self, targets: Moves) -> set[TopicPartition]:
-        """Elect leaders among the new replicas, and send them the replica lists; returns the
-        partitions that have one."""
+        """Elect leaders among the target replicas, unless the leader is one of them. Sends the
+        replica lists to all replicas. Returns the partitions that have a leader."""
         context = self._context
-        elect: list[TopicPartition] = []
-        stay: Moves = {}
+        to_elect: list[TopicPartition] = []
+        unchanged: Moves = {}
         for tp, assignment in targets.items():
             leadership = context.leaderships.get(tp)
             leader = leadership.state.leader if leadership is not None else None
             if leader is not None and leader in assignment.replicas and context.is_online(Replica(tp, leader)):
-                stay[tp] = assignment
+                unchanged[tp] = assignment
             else:
-                elect.append(tp)
-        await self._send_with_next_epoch(stay)
-        return stay.keys() | await self._term.machines.partitions_to(elect, PartitionState.ONLINE, self._elect)
+                to_elect.append(tp)
+        await self._send_with_next_epoch(unchanged)
+        return unchanged.keys() | await self._term.machines.partitions_to(to_elect, PartitionState.ONLINE, self._elect)
 
     def _elect(self, tp: TopicPartition, state: PartitionStateNode) -> PartitionStateNode | None:
         context = self._context
@@ -270,8 +275,8 @@ class Reassignments:
         )
 
     async def _remove(self, replicas: Sequence[Replica]) -> None:
-        """Remove replicas from the ISR, stop and delete them. Responses are not awaited: a dead
-        broker must not block the reassignment."""
+        """Remove replicas from the ISR, stop and delete them. Does not wait for the responses,
+        because a dead broker must not block the reassignment."""
         existing = [r for r in replicas if self._context.replica_state(r) is not ReplicaState.NON_EXISTENT]
         for state in (
             ReplicaState.OFFLINE,
@@ -282,7 +287,7 @@ class Reassignments:
             await self._term.machines.replicas_to(existing, state)
 
     async def _write_assignments(self, moves: Moves) -> set[TopicPartition]:
-        """Write the assignments to the topics' nodes; returns the partitions that exist."""
+        """Write the assignments to the topics' nodes. Returns the partitions that were written."""
         by_topic: dict[str, Moves] = {}
         for tp, assignment in moves.items():
             by_topic.setdefault(tp.topic, {})[tp] = assignment

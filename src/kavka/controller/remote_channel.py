@@ -17,8 +17,8 @@ RETRY_S = 0.1
 
 
 class RemoteChannel(BrokerChannel):
-    """Retries until the broker responds or `close` is called. Requests are idempotent, because each
-    carries its epochs."""
+    """Sends requests over the network. Requests can be sent again, because a broker ignores a state
+    with an epoch that it already has."""
 
     def __init__(self, broker_id: int, peers: Peers, request_timeout_s: float) -> None:
         self._broker_id = broker_id
@@ -27,7 +27,7 @@ class RemoteChannel(BrokerChannel):
         self._is_closed = False
 
     async def send(self, request: ControlRequest) -> ControlResponse:
-        complained = False
+        has_warned = False
         while True:
             try:
                 response: ControlResponse = await self._peers.ask(
@@ -38,11 +38,11 @@ class RemoteChannel(BrokerChannel):
                 raise
             except KafkaError as error:
                 if self._is_closed:
-                    # The task was cancelled too, but a simultaneous error hides that.
+                    # The sender cancelled its task, but this error replaced the cancellation.
                     raise asyncio.CancelledError from error
-                if not complained:
+                if not has_warned:
                     logger.warning("Broker %d did not accept %s: %s", self._broker_id, type(request).__name__, error)
-                    complained = True
+                    has_warned = True
                 await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:

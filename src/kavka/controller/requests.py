@@ -1,13 +1,13 @@
 """The requests of one event to the brokers: at most one of each type per broker.
 
-LeaderAndIsr is sent before UpdateMetadata, so that a broker leads before clients are sent to it,
-and StopReplica last.
+LeaderAndIsr is sent before UpdateMetadata, so that a broker leads a partition before clients learn
+of it. StopReplica is sent last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from kavka.common.types import NO_LEADER_EPOCH, TopicPartition
 from kavka.controller.channel import ControlRequest
@@ -39,9 +39,12 @@ EPOCH_DURING_DELETION = -2
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 Send = Callable[[int, ControlRequest], Any]
+State = TypeVar("State")
 
 
 class RequestBatch:
+    """Collects the requests of one event. `send` sends them and clears the batch."""
+
     def __init__(self, controller_id: int, context: ControllerContext, send: Send) -> None:
         self._controller_id = controller_id
         self._context = context
@@ -55,13 +58,12 @@ class RequestBatch:
     def add_leader_and_isr(
         self, broker_ids: Iterable[int], tp: TopicPartition, leadership: Leadership, *, is_new: bool = False
     ) -> None:
-        """Send the state of `tp` to the brokers that have a replica, and then to every broker for
-        its clients."""
+        """Add LeaderAndIsr of `tp` for these brokers, and UpdateMetadata for all brokers."""
         assignment = self._context.assignment(tp)
         state = leadership.state
         for broker_id in broker_ids:
             to_broker = self._leader_and_isr.setdefault(broker_id, {})
-            earlier = to_broker.get(tp)
+            previous = to_broker.get(tp)
             to_broker[tp] = LeaderAndIsrPartitionState(
                 topic_name=tp.topic,
                 partition_index=tp.partition,
@@ -73,32 +75,32 @@ class RequestBatch:
                 replicas=list(assignment.replicas),
                 adding_replicas=list(assignment.adding),
                 removing_replicas=list(assignment.removing),
-                is_new=is_new or (earlier is not None and earlier.is_new),
+                is_new=is_new or (previous is not None and previous.is_new),
                 leader_recovery_state=state.leader_recovery_state,
             )
         self.add_update_metadata(self._context.brokers, [tp])
 
     def add_update_metadata(self, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]) -> None:
-        """Send the brokers and the states of `partitions`; partitions without a leader are
-        omitted."""
+        """Add UpdateMetadata with all live brokers and the states of `partitions`. Partitions
+        without a state node are omitted."""
         self._metadata_brokers.update(broker_ids)
         for tp in partitions:
             leadership = self._context.leaderships.get(tp)
             if leadership is None:
                 continue
-            # A partition is added once per replica: reuse its state.
+            # The same state is added once per replica.
             source = (leadership, self._context.assignment(tp))
             if self._metadata_of.get(tp) == source:
                 continue
             self._metadata_of[tp] = source
             state = leadership.state
-            going = tp.topic in self._context.topics_to_delete
+            is_being_deleted = tp.topic in self._context.topics_to_delete
             replicas = self._context.replicas_of(tp)
             self._metadata_partitions[tp] = UpdateMetadataPartitionState(
                 topic_name=tp.topic,
                 partition_index=tp.partition,
                 controller_epoch=state.controller_epoch,
-                leader=LEADER_DURING_DELETION if going else state.leader,
+                leader=LEADER_DURING_DELETION if is_being_deleted else state.leader,
                 leader_epoch=state.leader_epoch,
                 isr=list(state.isr),
                 zk_version=leadership.partition_epoch,
@@ -113,11 +115,11 @@ class RequestBatch:
         else:
             epoch = leadership.state.leader_epoch if leadership is not None else NO_LEADER_EPOCH
         to_broker = self._stop_replica.setdefault(broker_id, {})
-        earlier = to_broker.get(tp)
+        previous = to_broker.get(tp)
         to_broker[tp] = StopReplicaPartitionState(
             partition_index=tp.partition,
             leader_epoch=epoch,
-            delete_partition=delete or (earlier is not None and earlier.delete_partition),
+            delete_partition=delete or (previous is not None and previous.delete_partition),
         )
 
     def send(self) -> None:
@@ -133,9 +135,6 @@ class RequestBatch:
     def _send_leader_and_isr(self, broker_id: int, states: dict[TopicPartition, LeaderAndIsrPartitionState]) -> None:
         if broker_id not in self._context.brokers:
             return
-        by_topic: dict[str, list[LeaderAndIsrPartitionState]] = {}
-        for tp, state in states.items():
-            by_topic.setdefault(tp.topic, []).append(state)
         leaders = sorted({state.leader for state in states.values()} & self._context.brokers.keys())
         request = LeaderAndIsrRequest(
             controller_id=self._controller_id,
@@ -143,9 +142,9 @@ class RequestBatch:
             broker_epoch=self._context.broker_epochs[broker_id],
             topic_states=[
                 LeaderAndIsrTopicState(
-                    topic_name=name, topic_id=self._context.topics[name].topic_id, partition_states=of_topic
+                    topic_name=name, topic_id=self._context.topics[name].topic_id, partition_states=topic_states
                 )
-                for name, of_topic in by_topic.items()
+                for name, topic_states in _by_topic(states).items()
             ],
             live_leaders=[self._live_leader(leader) for leader in leaders],
         )
@@ -156,14 +155,11 @@ class RequestBatch:
         return LeaderAndIsrLiveLeader(broker_id=broker_id, host_name=point.host, port=point.port)
 
     def _send_update_metadata(self) -> None:
-        by_topic: dict[str, list[UpdateMetadataPartitionState]] = {}
-        for tp, state in self._metadata_partitions.items():
-            by_topic.setdefault(tp.topic, []).append(state)
         topics = [
             UpdateMetadataTopicState(
-                topic_name=name, topic_id=self._context.topics[name].topic_id, partition_states=of_topic
+                topic_name=name, topic_id=self._context.topics[name].topic_id, partition_states=topic_states
             )
-            for name, of_topic in by_topic.items()
+            for name, topic_states in _by_topic(self._metadata_partitions).items()
         ]
         brokers = [
             UpdateMetadataBroker(
@@ -194,15 +190,20 @@ class RequestBatch:
     def _send_stop_replica(self, broker_id: int, stops: dict[TopicPartition, StopReplicaPartitionState]) -> None:
         if broker_id not in self._context.brokers:
             return
-        by_topic: dict[str, list[StopReplicaPartitionState]] = {}
-        for tp, state in stops.items():
-            by_topic.setdefault(tp.topic, []).append(state)
         request = StopReplicaRequest(
             controller_id=self._controller_id,
             controller_epoch=self._context.epoch,
             broker_epoch=self._context.broker_epochs[broker_id],
             topic_states=[
-                StopReplicaTopicState(topic_name=name, partition_states=of_topic) for name, of_topic in by_topic.items()
+                StopReplicaTopicState(topic_name=name, partition_states=topic_states)
+                for name, topic_states in _by_topic(stops).items()
             ],
         )
         self._send(broker_id, request)
+
+
+def _by_topic(states: Mapping[TopicPartition, State]) -> dict[str, list[State]]:
+    by_topic: dict[str, list[State]] = {}
+    for tp, state in states.items():
+        by_topic.setdefault(tp.topic, []).append(state)
+    return by_topic

@@ -1,8 +1,8 @@
 """Controlled shutdown: a broker that is about to stop loses its leaderships and leaves every ISR.
 
-Until its registration has expired it counts as shutting down: it gets all requests, and is not
-elected. Only this controller knows that. If another one is elected meanwhile, the broker repeats
-its request to that one.
+Until its registration expires, the broker receives all requests but is not elected. This state is
+only in the controller's memory. If another controller is elected meanwhile, the broker sends its
+request to the new controller.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ UNKNOWN_EPOCH = -1
 
 
 class ControlledShutdowns:
+    """Moves the leaderships of brokers that stop. Only the controller's events call it."""
+
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
 
     async def hand_over(self, broker_id: int, broker_epoch: int) -> tuple[list[TopicPartition], set[int]]:
-        """Returns the partitions that no other replica can lead, and the brokers that lead the
-        others now."""
+        """Elect other leaders and remove the broker from ISRs. Returns the partitions that no other
+        replica can lead, and the new leaders."""
         context, machines = self._context, self._term.machines
         epoch = context.broker_epochs.get(broker_id)
         if epoch is None:
@@ -42,16 +44,16 @@ class ControlledShutdowns:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {broker_id} has registered again since.")
         logger.info("Broker %d is shutting down", broker_id)
         context.shutting_down.add(broker_id)
-        held = [tp for tp, _ in context.replicas_on([broker_id]) if self._has_other_replica(tp)]
-        led = [tp for tp in held if context.leaderships[tp].state.leader == broker_id]
-        followed = [tp for tp in held if context.leaderships[tp].state.leader != broker_id]
+        replicated = [tp for tp, _ in context.replicas_on([broker_id]) if self._has_other_replica(tp)]
+        led = [tp for tp in replicated if context.leaderships[tp].state.leader == broker_id]
+        followed = [tp for tp in replicated if context.leaderships[tp].state.leader != broker_id]
         elected = await machines.partitions_to(led, PartitionState.ONLINE, self._elect)
         await machines.replicas_to([Replica(tp, broker_id) for tp in followed], ReplicaState.OFFLINE)
         remaining = [tp for tp in led if context.leaderships[tp].state.leader == broker_id]
         return remaining, {context.leaderships[tp].state.leader for tp in elected}
 
     def _has_other_replica(self, tp: TopicPartition) -> bool:
-        """Whether another broker has a replica."""
+        """Whether another broker has a replica and the topic is not being deleted."""
         context = self._context
         return (
             len(context.replicas_of(tp)) > 1 and tp in context.leaderships and tp.topic not in context.topics_to_delete

@@ -1,6 +1,7 @@
 """[pure] A state machine as a table: the allowed transitions, their actions and their reasons.
 
-The table is checked at run time, and the diagrams in the docs are drawn from it.
+The controller checks every transition against the table. The diagrams in the docs are generated
+from it.
 """
 
 from __future__ import annotations
@@ -23,30 +24,29 @@ class Transition(Generic[State, Action]):
 
 
 class IllegalTransition(Exception):
-    def __init__(self, what: object, source: Enum, target: Enum) -> None:
-        super().__init__(f"{what} cannot go from {source.value} to {target.value}")
+    def __init__(self, subject: object, source: Enum, target: Enum) -> None:
+        super().__init__(f"{subject} cannot go from {source.value} to {target.value}")
 
 
 class TransitionTable(Generic[State, Action]):
+    """The transitions of one state machine. Immutable."""
+
     def __init__(self, rows: Iterable[Transition[State, Action]]) -> None:
         self.rows = tuple(rows)
-        self._by_ends: dict[tuple[State, State], Transition[State, Action]] = {}
+        self._by_states: dict[tuple[State, State], Transition[State, Action]] = {}
         for row in self.rows:
-            if (row.source, row.target) in self._by_ends:
+            if (row.source, row.target) in self._by_states:
                 raise ValueError(f"{row.source} to {row.target} is in the table twice")
-            self._by_ends[row.source, row.target] = row
+            self._by_states[row.source, row.target] = row
 
-    def allows(self, source: State, target: State) -> bool:
-        return (source, target) in self._by_ends
-
-    def action(self, what: object, source: State, target: State) -> Action:
-        """The action of the transition; raises IllegalTransition if it is not allowed."""
-        row = self._by_ends.get((source, target))
+    def action(self, subject: object, source: State, target: State) -> Action:
+        """The action of the transition. Raises IllegalTransition if it is not allowed."""
+        row = self._by_states.get((source, target))
         if row is None:
-            raise IllegalTransition(what, source, target)
+            raise IllegalTransition(subject, source, target)
         return row.action
 
     def diagram(self) -> str:
-        """As a Mermaid state diagram."""
+        """The table as a Mermaid state diagram."""
         lines = [f"    {row.source.value} --> {row.target.value}: {row.when}" for row in self.rows]
         return "\n".join(["stateDiagram-v2", *lines]) + "\n"

@@ -1,8 +1,9 @@
-"""One term of a controller: its state and its parts, from the moment it has read the tree.
+"""One term of a controller: its state and its parts.
 
 A term ends when another broker is elected, when the session with the store is lost, or when the
-store fails during an event: the result of the writes is unknown then, and the same broker starts a
-new term by reading the tree again. Responses and timers of an ended term are ignored.
+store fails during an event. In the last case the result of the writes is unknown, and the same
+broker starts a new term by reading the tree again. Responses and timers of an ended term are
+ignored.
 """
 
 from __future__ import annotations
@@ -44,16 +45,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings that the controller reads each time it needs them."""
+    """The settings of the controller. They are functions, because settings can change at run
+    time."""
 
-    unclean_election: Callable[[str], bool]
-    deletion_enabled: Callable[[], bool]
-    auto_rebalance: Callable[[], bool]
-    imbalance_check_s: Callable[[], float]
-    imbalance_percent: Callable[[], float]
+    unclean_election: Callable[[str], bool] = lambda topic: False
+    deletion_enabled: Callable[[], bool] = lambda: True
+    auto_rebalance: Callable[[], bool] = lambda: True
+    imbalance_check_s: Callable[[], float] = lambda: 300.0
+    imbalance_percent: Callable[[], float] = lambda: 10.0
 
 
 class Term:
+    """Owns the context, the parts that work on it, the senders to brokers, and the timers. Only the
+    controller's events call it."""
+
     def __init__(
         self,
         broker_id: int,
@@ -69,8 +74,13 @@ class Term:
         self.context = ControllerContext()
         self.tree = FencedTree(store, self.context)
         self.machines = StateMachines(self.context, self.tree, self.new_batch, settings.unclean_election)
+        self._watches: dict[Event | str, Watch] = {}
         self.deletions = TopicDeletions(
-            self.context, self.machines, self.tree, self.send_metadata_to_all, self._topic_deleted
+            self.context,
+            self.machines,
+            self.tree,
+            self.send_metadata_to_all,
+            lambda topic: self._watches.pop(topic, None),
         )
         self.brokers = Brokers(self)
         self.topics = TopicChanges(self)
@@ -83,12 +93,11 @@ class Term:
         self._on_metadata_sent = on_metadata_sent
         self._senders: dict[int, BrokerSender] = {}
         self._timers: dict[Event, asyncio.TimerHandle] = {}
-        self._watches: dict[Event | str, Watch] = {}
         self.has_ended = False
 
     async def begin(self) -> None:
-        """Read the tree, send every broker its state, and finish what the last controller
-        started."""
+        """Read the tree, send every broker its state, and complete the operations that the last
+        controller started."""
         context, store = self.context, self.tree.store
         data, stat = await store.get(paths.CONTROLLER_EPOCH)
         context.epoch, context.epoch_version = paths.decode_epoch(data), stat.version
@@ -99,16 +108,16 @@ class Term:
         await self.topics.load()
         for broker_id in context.brokers:
             self.connect(broker_id)
-        # The first request has all partitions: a broker that has just started responds to clients
-        # with it.
+        # The first request has all partitions: a broker that has just started needs it to respond
+        # to clients.
         self.send_metadata_to_all(context.all_partitions())
         online, offline = self._first_states()
-        before = dict(context.leaderships)
+        loaded = dict(context.leaderships)
         await self.brokers.restarted()
         await self.machines.bring_online()
         await self.machines.replicas_to(offline, ReplicaState.OFFLINE)
-        # The brokers of changed partitions have already got the new state.
-        unsent = [r for r in online if context.leaderships.get(r.partition) is before.get(r.partition)]
+        # The brokers of changed partitions have already received the new state.
+        unsent = [r for r in online if context.leaderships.get(r.partition) is loaded.get(r.partition)]
         await self.machines.replicas_to(unsent, ReplicaState.ONLINE)
         await self.isr.notified()
         await self.reassignments.process_node()
@@ -120,8 +129,8 @@ class Term:
         self.later(FIRST_CHECK_S, events.AutoRebalance())
 
     def _first_states(self) -> tuple[list[Replica], list[Replica]]:
-        """Set the state of each partition and replica from the tree; returns the online and the
-        other replicas."""
+        """Set the states of all partitions and replicas from the tree. Returns the online and the
+        offline replicas."""
         context = self.context
         for tp in context.all_partitions():
             leadership = context.leaderships.get(tp)
@@ -140,42 +149,39 @@ class Term:
         return online, offline
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Stop sending and enqueueing; returns the tasks that are ending."""
+        """Stop the senders and timers. Returns the cancelled tasks of the senders."""
         self.has_ended = True
         for timer in self._timers.values():
             timer.cancel()
         return [sender.stop() for sender in self._senders.values()]
 
     def watch(self, event: Event) -> Watch:
-        """A watch that enqueues `event`; the same watch for the same event, so that a node never
-        has it twice."""
+        """A watch that enqueues `event`. Equal events share a watch, so that a node never has it
+        twice."""
         return self._watch(event, lambda term: term.put(event))
 
     def watch_topic(self, name: str) -> Watch:
-        """A watch on a topic's node. Many at once, for example after a reconnect, become one
-        event."""
+        """A watch on a topic's node. Watches that fire together, for example after a reconnect,
+        enqueue one event."""
         return self._watch(name, lambda term: term.topics.record_modified(name))
 
     def _watch(self, key: Event | str, on_fire: Callable[[Term], Any]) -> Watch:
         watch = self._watches.get(key)
         if watch is None:
-            # A watch may stay in the store for a long time: it must not keep an ended term alive.
-            term = weakref.ref(self)
+            # The store may keep a watch for a long time: it must not keep an ended term alive.
+            term_ref = weakref.ref(self)
 
             def fired(_: WatchEvent) -> None:
-                alive = term()
-                if alive is not None and not alive.has_ended:
-                    on_fire(alive)
+                term = term_ref()
+                if term is not None and not term.has_ended:
+                    on_fire(term)
 
             watch = self._watches[key] = fired
         return watch
 
-    def _topic_deleted(self, topic: str) -> None:
-        self._watches.pop(topic, None)
-
     def later(self, delay_s: float, event: Event) -> None:
-        """Enqueue an event after a delay, unless it is already scheduled or the term ends
-        before."""
+        """Enqueue an event after a delay, unless the event is already scheduled. The end of the
+        term cancels it."""
         if self.has_ended or event in self._timers:
             return
 
@@ -228,6 +234,6 @@ class Term:
             self._on_metadata_sent()
 
     def is_current(self, received: events.LeaderAndIsrResponseReceived | events.StopReplicaResponseReceived) -> bool:
-        """Whether the request is of this term, and of the broker's current registration."""
+        """Whether the request belongs to this term and to the broker's current registration."""
         epoch = self.context.broker_epochs.get(received.broker_id)
         return received.term is self and not self.has_ended and received.request.broker_epoch == epoch

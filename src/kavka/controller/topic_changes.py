@@ -1,4 +1,4 @@
-"""Topics in the tree: new topics, added partitions, and topics that are marked for deletion."""
+"""Changes of topics in the znode tree: new topics, added partitions, and marks for deletion."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 class TopicChanges:
+    """Reads topics from the tree into the context. Only the controller's events call it."""
+
     def __init__(self, term: Term) -> None:
         self._term = term
         self._context = term.context
@@ -33,8 +35,8 @@ class TopicChanges:
         self._context.topics_to_delete.update(await self._marked())
 
     async def _read(self, names: Iterable[str]) -> list[str]:
-        """Add topics and the states of their partitions to the context; returns those that could be
-        read."""
+        """Add topics and the states of their partitions to the context. Returns the topics that
+        could be read."""
         read: list[str] = []
         without_id: dict[str, tuple[TopicNode, Stat]] = {}
         for name, (node, stat) in (await self._nodes(names)).items():
@@ -62,31 +64,32 @@ class TopicChanges:
         return nodes_by_topic
 
     async def _assign_ids(self, topics: dict[str, tuple[TopicNode, Stat]]) -> list[str]:
-        """Give topics of old releases an id. A node that changed meanwhile triggers its watch
-        again."""
-        new = {name: TopicNode(paths.random_id(), node.partitions) for name, (node, _) in topics.items()}
+        """Assign ids to topics of old releases. Returns the topics whose id was written. If a node
+        changes concurrently, its watch fires again."""
+        with_id = {name: TopicNode(paths.random_id(), node.partitions) for name, (node, _) in topics.items()}
         outcomes = await self._term.tree.write(
-            [SetData(paths.topic(name), node.encode(), topics[name][1].version) for name, node in new.items()]
+            [SetData(paths.topic(name), node.encode(), topics[name][1].version) for name, node in with_id.items()]
         )
-        named: list[str] = []
-        for (name, node), outcome in zip(new.items(), outcomes, strict=True):
+        written: list[str] = []
+        for (name, node), outcome in zip(with_id.items(), outcomes, strict=True):
             if isinstance(outcome, StoreError):
                 logger.error("Cannot write the id of topic %s: %s", name, outcome)
                 continue
             assert node.topic_id is not None
             self._context.add_topic(name, node.topic_id, node.partitions)
-            named.append(name)
-        # Writing the nodes has fired their watches: set them again.
-        await self._nodes(new)
-        return named
+            written.append(name)
+        # Writing the nodes has fired their watches: set the watches again.
+        await self._nodes(with_id)
+        return written
 
     async def changed(self) -> None:
+        """Handle created and deleted nodes of topics."""
         term, context = self._term, self._context
         names = set(await term.tree.store.children(paths.TOPICS, term.watch(events.TopicChange())))
         for name in context.topics.keys() - names:
             context.forget_topic(name)
-        new = await self._read(sorted(names - context.topics.keys()))
-        await self._new_partitions(context.partitions_of(new))
+        new_topics = await self._read(sorted(names - context.topics.keys()))
+        await self._new_partitions(context.partitions_of(new_topics))
 
     def record_modified(self, name: str) -> None:
         if not self._modified:
@@ -94,8 +97,8 @@ class TopicChanges:
         self._modified.add(name)
 
     async def modified(self) -> None:
-        """Partitions were added. Changed replicas are ignored: only the controller reassigns
-        them."""
+        """Handle added partitions. Changed replicas are ignored, because only the controller
+        reassigns partitions."""
         names, self._modified = self._modified, set()
         added: list[TopicPartition] = []
         for name, (node, _) in (await self._nodes(sorted(names))).items():
@@ -103,9 +106,9 @@ class TopicChanges:
             if topic is None:
                 self._term.put(events.TopicChange())
             elif name not in self._context.topics_to_delete:
-                new = {p: assignment for p, assignment in node.partitions.items() if p not in topic.partitions}
-                topic.partitions.update(new)
-                added += (TopicPartition(name, p) for p in new)
+                new_partitions = {p: a for p, a in node.partitions.items() if p not in topic.partitions}
+                topic.partitions.update(new_partitions)
+                added += (TopicPartition(name, p) for p in new_partitions)
         await self._new_partitions(added)
 
     async def _new_partitions(self, partitions: list[TopicPartition]) -> None:
@@ -122,8 +125,8 @@ class TopicChanges:
     # ---- deletion
 
     async def _marked(self) -> list[str]:
-        """Topics that are marked for deletion. Marks of unknown topics are removed, and all marks
-        if deletion is disabled."""
+        """The topics that are marked for deletion. Removes the marks of unknown topics, and all
+        marks if deletion is disabled."""
         term = self._term
         marked = await term.tree.store.children(paths.DELETE_TOPICS, term.watch(events.TopicDeletion()))
         deletable = [name for name in marked if name in self._context.topics and term.settings.deletion_enabled()]
@@ -132,11 +135,12 @@ class TopicChanges:
         return deletable
 
     async def marked(self) -> None:
+        """Start the deletion of marked topics."""
         self._context.topics_to_delete.update(await self._marked())
         self.block_deletions()
         await self._term.deletions.resume()
 
     def block_deletions(self) -> None:
-        """A topic whose partitions are being reassigned cannot be deleted now."""
+        """Block the deletion of topics whose partitions are being reassigned."""
         moving = {tp.topic for tp in self._context.reassigning}
         self._context.topics_not_deletable_now |= moving & self._context.topics_to_delete

@@ -14,25 +14,26 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION: the name is part of a folder name."""
+    """Raise INVALID_TOPIC_EXCEPTION for a name that cannot be part of a directory name."""
     if not name:
-        raise _invalid("A topic needs a name.")
+        raise _invalid("A topic name must not be empty.")
     if name in (".", ".."):
-        raise _invalid(f"'{name}' cannot be the name of a topic.")
+        raise _invalid(f"'{name}' is not allowed as a topic name.")
     if len(name) > MAX_LENGTH:
-        raise _invalid(f"A topic's name has at most {MAX_LENGTH} characters, this one has {len(name)}.")
+        raise _invalid(f"A topic name has at most {MAX_LENGTH} characters; this name has {len(name)}.")
     if not _LEGAL.fullmatch(name):
-        raise _invalid(f"A topic's name is made of ASCII letters, digits, '.', '_' and '-' only: '{name}' is not.")
+        raise _invalid(f"The topic name '{name}' has characters other than ASCII letters, digits, '.', '_' and '-'.")
 
 
 def check_collision(name: str, others: Iterable[str]) -> None:
-    """Metrics replace '.' with '_', so names that differ only there would collide."""
+    """Raise INVALID_TOPIC_EXCEPTION if an existing name differs only in '.' and '_', because
+    metrics replace '.' with '_'."""
     if "." not in name and "_" not in name:
         return
     unified = name.replace(".", "_")
     for other in others:
         if other != name and other.replace(".", "_") == unified:
-            raise _invalid(f"'{name}' is too close to the existing topic '{other}': '.' and '_' count as the same.")
+            raise _invalid(f"'{name}' collides with the existing topic '{other}': '.' and '_' are treated as equal.")
 
 
 def _invalid(message: str) -> KafkaError:

@@ -1,22 +1,24 @@
-"""Creation, growth and deletion of topics on request: validates, then writes to the tree.
+"""Requests to create, extend and delete topics: validates them, then writes to the znode tree.
 
-The controller sees the change in the tree like any other and executes it. The calls here wait until
-this broker's metadata shows it, or until they time out.
+The controller's watches fire on the change, and the controller executes it. A call waits until this
+broker's metadata contains the change, or until the timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from kavka.common.config import ConfigError
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.controller import topic_names
 from kavka.controller.assignment import assign
-from kavka.controller.controller import Controller
+from kavka.controller.controller import Controller, not_controller
 from kavka.metadata import paths
 from kavka.metadata.dynamic_config import DynamicConfig
 from kavka.metadata.paths import ReplicaAssignment, TopicNode
@@ -34,16 +36,16 @@ from kavka.metadata.store import (
 from kavka.replication.metadata_cache import MetadataCache
 
 USE_DEFAULT = -1
-# More in one request would keep the controller, and on a single node the whole broker, busy for
+# More partitions in one request would block the controller, and on a single node the broker, for
 # minutes.
 MAX_NEW_PARTITIONS = 10_000
-# A request may name tens of thousands of topics: yield to the loop after this many.
+# A request may have tens of thousands of topics: yield to the event loop after this many.
 TOPICS_PER_TURN = 200
 
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic to create: either counts (-1 for the broker's default), or the replicas of each
+    """A topic to create, with counts (-1 for the broker's default) or with the replicas of each
     partition."""
 
     name: str
@@ -55,7 +57,7 @@ class NewTopic:
 
 @dataclass(slots=True)
 class TopicOutcome:
-    """The result for one topic. With `error`, nothing was changed."""
+    """The result for one topic. After an error other than REQUEST_TIMED_OUT nothing was changed."""
 
     name: str
     error: KafkaError | None = None
@@ -67,8 +69,8 @@ class TopicOutcome:
 
 @dataclass(slots=True)
 class MorePartitions:
-    """A topic to grow to `count` partitions, with the replicas of the new ones if `assignments` is
-    set."""
+    """A topic to extend to `count` partitions. `assignments` are the replicas of the added
+    partitions."""
 
     name: str
     count: int
@@ -77,6 +79,8 @@ class MorePartitions:
 
 @dataclass(eq=False, repr=False)
 class Topics:
+    """Handles CreateTopics, DeleteTopics and CreatePartitions on the active controller."""
+
     _controller: Controller
     _store: MetadataStore
     _configs: DynamicConfig
@@ -87,56 +91,43 @@ class Topics:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """One outcome for each topic, in order. Topics with the same name are all refused."""
+        """Returns the outcome of each topic, in order. Rejects all topics with the same name."""
         self._check_active()
         names = Counter(topic.name for topic in topics)
         outcomes: list[TopicOutcome] = []
         for topic in topics:
             if len(outcomes) % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
-            if names[topic.name] > 1:
-                error = KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is in the request more than once.")
-                outcomes.append(TopicOutcome(topic.name, error))
-            else:
-                outcomes.append(await self._create(topic, validate_only))
+            outcomes.append(await self._attempt(topic.name, names, self._create, topic, validate_only))
         if not validate_only:
             await self._wait(outcomes, timeout_ms, self._is_led)
         return outcomes
 
     async def _create(self, topic: NewTopic, validate_only: bool) -> TopicOutcome:
-        try:
-            assignment, configs = self._checked(topic)
-            topic_id = None if validate_only else await self._write_topic(topic.name, assignment, configs)
-        except KafkaError as error:
-            return TopicOutcome(topic.name, error)
-        except StoreUnavailable as error:
-            return TopicOutcome(topic.name, self._unavailable(error))
+        assignment, configs = self._checked(topic)
+        topic_id = None if validate_only else await self._write_topic(topic.name, assignment, configs)
         return TopicOutcome(topic.name, None, topic_id, len(assignment), len(assignment[0]), configs)
 
     def _checked(self, topic: NewTopic) -> tuple[dict[int, tuple[int, ...]], dict[str, str]]:
-        """The replicas of each partition and the settings of the new topic; raises KafkaError if it
-        is invalid."""
+        """The replicas of each partition and the settings of a new topic. Raises KafkaError if the
+        topic is invalid."""
         name, context = topic.name, self._controller.context
         if name == topic_names.CLUSTER_METADATA_TOPIC:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is reserved.")
         if name in context.topics:
-            going = name in context.topics_to_delete
-            raise KafkaError(
-                ErrorCode.TOPIC_ALREADY_EXISTS,
-                f"Topic '{name}' is still being deleted." if going else f"Topic '{name}' exists already.",
-            )
+            state = "is being deleted" if name in context.topics_to_delete else "already exists"
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' {state}.")
         topic_names.check(name)
         topic_names.check_collision(name, context.topics)
         configs = {config: value for config, value in topic.configs.items() if value is not None}
         if len(configs) < len(topic.configs):
-            without = ", ".join(config for config, value in topic.configs.items() if value is None)
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no value for {without}.")
+            without_value = ", ".join(config for config, value in topic.configs.items() if value is None)
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"The request has no value for {without_value}.")
         if topic.assignments:
             if topic.partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
-                    "Give either the number of partitions and the replication factor, or the replicas of each "
-                    "partition, not both.",
+                    "The number of partitions and the replication factor must be -1 if replicas are assigned.",
                 )
             assignment = self._checked_assignment(topic.assignments)
         else:
@@ -155,7 +146,7 @@ class Topics:
 
     def _checked_assignment(self, assignments: Mapping[int, Sequence[int]]) -> dict[int, tuple[int, ...]]:
         if sorted(assignments) != list(range(len(assignments))):
-            raise _bad_assignment("The partitions must be numbered from 0 on, without a gap.")
+            raise _bad_assignment("The partitions must be numbered consecutively from 0.")
         factor = len(assignments[0])
         for partition in range(len(assignments)):
             self._check_replicas(partition, assignments[partition], factor)
@@ -165,14 +156,14 @@ class Topics:
         if not replicas:
             raise _bad_assignment(f"Partition {partition} has no replicas.")
         if len(set(replicas)) != len(replicas):
-            raise _bad_assignment(f"Partition {partition} names a broker twice.")
+            raise _bad_assignment(f"Partition {partition} has two replicas on the same broker.")
         if len(replicas) != factor:
             raise _bad_assignment(
-                f"All partitions must have as many replicas: partition {partition} has {len(replicas)}, not {factor}."
+                f"All partitions must have {factor} replicas; partition {partition} has {len(replicas)}."
             )
         unknown = [broker for broker in replicas if broker not in self._controller.context.brokers]
         if unknown:
-            raise _bad_assignment(f"Partition {partition} names broker {unknown[0]}, which does not exist.")
+            raise _bad_assignment(f"Partition {partition} has a replica on the unknown broker {unknown[0]}.")
 
     async def _write_topic(
         self, name: str, assignment: Mapping[int, tuple[int, ...]], configs: Mapping[str, str]
@@ -184,18 +175,18 @@ class Topics:
         while True:
             # Settings of an earlier topic with this name may exist, or be written or removed
             # concurrently.
-            left_over = await self._store.exists(config_path) is not None
-            config: Op = SetData(config_path, config_data) if left_over else Create(config_path, config_data)
+            has_settings = await self._store.exists(config_path) is not None
+            config: Op = SetData(config_path, config_data) if has_settings else Create(config_path, config_data)
             try:
                 await self._store.multi([self._fence(), config, Create(paths.topic(name), node.encode())])
                 return topic_id
             except (NodeExists, NoNode) as error:
                 if error.path == paths.topic(name):
-                    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' exists already.") from error
+                    raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from error
                 if error.path != config_path:
-                    raise _not_controller() from error
+                    raise not_controller() from error
             except BadVersion as error:
-                raise _not_controller() from error
+                raise not_controller() from error
 
     def _is_led(self, outcome: TopicOutcome) -> bool:
         return self._cache.has_leaders(outcome.name, outcome.partitions)
@@ -206,7 +197,7 @@ class Topics:
         self._check_active()
         outcomes: list[TopicOutcome] = []
         for name in names:
-            outcomes.append(await self._mark(name))
+            outcomes.append(await self._attempt(name, Counter(), self._mark, name))
             if not len(outcomes) % TOPICS_PER_TURN:
                 await asyncio.sleep(0)
         await self._wait(outcomes, timeout_ms, lambda outcome: self._is_deleted(outcome.name))
@@ -215,49 +206,34 @@ class Topics:
     async def _mark(self, name: str) -> TopicOutcome:
         topic = self._controller.context.topics.get(name)
         if topic is None:
-            error = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-            return TopicOutcome(name, error)
-        try:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        # If the topic is already marked, both callers wait for the deletion.
+        with suppress(NodeExists):
             await self._store.create(paths.delete_topic(name))
-        except NodeExists:
-            # It is already marked; both callers wait for the deletion.
-            pass
-        except StoreUnavailable as error:
-            return TopicOutcome(name, self._unavailable(error))
         return TopicOutcome(name, None, topic.topic_id)
 
     def _is_deleted(self, name: str) -> bool:
-        """Clients no longer see the topic, and its nodes are removed unless that waits for a
-        broker."""
+        """Whether clients no longer see the topic and its nodes are removed. A deletion that waits
+        for a broker counts as complete."""
         context = self._controller.context
         is_blocked = name in context.topics_not_deletable_now
         return name not in self._cache.topics and (name not in context.topics or is_blocked)
 
-    # ---- grow
+    # ---- create partitions
 
     async def create_partitions(
         self, topics: Sequence[MorePartitions], *, timeout_ms: int, validate_only: bool = False
     ) -> list[TopicOutcome]:
         self._check_active()
         names = Counter(topic.name for topic in topics)
-        outcomes = []
-        for topic in topics:
-            try:
-                if names[topic.name] > 1:
-                    raise KafkaError(
-                        ErrorCode.INVALID_REQUEST, f"Topic '{topic.name}' is in the request more than once."
-                    )
-                await self._add_partitions_to(topic, validate_only)
-                outcomes.append(TopicOutcome(topic.name, partitions=topic.count))
-            except KafkaError as error:
-                outcomes.append(TopicOutcome(topic.name, error))
-            except StoreUnavailable as error:
-                outcomes.append(TopicOutcome(topic.name, self._unavailable(error)))
+        outcomes = [
+            await self._attempt(topic.name, names, self._add_partitions, topic, validate_only) for topic in topics
+        ]
         if not validate_only:
             await self._wait(outcomes, timeout_ms, self._is_led)
         return outcomes
 
-    async def _add_partitions_to(self, requested: MorePartitions, validate_only: bool) -> None:
+    async def _add_partitions(self, requested: MorePartitions, validate_only: bool) -> TopicOutcome:
         name = requested.name
         if name in self._controller.context.topics_to_delete:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' is being deleted.")
@@ -267,35 +243,35 @@ class Topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
         node = TopicNode.decode(name, data)
         if any(assignment.is_being_reassigned for assignment in node.partitions.values()):
-            raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Partitions of topic '{name}' are being moved.")
+            raise KafkaError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Partitions of topic '{name}' are being reassigned.")
         added = self._added_partitions(requested, node)
+        outcome = TopicOutcome(name, partitions=requested.count)
         if validate_only:
-            return
+            return outcome
         extended = TopicNode(node.topic_id, {**node.partitions, **{p: ReplicaAssignment(r) for p, r in added.items()}})
         try:
             await self._store.multi([self._fence(), SetData(paths.topic(name), extended.encode(), stat.version)])
         except (BadVersion, NoNode) as error:
             if error.path == paths.CONTROLLER_EPOCH:
-                raise _not_controller() from error
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' was changed at the same time.") from error
+                raise not_controller() from error
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' was changed concurrently.") from error
+        return outcome
 
     def _added_partitions(self, requested: MorePartitions, node: TopicNode) -> dict[int, tuple[int, ...]]:
         existing = len(node.partitions)
         if requested.count <= existing:
-            detail = "" if requested.count == existing else ", and cannot get fewer"
+            detail = "" if requested.count == existing else "; the number cannot be reduced"
             message = f"Topic '{requested.name}' already has {existing} partitions{detail}."
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, message)
+        count = requested.count - existing
         first = node.partitions[0].replicas
-        _check_not_too_many(requested.count - existing)
+        _check_not_too_many(count)
         if requested.assignments is None:
             racks = self._controller.context.racks()
             start = next((i for i, broker in enumerate(sorted(racks)) if broker >= first[0]), 0)
-            return assign(racks, requested.count - existing, len(first), fixed_start=start, first_partition=existing)
-        if len(requested.assignments) != requested.count - existing:
-            missing = requested.count - existing
-            raise _bad_assignment(
-                f"{missing} new partitions need as many assignments, not {len(requested.assignments)}."
-            )
+            return assign(racks, count, len(first), fixed_start=start, first_partition=existing)
+        if len(requested.assignments) != count:
+            raise _bad_assignment(f"{count} assignments are required, not {len(requested.assignments)}.")
         added = {}
         for partition, replicas in enumerate(requested.assignments, start=existing):
             self._check_replicas(partition, replicas, len(first))
@@ -304,15 +280,28 @@ class Topics:
 
     # ----
 
+    async def _attempt(
+        self, name: str, names: Counter[str], change: Callable[..., Awaitable[TopicOutcome]], *args: Any
+    ) -> TopicOutcome:
+        """The outcome of `change(*args)`, or its error. `names` counts the names in the request."""
+        try:
+            if names[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once.")
+            return await change(*args)
+        except KafkaError as error:
+            return TopicOutcome(name, error)
+        except StoreUnavailable as error:
+            return TopicOutcome(name, self._unavailable(error))
+
     def _check_active(self) -> None:
         if not self._controller.is_active:
-            raise _not_controller()
+            raise not_controller()
 
     def _unavailable(self, error: StoreUnavailable) -> KafkaError:
-        """With its session, this broker has lost the controllership: clients must ask another
-        broker."""
+        """The error to return. A broker that has lost its session is no longer the controller, so
+        clients must send the request to another broker."""
         if not self._controller.is_active:
-            return _not_controller()
+            return not_controller()
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
     def _fence(self) -> Check:
@@ -329,7 +318,7 @@ class Topics:
         for outcome in waiting:
             if timeout_ms <= 0 or not done(outcome):
                 outcome.error = KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT, "It was accepted, but was not done everywhere in time."
+                    ErrorCode.REQUEST_TIMED_OUT, "The change was accepted, but did not complete before the timeout."
                 )
 
 
@@ -337,12 +326,9 @@ def _bad_assignment(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def _not_controller() -> KafkaError:
-    return KafkaError(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
-
-
 def _check_not_too_many(partitions: int) -> None:
     if partitions > MAX_NEW_PARTITIONS:
         raise KafkaError(
-            ErrorCode.POLICY_VIOLATION, f"{partitions} new partitions; no more than {MAX_NEW_PARTITIONS} at a time."
+            ErrorCode.POLICY_VIOLATION,
+            f"A request can create at most {MAX_NEW_PARTITIONS} partitions, not {partitions}.",
         )

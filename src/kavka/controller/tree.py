@@ -1,12 +1,12 @@
 """Fenced writes of a controller to the metadata tree, batched.
 
 Every write is a transaction with a check that /controller_epoch still has the version of this
-controller's election. If not, `ControllerMoved` is raised and nothing was written. A transaction
-has many operations; one that fails is repeated operation by operation, so that only the invalid
+controller's election. Otherwise nothing is written and `ControllerMoved` is raised. A transaction
+has many operations. If it fails, its operations are repeated one by one, so that only the invalid
 operations fail.
 
-After `StoreUnavailable` it is unknown what was written. The controller then reads the tree again,
-as a new one would.
+After `StoreUnavailable` the result of the write is unknown. The controller then starts a new term
+and reads the tree again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 # ZooKeeper accepts packets up to 1 MB (jute.maxbuffer).
 OPS_PER_TRANSACTION = 200
 BYTES_PER_TRANSACTION = 256 << 10
-# Attempts to write a state node that others write concurrently.
+# Attempts to write a node that other processes write concurrently.
 ATTEMPTS = 3
 
 # Returns a partition's next state, or None for no change.
@@ -51,6 +51,8 @@ class ControllerMoved(Exception):
 
 
 class FencedTree:
+    """Reads and writes the znode tree for one term. Only the controller's events call it."""
+
     def __init__(self, store: MetadataStore, context: ControllerContext) -> None:
         self.store = store
         self._context = context
@@ -58,9 +60,9 @@ class FencedTree:
     # ---- reads
 
     async def get_all(
-        self, of: Sequence[str], watch: Callable[[str], Watch] | None = None
+        self, node_paths: Sequence[str], watch: Callable[[str], Watch] | None = None
     ) -> list[tuple[bytes | None, Stat] | None]:
-        """All nodes, with many reads in flight; None for missing nodes."""
+        """The content of all nodes, with many reads in flight. A missing node is None."""
 
         async def get(path: str) -> tuple[bytes | None, Stat] | None:
             try:
@@ -68,10 +70,10 @@ class FencedTree:
             except NoNode:
                 return None
 
-        return await asyncio.gather(*map(get, of))
+        return await asyncio.gather(*map(get, node_paths))
 
     async def read_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Leadership]:
-        """The state nodes; partitions without a valid one are omitted."""
+        """The state nodes. Partitions without a valid state node are omitted."""
         requested = list(partitions)
         leaderships: dict[TopicPartition, Leadership] = {}
         for tp, node in zip(
@@ -89,9 +91,9 @@ class FencedTree:
     # ---- writes
 
     async def write(self, ops: Iterable[Op]) -> list[OpResult | StoreError]:
-        """Each operation separately, fenced; returns the result or the error of each."""
+        """Execute each operation, fenced. Returns the result or the error of each operation."""
         batches = list(_batches(ops))
-        outcomes = await asyncio.gather(*map(self._fenced, batches), return_exceptions=True)
+        outcomes = await asyncio.gather(*map(self.write_all, batches), return_exceptions=True)
         results: list[OpResult | StoreError] = []
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, StoreError) and not isinstance(outcome, StoreUnavailable) and len(batch) > 1:
@@ -103,17 +105,20 @@ class FencedTree:
         return results
 
     async def write_all(self, ops: Sequence[Op]) -> list[OpResult]:
-        """All operations or none, fenced; raises the first error."""
-        return await self._fenced(ops)
+        """Execute all operations or none, fenced. Raises the first error."""
+        fence = Check(paths.CONTROLLER_EPOCH, self._context.epoch_version)
+        try:
+            return (await self.store.multi((fence, *ops)))[1:]
+        except (BadVersion, NoNode) as error:
+            if error.path == paths.CONTROLLER_EPOCH:
+                raise ControllerMoved from error
+            raise
 
     async def change_states(
         self, partitions: Iterable[TopicPartition], change: ChangeState
     ) -> dict[TopicPartition, Leadership]:
-        """Replace state nodes that are unchanged since they were read; returns those that were
-        replaced.
-
-        Updates the context.
-        """
+        """Replace the states of partitions in the tree and in the context. A node that was written
+        concurrently is read again and retried. Returns the states that were replaced."""
         changed: dict[TopicPartition, Leadership] = {}
         remaining = [tp for tp in partitions if tp in self._context.leaderships]
         for _ in range(ATTEMPTS):
@@ -133,8 +138,8 @@ class FencedTree:
     async def replace_states(
         self, states: Mapping[TopicPartition, PartitionStateNode]
     ) -> dict[TopicPartition, Leadership]:
-        """Write state nodes whose version is that in the context; returns those that were
-        written."""
+        """Write state nodes that still have the version in the context. Updates the context.
+        Returns the states that were written."""
         leaderships = self._context.leaderships
         ops = [
             SetData(paths.partition_state(tp), state.encode(), leaderships[tp].partition_epoch)
@@ -149,22 +154,22 @@ class FencedTree:
         return written
 
     async def refresh_states(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read the nodes again, after others may have written them."""
+        """Read state nodes again that another process may have written."""
         for tp, leadership in (await self.read_states(partitions)).items():
             if leadership.state.controller_epoch > self._context.epoch:
                 raise ControllerMoved
             self._context.leaderships[tp] = leadership
 
     async def delete_tree(self, path: str) -> None:
-        """Delete a node and its descendants; missing nodes are ignored."""
+        """Delete a node and its descendants. Missing nodes are ignored."""
         await self.delete_all(await self.store.subtree(path))
 
-    async def delete_all(self, of: Iterable[str]) -> None:
-        await self.write([Delete(path) for path in of])
+    async def delete_all(self, node_paths: Iterable[str]) -> None:
+        await self.write([Delete(path) for path in node_paths])
 
     async def _one_by_one(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
         results: list[OpResult | StoreError] = []
-        for outcome in await asyncio.gather(*(self._fenced((op,)) for op in ops), return_exceptions=True):
+        for outcome in await asyncio.gather(*(self.write_all((op,)) for op in ops), return_exceptions=True):
             if isinstance(outcome, list):
                 results += outcome
             elif isinstance(outcome, StoreError) and not isinstance(outcome, StoreUnavailable):
@@ -172,15 +177,6 @@ class FencedTree:
             else:
                 raise outcome
         return results
-
-    async def _fenced(self, ops: Sequence[Op]) -> list[OpResult]:
-        fence = Check(paths.CONTROLLER_EPOCH, self._context.epoch_version)
-        try:
-            return (await self.store.multi((fence, *ops)))[1:]
-        except (BadVersion, NoNode) as error:
-            if error.path == paths.CONTROLLER_EPOCH:
-                raise ControllerMoved from error
-            raise
 
 
 def _batches(ops: Iterable[Op]) -> Iterator[list[Op]]:

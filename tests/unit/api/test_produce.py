@@ -177,7 +177,7 @@ def test_records_become_visible_when_the_flush_setting_is_removed(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a", flush_before_visible=True)
         posted = []
-        partition._run_in_worker = lambda *job: posted.append(job)
+        partition.run_in_worker = lambda *job: posted.append(job)
         world.append("a")
         reading = world.fetch(("a", 0, 0), max_wait_ms=10_000)
         assert partition.log.high_watermark == 0 and len(posted) == 1

@@ -214,7 +214,7 @@ def test_set_dynamic_applies_changes_and_returns_names():
         "max.connections",
         "log.retention.ms",
     }
-    assert loaded.topic_values({})["retention.ms"] == 1000
+    assert loaded.configs.topic_values({})["retention.ms"] == 1000
     assert loaded.set_dynamic(default={}, broker={}) == {"max.connections", "log.retention.ms"}
     assert loaded.max_connections == 5
 

@@ -12,6 +12,7 @@ from kavka.common.errors import KafkaError
 from kavka.common.types import TopicPartition
 from kavka.controller.channel import BrokerChannel, ControlRequest, ControlResponse
 from kavka.controller.controller import Controller
+from kavka.controller.term import ControllerSettings
 from kavka.controller.topics import NewTopic, TopicOutcome, Topics
 from kavka.metadata import paths
 from kavka.metadata.cluster import create_top_level_paths, register_broker
@@ -62,8 +63,9 @@ class Node:
             self.id,
             self.store,
             lambda registration: Line(self.cluster.nodes[registration.id]),
-            unclean_election=lambda topic: topic.startswith("unclean") or topic in self.cluster.unclean,
-            **self.cluster.settings,
+            ControllerSettings(
+                lambda topic: topic.startswith("unclean") or topic in self.cluster.unclean, **self.cluster.settings
+            ),
         )
         self.configs = DynamicConfig(self.store, self.id, Settings())
         self.topics = Topics(self.controller, self.store, self.configs, self.broker.cache)

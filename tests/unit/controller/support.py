@@ -13,6 +13,7 @@ from kavka.common.errors import ErrorCode
 from kavka.common.types import TopicPartition
 from kavka.controller.channel import LocalChannel
 from kavka.controller.controller import Controller
+from kavka.controller.term import ControllerSettings
 from kavka.controller.topics import Topics
 from kavka.metadata.cluster import create_top_level_paths, register_broker
 from kavka.metadata.dynamic_config import DynamicConfig
@@ -98,7 +99,7 @@ class World:
             0,
             store,
             lambda registration: self.brokers[registration.id].channel(),
-            unclean_election=lambda topic: topic.startswith("unclean"),
+            ControllerSettings(lambda topic: topic.startswith("unclean")),
         )
         self.topics = Topics(self.controller, store, self.configs, self.brokers[0].cache)
 
