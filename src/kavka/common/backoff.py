@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
 class Backoff:
-    """A delay that doubles with each failure up to a limit. The jitter spreads the retries of many
-    clients."""
+    """A delay that doubles with each failure up to a maximum. The jitter spreads the retries of
+    many clients."""
 
-    __slots__ = ("_first", "_jitter", "_last")
-
-    def __init__(self, first_ms: float, last_ms: float, jitter: float = 0.2) -> None:
-        self._first = first_ms / 1000
-        self._last = max(first_ms, last_ms) / 1000
-        self._jitter = jitter
+    initial_ms: float
+    max_ms: float
+    jitter: float = 0.2
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after this many consecutive failures; 0 after none."""
+        """The seconds to wait after this many consecutive failures; 0 without a failure."""
         if failures <= 0:
             return 0.0
-        delay = min(self._first * float(1 << min(failures - 1, 30)), self._last)
-        return delay * random.uniform(1 - self._jitter, 1 + self._jitter) if self._jitter else delay
+        max_ms = max(self.initial_ms, self.max_ms)
+        delay = min(self.initial_ms * float(1 << min(failures - 1, 30)), max_ms) / 1000
+        return delay * random.uniform(1 - self.jitter, 1 + self.jitter) if self.jitter else delay

@@ -1,4 +1,4 @@
-"""Every setting of a broker. The rows about logs, groups and security are in
+"""All settings of a broker. The settings of logs, groups and security are in
 `broker_config_log.py`, `broker_config_groups.py` and `broker_config_security.py`.
 """
 
@@ -269,15 +269,17 @@ _PER_MECHANISM = (
 
 
 def base_name(name: str) -> str:
-    """The name without the prefix `listener.name.<listener>.` of a single listener's setting."""
+    """The name without the prefix of a single listener, `listener.name.<listener>.`, and of a SASL
+    mechanism."""
     match = _LISTENER_PREFIX.fullmatch(name)
     if match is None:
         return name
-    rest = match[1]
-    return next((own for own in _PER_MECHANISM if rest.endswith(own)), rest)
+    suffix = match[1]
+    return next((setting for setting in _PER_MECHANISM if suffix.endswith(setting)), suffix)
 
 
 def _rules(values: Mapping[str, Any]) -> Iterator[tuple[str, Validator]]:
+    """Rules that depend on other settings, or that do not apply to the default None."""
     yield "log.roll.ms", AtLeast(1)
     yield "log.roll.jitter.ms", AtLeast(0)
     for unit in ("ms", "minutes", "hours"):

@@ -1,4 +1,4 @@
-"""The clock that every layer takes as an argument, so that tests can use a fake clock."""
+"""The clock. Every layer gets it as an argument, so that tests can use a fake clock."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Configuration tables: one row per setting.
 
-Parsing, validation, `DescribeConfigs`, dynamic updates and the reference in the docs all derive
-from the same `ConfigKey`. The rows are in `topic_config.py`, `group_config.py`, `broker_config*.py`
-and the clients' `*_config.py`. Values are text in files, requests and znodes; a parsed value is an
-int, float, bool, str, a tuple of str for a list, or None when not set.
+Parsing, validation, `DescribeConfigs`, dynamic updates and the reference in the docs use the same
+`ConfigKey`. The rows are in `topic_config.py`, `group_config.py`, `broker_config*.py` and the
+clients' `*_config.py`. Values are text in files, requests and znodes. A parsed value is an int,
+float, bool or str, a tuple of str for a list, or None if it is not set.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Importance(Enum):
 
 
 class Dynamic(Enum):
-    """Whether and for which brokers a setting can change at run time, in Kafka's words."""
+    """Whether and for which brokers a setting can change at run time. The values are Kafka's."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -55,16 +55,9 @@ class Dynamic(Enum):
 
 
 # Short names for the rows of the tables.
-BOOLEAN, STRING, LIST, CLASS, PASSWORD = (
-    ConfigType.BOOLEAN,
-    ConfigType.STRING,
-    ConfigType.LIST,
-    ConfigType.CLASS,
-    ConfigType.PASSWORD,
-)
-INT, SHORT, LONG, DOUBLE = ConfigType.INT, ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE
-HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
-READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic.READ_ONLY, Dynamic.PER_BROKER, Dynamic.CLUSTER_WIDE
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, CLASS, PASSWORD = ConfigType
+HIGH, MEDIUM, LOW = Importance
+READ_ONLY, PER_BROKER, CLUSTER_WIDE = Dynamic
 
 
 class ConfigError(ValueError):
@@ -88,7 +81,7 @@ class Validator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """`source` names the setting that provides the bound, if any."""
+    """A minimum. `source` is the name of the setting that provides it, if any."""
 
     minimum: float
     source: str = ""
@@ -103,6 +96,8 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
+    """A maximum. `source` is the name of the setting that provides it, if any."""
+
     maximum: float
     source: str = ""
 
@@ -169,7 +164,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Satisfies:
-    """Any other rule."""
+    """Any other rule. `allowed` is worded to follow 'it must be'."""
 
     allowed: str
     accepts: Callable[[Any], bool]
@@ -177,7 +172,7 @@ class Satisfies:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """The broker setting that is the default of another setting. `factor` converts the unit."""
+    """A broker setting that provides the default of another setting. `factor` converts the unit."""
 
     name: str
     factor: int = 1
@@ -192,10 +187,10 @@ class Synonym:
 class ConfigKey:
     """One setting.
 
-    `synonyms` are the broker settings that provide the default; the first that is set wins. For a
-    broker setting they are coarser units of the same quantity. `warning` follows the name in the
-    line that is logged when a user sets it, for example 'has no effect yet'. `internal` settings
-    are accepted, but not described or documented.
+    `synonyms` are the broker settings that provide the default; the first that is set is used. For
+    a broker setting they are coarser units of the same quantity. `warning` is logged after the name
+    if a user sets the setting, for example 'has no effect yet'. `internal` settings are accepted,
+    but not described or documented.
     """
 
     name: str
@@ -306,8 +301,8 @@ def _double(text: str) -> float | None:
 
 
 def _format_double(number: float) -> str:
-    """The text of Java's Double.toString: an exponent from 10^7 and below 10^-3, always a decimal
-    point."""
+    """The text of Java's Double.toString: with an exponent from 10^7 on and below 10^-3, and always
+    with a decimal point."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     from decimal import Decimal
@@ -344,7 +339,7 @@ class ConfigTable:
         self._foreign = foreign or {}
         for key in keys:
             if key.name in self.keys:
-                raise ValueError(f"{key.name} is twice in the table of {kind} configs")
+                raise ValueError(f"{key.name} is in the table of {kind} configs twice")
             key.check(key.default)
             self.keys[key.name] = key
 
@@ -373,8 +368,7 @@ class ConfigTable:
         return {key.name: key.default for key in self.keys.values()}
 
     def parse_one(self, name: str, text: str) -> Any:
-        """Parse one value. Raises ConfigError for an unknown name as well: a change must not be
-        ignored silently."""
+        """Parse one value. Raises ConfigError for an invalid value or an unknown name."""
         key = self.get(name)
         if key is None:
             raise ConfigError(name, f"there is no such {self.kind} config{self.hint(name)}")

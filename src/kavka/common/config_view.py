@@ -58,8 +58,8 @@ class ConfigEntry:
 class BrokerConfigs:
     """The layers of one broker's settings and the resulting parsed values. Immutable.
 
-    `static` is the text of the properties file; `defaults` overrides defaults of the table (a
-    single node has others). `values` has every name of the table. The constructor raises
+    `static` has the texts of the properties file. `defaults` overrides defaults of the table, for
+    example for a single node. `values` has every name of the table. The constructor raises
     ConfigError if a value in any layer is invalid.
     """
 
@@ -131,7 +131,7 @@ class BrokerConfigs:
     def group_values(self, overrides: Mapping[str, str]) -> dict[str, int]:
         """Every setting of a group, parsed: the group's override or the broker's default.
 
-        An override outside the broker's bounds, which were changed since, is clamped to them.
+        If the broker's bounds have changed and exclude an override, it is clamped to the bounds.
         """
         values: dict[str, int] = {key.name: self.default_of(key) for key in SINGLE_GROUP_CONFIGS}
         for name, text in overrides.items():
@@ -179,16 +179,16 @@ def check_dynamic(changes: Mapping[str, str], *, per_broker: bool) -> None:
 
 def describe_broker(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
     """Every setting of this broker, or the settings in `names` if it is not empty."""
-    listed = {key.name: None for key in BROKER_CONFIGS if not key.internal}
+    names_to_list = {key.name: None for key in BROKER_CONFIGS if not key.internal}
     for layer in (configs.static, configs.dynamic_default, configs.dynamic_broker):
-        listed.update(dict.fromkeys(layer))
-    return [_broker_entry(configs, name, configs.values.get(name)) for name in _chosen(listed, names)]
+        names_to_list.update(dict.fromkeys(layer))
+    return [_broker_entry(configs, name, configs.values.get(name)) for name in _requested(names_to_list, names)]
 
 
 def describe_broker_defaults(configs: BrokerConfigs, names: Iterable[str] | None = None) -> list[ConfigEntry]:
     """The dynamic settings of all brokers: the response for the broker with the empty name."""
     entries = []
-    for name in _chosen(configs.dynamic_default, names):
+    for name in _requested(configs.dynamic_default, names):
         key = BROKER_CONFIGS.get(name)
         value = None if key is None else key.parse(configs.dynamic_default[name])
         entries.append(_broker_entry(configs, name, value, only=ConfigSource.DYNAMIC_DEFAULT_BROKER))
@@ -218,13 +218,13 @@ def _describe_overrides(
     overrides: Mapping[str, str],
     names: Iterable[str] | None,
 ) -> list[ConfigEntry]:
-    listed = {key.name: None for key in table if not key.internal} | dict.fromkeys(overrides)
-    return [_override_entry(table, source, configs, overrides, name) for name in _chosen(listed, names)]
+    names_to_list = {key.name: None for key in table if not key.internal} | dict.fromkeys(overrides)
+    return [_override_entry(table, source, configs, overrides, name) for name in _requested(names_to_list, names)]
 
 
-def _chosen(listed: Mapping[str, Any], names: Iterable[str] | None) -> list[str]:
+def _requested(names_to_list: Iterable[str], names: Iterable[str] | None) -> list[str]:
     requested = set(names or ())
-    return [name for name in listed if not requested or name in requested]
+    return [name for name in names_to_list if not requested or name in requested]
 
 
 def _broker_entry(configs: BrokerConfigs, name: str, value: Any, only: ConfigSource | None = None) -> ConfigEntry:
@@ -305,7 +305,7 @@ _CHAINS = {
 
 
 def _chain(name: str) -> tuple[str, ...]:
-    """The names of one quantity, the finest unit first; for a setting of a single listener, that
-    name and the general name."""
+    """The names of one quantity, the finest unit first. For a setting of a single listener: the
+    name with and without the prefix of the listener."""
     base = base_name(name)
     return (name, base) if base != name else _CHAINS.get(name, (name,))

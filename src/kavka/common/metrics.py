@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SECONDS_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-BYTES_BUCKETS = (256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0)
 
 
 class Counter:
@@ -117,8 +116,8 @@ class Registry:
     def gauge(
         self, name: str, help: str, label_names: Sequence[str] = (), read: GaugeReader | None = None
     ) -> Family[Gauge]:
-        """With `read` a scrape calls it in the scraping thread for the values; children are then
-        ignored."""
+        """A gauge, whose values are those of its children or, with `read`, the result of `read`. A
+        scrape calls `read` in its own thread."""
         family = self._family("gauge", name, help, label_names, Gauge)
         if read is not None:
             self._readers[name] = read
@@ -177,7 +176,7 @@ class Registry:
         """The body of a `/metrics` response."""
         from prometheus_client import CollectorRegistry, generate_latest
 
-        # Without auto_describe, registering does not collect all metrics just for their names.
+        # With auto_describe, `register` would collect all metrics to read their names.
         collectors = CollectorRegistry(auto_describe=False)
         collectors.register(self)
         return bytes(generate_latest(collectors))

@@ -1,4 +1,4 @@
-"""Replaces the `cython` module when a compilable module runs as plain Python."""
+"""Stands in for the `cython` module when a compilable module runs as plain Python."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             first = number
         else:
             line = pending + line
-        trailing = len(line) - len(line.rstrip("\\"))
-        if trailing % 2:
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
             pending = line[:-1]
         else:
             pending = None
@@ -73,10 +73,11 @@ def _unescape(text: str) -> str:
     while position < len(text):
         char = text[position]
         position += 1
-        if char != "\\" or position == len(text):
-            if char != "\\":
-                out.append(char)
+        if char != "\\":
+            out.append(char)
             continue
+        if position == len(text):
+            break
         escaped = text[position]
         position += 1
         if escaped == "u":

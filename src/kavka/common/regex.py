@@ -19,7 +19,7 @@ class BadPattern(ValueError):
 
 
 class Pattern:
-    """A compiled regular expression. `size` is the number of instructions of its program, which
+    """A compiled regular expression. `size` is the number of instructions of the RE2 program. It
     bounds the cost of a match per character."""
 
     __slots__ = ("_compiled", "size")

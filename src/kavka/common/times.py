@@ -26,7 +26,7 @@ def duration_ms(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.group(2, 4, 5, 6)) or match.group(3) in ("T", "t"):
         raise ValueError(f"'{text}' is not a duration: PnDTnHnMnS is expected, such as P1DT12H or PT30M")
-    days, hours, minutes, seconds = (float(piece or 0) for piece in match.group(2, 4, 5, 6))
+    days, hours, minutes, seconds = (float(number or 0) for number in match.group(2, 4, 5, 6))
     total = round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
     return -total if match.group(1) == "-" else total
 

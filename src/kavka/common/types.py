@@ -1,4 +1,4 @@
-"""Named types for the ints and pairs that cross layers."""
+"""Types and constants that all layers use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ TimestampMs = NewType("TimestampMs", int)
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
 
@@ -37,7 +36,7 @@ def uuid_text(value: UUID) -> str:
 
 
 def uuid_from_text(text: str) -> UUID:
-    """Raises ValueError if the text is not an id."""
+    """The id of a text that `uuid_text` returned. Raises ValueError for any other text."""
     return UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 

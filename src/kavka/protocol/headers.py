@@ -1,9 +1,10 @@
 """The headers of requests and responses, and their versions by API version.
 
-Request header: api key, api version, correlation id (v0), client id (v1), tagged fields (v2). The
-client id is a plain nullable string in all versions, never a compact one. Only ControlledShutdown
-v0 has a header v0. Response header: correlation id (v0), tagged fields (v1). An ApiVersions
-response always has v0, because the client does not know the broker's versions yet.
+A request header has the api key, api version and correlation id (v0), the client id (v1), and
+tagged fields (v2). The client id is a plain nullable string in all versions, never a compact
+string. Only ControlledShutdown v0 has a header v0. A response header has the correlation id (v0)
+and tagged fields (v1). An ApiVersions response always has a header v0, because the client does not
+know the broker's versions yet.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The primitive types of Kafka's wire format, and the base classes of the generated messages.
 
-The generated codecs (protocol/messages) inline the common cases and call this module for rare ones:
-varints of more than one byte, unknown tagged fields, errors. For any input a decoder returns or
-raises `ProtocolError`. It never allocates more than a fixed multiple of the input, because every
-length and count is compared with the remaining bytes before anything is allocated.
+The generated codecs (protocol/messages) inline the common cases. They call this module for rare
+cases: varints of more than one byte, unknown tagged fields, errors. For any input a decoder returns
+a message or raises `ProtocolError`. It never allocates more than a fixed multiple of the input,
+because it compares every length and count with the remaining bytes before it allocates memory.
 
-An element takes a few bytes on the wire and about a hundred in memory. `decode_bounded` therefore
-counts the elements of all arrays and the tagged fields during decoding, and stops at a limit.
+An element needs a few bytes on the wire and about a hundred bytes in memory. `decode_bounded`
+therefore counts the array elements and tagged fields during decoding, and fails at a limit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 Encoder: TypeAlias = Callable[[Any, list[Any]], None]
 
 MAX_STRING_LENGTH = 0x7FFF
-# The maximum length of an error message in characters. Error messages quote client input, so longer
-# ones are truncated when they are encoded.
+# The maximum length of an error message in characters. Error messages can contain client input, so
+# longer messages are truncated when they are encoded.
 MAX_ERROR_MESSAGE = 1000
 
 ZERO_UUID = UUID(int=0)
@@ -43,7 +43,7 @@ class TooManyElements(ProtocolError):
 
 
 class Message:
-    """The base of the generated classes. The slots are the fields; messages are equal if all their
+    """The base of the generated classes. The slots are the fields. Messages are equal if all their
     fields are equal."""
 
     __slots__ = ()
@@ -78,7 +78,7 @@ class TopMessage(Message):
 
     @classmethod
     def decode(cls, buf: Buffer, pos: int, version: int) -> tuple[Self, int]:
-        """The message at `pos`, and the position after it. Further bytes are ignored."""
+        """The message at `pos` and the position after it. Further bytes are ignored."""
         return cls.decoder(version)(buf, pos)
 
     @classmethod
@@ -91,7 +91,7 @@ class TopMessage(Message):
     def encode(self, out: list[Any], version: int) -> None:
         """Append the encoded message in pieces. A value of type records is appended without a copy.
 
-        After a ProtocolError `out` may contain a part of the message.
+        After a ProtocolError, `out` may contain an incomplete message.
         """
         self.encoder(version)(self, out)
 
@@ -119,7 +119,7 @@ def _brief(value: object) -> str:
 
 
 def shared_default(cls: type[_M]) -> _M:
-    """A read-only object that is the default of every field of this struct."""
+    """A read-only object that is the default of all fields of this struct type."""
     names = cls.__slots__
     frozen = type(
         cls.__name__,
@@ -149,8 +149,8 @@ def not_encodable(message: str, error: Exception) -> ProtocolError:
     return ProtocolError(f"cannot encode {message}: {error}")
 
 
-def truncated(field: str, needed: int, left: int) -> ProtocolError:
-    return ProtocolError(f"{field} needs {needed} bytes, {max(left, 0)} are left")
+def truncated(field: str, needed: int, remaining: int) -> ProtocolError:
+    return ProtocolError(f"{field} needs {needed} bytes, {max(remaining, 0)} remain")
 
 
 def null_field(field: str) -> ProtocolError:
@@ -172,32 +172,33 @@ EXHAUSTED = -1
 _R = TypeVar("_R")
 
 
-# The elements that may still be decoded in this thread. Clients decode without a limit.
-_left: ContextVar[int] = ContextVar("elements_left", default=UNLIMITED)
+# The number of elements that the current call of `decode_bounded` may still decode. Clients decode
+# without a limit.
+_remaining: ContextVar[int] = ContextVar("remaining_elements", default=UNLIMITED)
 
 
 def take_elements(count: int) -> None:
-    """Count the elements of an array, or tagged fields. An array of one element is not counted, but
-    the arrays in the element are."""
-    left = _left.get() - count
-    if left < 0:
-        _left.set(EXHAUSTED)
+    """Count array elements or tagged fields. An array of one element is not counted, but arrays
+    inside the element are."""
+    remaining = _remaining.get() - count
+    if remaining < 0:
+        _remaining.set(EXHAUSTED)
         raise ProtocolError("too many elements")
-    _left.set(left)
+    _remaining.set(remaining)
 
 
 def decode_bounded(max_elements: int, decode: Callable[..., _R], *args: Any) -> _R:
     """The result of `decode`. Raises TooManyElements if the message has more than `max_elements`
     elements."""
-    _left.set(max_elements)
+    _remaining.set(max_elements)
     try:
         return decode(*args)
     except ProtocolError:
-        if _left.get() == EXHAUSTED:
+        if _remaining.get() == EXHAUSTED:
             raise TooManyElements(f"a message of more than {max_elements} elements") from None
         raise
     finally:
-        _left.set(UNLIMITED)
+        _remaining.set(UNLIMITED)
 
 
 # --- varints
@@ -235,16 +236,16 @@ def uvarint(value: int) -> bytes:
 
 
 def long_string_length(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """As `long_uvarint`, for the length of a compact string plus one, which has a limit."""
+    """As `long_uvarint`, for the length of a compact string plus one. Checks the maximum length."""
     value, pos = long_uvarint(buf, pos, first)
     if value > MAX_STRING_LENGTH + 1:
-        raise ProtocolError(f"a string of {value - 1} bytes, the maximum is {MAX_STRING_LENGTH}")
+        raise ProtocolError(f"a string has {value - 1} bytes, the maximum is {MAX_STRING_LENGTH}")
     return value, pos
 
 
 def long_string_prefix(length_plus_one: int) -> bytes:
     if length_plus_one > MAX_STRING_LENGTH + 1:
-        raise ProtocolError(f"a string of {length_plus_one - 1} bytes, the maximum is {MAX_STRING_LENGTH}")
+        raise ProtocolError(f"a string has {length_plus_one - 1} bytes, the maximum is {MAX_STRING_LENGTH}")
     return uvarint(length_plus_one)
 
 
@@ -470,7 +471,7 @@ _PREPARED = {char: tuple(Struct(f">{n}{char}") for n in range(_MAX_PREPARED)) fo
 
 
 def unpack_numbers(char: str, buf: Buffer, pos: int, count: int) -> list[int]:
-    """The caller has compared `count` with the remaining bytes."""
+    """The caller must compare `count` with the remaining bytes before."""
     codec = _PREPARED[char][count] if count < _MAX_PREPARED else Struct(f">{count}{char}")
     return list(codec.unpack_from(buf, pos))
 
@@ -521,11 +522,11 @@ def pack_compact_nullable_numbers(char: str, values: Sequence[int] | None) -> by
     return _COMPACT_NULL if values is None else pack_compact_numbers(char, values)
 
 
-# --- tagged fields: their number, then for each its tag, its size and its bytes
+# --- tagged fields: their number, then the tag, the size and the bytes of each field
 
 
 def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
-    """The tag, and the end and start of its bytes."""
+    """The tag, the end position of its bytes, and their start position."""
     tag, pos = read_uvarint(buf, pos)
     length, pos = read_uvarint(buf, pos)
     end = pos + length
