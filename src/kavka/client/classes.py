@@ -56,8 +56,8 @@ def load(name: str, value: Any, java_names: Mapping[str, str], description: str)
     module, attribute = split_name(text)
     try:
         loaded: Any = import_module(module)
-        for part in attribute.split("."):
-            loaded = getattr(loaded, part)
+        for name_part in attribute.split("."):
+            loaded = getattr(loaded, name_part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(name, f"'{value}' cannot be loaded: {error}") from None
     return loaded

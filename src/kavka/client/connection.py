@@ -306,11 +306,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _make_codec(self, api_key: int, version: int) -> Codec:
         decode = APIS[api_key].response_class().decoder(version)
-        codec = (
-            decode,
-            request_header_version(api_key, version) == 2,
-            response_header_version(api_key, version) == 1,
-        )
+        codec = (decode, request_header_version(api_key, version) == 2, response_header_version(api_key, version) == 1)
         self._codecs[api_key, version] = codec
         return codec
 

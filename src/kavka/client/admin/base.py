@@ -61,6 +61,13 @@ def by_partition(topics: Iterable[Any], value: Callable[[Any], V]) -> Outcome[To
     return results, errors
 
 
+def by_key(items: Sequence[Any], key: Callable[[Any], K], value: Callable[[Any], V]) -> Outcome[K, V]:
+    """`value(item)`, or the error, of each item of a response, by `key(item)`."""
+    results = {key(item): value(item) for item in items if not item.error_code}
+    failed = [item for item in items if item.error_code]
+    return results, {key(item): error_of(item.error_code, getattr(item, "error_message", None)) for item in failed}
+
+
 class AdminError(KafkaError):
     """Some items of a call failed. `errors` has the errors of these items by key, `results` the
     results of the other items. The code is that of the first error."""

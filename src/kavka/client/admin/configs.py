@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kavka.client.admin.base import AdminBase, Outcome, gather, listed
+from kavka.client.admin.base import AdminBase, Outcome, by_key, gather, listed
 from kavka.client.admin.types import (
     AlterConfigOp,
     ConfigEntry,
@@ -51,15 +51,7 @@ class Configs(AdminBase):
                 include_documentation=include_documentation,
             )
             response = await self._request(None if node_id == _ANY else node_id, request)
-            done: dict[ConfigResource, dict[str, ConfigEntry]] = {}
-            errors = {}
-            for result in response.results:
-                key = _resource(result)
-                if result.error_code:
-                    errors[key] = error_of(result.error_code, result.error_message)
-                else:
-                    done[key] = {config.name: _entry(config, key) for config in result.configs}
-            return done, errors
+            return by_key(response.results, _resource, _entries)
 
         async def attempt(keys: list[ConfigResource]) -> Outcome[ConfigResource, dict[str, ConfigEntry]]:
             return await gather(_by_broker(keys), send)
@@ -127,9 +119,7 @@ class Configs(AdminBase):
     async def _alter(self, keys: Iterable[ConfigResource], make: Any, timeout: float | None) -> None:
         async def send(node_id: int, resources: list[ConfigResource]) -> Outcome[ConfigResource, None]:
             response = await self._request(None if node_id == _ANY else node_id, make(resources))
-            done = {_resource(r): None for r in response.responses if not r.error_code}
-            failed = {_resource(r): error_of(r.error_code, r.error_message) for r in response.responses if r.error_code}
-            return done, failed
+            return by_key(response.responses, _resource, lambda result: None)
 
         async def attempt(resources: list[ConfigResource]) -> Outcome[ConfigResource, None]:
             return await gather(_by_broker(resources), send)
@@ -183,6 +173,10 @@ def _source(number: int) -> ConfigSource:
 
 def _resource(result: Any) -> ConfigResource:
     return ConfigResource(_type(result.resource_type), result.resource_name)
+
+
+def _entries(result: Any) -> dict[str, ConfigEntry]:
+    return {config.name: _entry(config, _resource(result)) for config in result.configs}
 
 
 def _entry(config: DescribeConfigsResourceResult, resource: ConfigResource) -> ConfigEntry:

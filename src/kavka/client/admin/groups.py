@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kavka.client.admin.base import AdminBase, AdminError, Outcome, listed
+from kavka.client.admin.base import AdminBase, AdminError, Outcome, by_key, listed
 from kavka.client.admin.types import (
     ConsumerGroupDescription,
     GroupListing,
@@ -166,16 +166,14 @@ class Groups(AdminBase):
             groups=names, include_authorized_operations=authorized_operations and version >= 3
         )
         response = await connection.send(request, version=version, timeout=self._request_timeout)
-        done = {g.group_id: _classic_group(g, node) for g in response.groups if not g.error_code}
-        return done, {g.group_id: error_of(g.error_code, g.error_message) for g in response.groups if g.error_code}
+        return by_key(response.groups, lambda group: group.group_id, lambda group: _classic_group(group, node))
 
     async def delete_consumer_groups(self, groups: Iterable[str] | str, *, timeout: float | None = None) -> None:
         """Delete groups that have no members, and their offsets."""
 
         async def send(node: Node, names: list[str]) -> Outcome[str, None]:
             response = await self._request(node.id, DeleteGroupsRequest(groups_names=names))
-            done = {r.group_id: None for r in response.results if not r.error_code}
-            return done, {r.group_id: error_of(r.error_code) for r in response.results if r.error_code}
+            return by_key(response.results, lambda result: result.group_id, lambda result: None)
 
         await self._each_coordinator(listed(groups, str), GROUP, send, timeout)
 

@@ -50,7 +50,7 @@ class Throttles(Brokers, Configs):
             },
             timeout=timeout,
         )
-        brokers = sorted({broker for both in moves.values() for some in both for broker in some})
+        brokers = sorted({broker for sources, targets in moves.values() for broker in sources | targets})
         await self.incremental_alter_configs(
             {
                 ConfigResource.broker(broker): [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from kavka.client.admin.base import AdminBase, Outcome, listed, milliseconds
+from kavka.client.admin.base import AdminBase, Outcome, by_key, listed, milliseconds
 from kavka.client.admin.types import (
     CreatedTopic,
     NewPartitions,
@@ -69,8 +69,7 @@ class Topics(AdminBase):
                 validate_only=validate_only,
             )
             response = await connection.send(request, version=version, timeout=max(limit, self._request_timeout))
-            done = {t.name: _created(t) for t in response.topics if not t.error_code}
-            return done, {t.name: error_of(t.error_code, t.error_message) for t in response.topics if t.error_code}
+            return by_key(response.topics, lambda topic: topic.name, _created)
 
         return await self._each(requested, attempt, timeout)
 
@@ -192,15 +191,11 @@ class Topics(AdminBase):
             else:
                 raise UnsupportedVersion(f"{connection.name} cannot delete topics by id")
             response = await connection.send(request, version=version, timeout=max(limit, self._request_timeout))
-            done: dict[str | UUID, None] = {}
-            errors: dict[str | UUID, KafkaError] = {}
-            for result in response.responses:
-                key = result.name if result.name in keys else result.topic_id
-                if result.error_code:
-                    errors[key] = error_of(result.error_code, result.error_message)
-                else:
-                    done[key] = None
-            return done, errors
+            return by_key(
+                response.responses,
+                lambda result: result.name if result.name in keys else result.topic_id,
+                lambda result: None,
+            )
 
         await self._each(requested, attempt, timeout)
 
@@ -223,8 +218,7 @@ class Topics(AdminBase):
                 validate_only=validate_only,
             )
             response = await self._request(await self._controller(), request, timeout=max(limit, self._request_timeout))
-            done = {r.name: None for r in response.results if not r.error_code}
-            return done, {r.name: error_of(r.error_code, r.error_message) for r in response.results if r.error_code}
+            return by_key(response.results, lambda result: result.name, lambda result: None)
 
         await self._each(requested, attempt, timeout)
 

@@ -306,10 +306,7 @@ def _retriable_error(reason: str) -> KafkaError:
 def _commit_topics(offsets: Offsets, ids: Mapping[str, UUID]) -> list[OffsetCommitRequestTopic]:
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for tp, position in offsets.items():
-        topic = topics.get(tp.topic)
-        if topic is None:
-            topic = OffsetCommitRequestTopic(name=tp.topic, topic_id=ids[tp.topic], partitions=[])
-            topics[tp.topic] = topic
+        topic = topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic, topic_id=ids[tp.topic]))
         topic.partitions.append(
             OffsetCommitRequestPartition(
                 partition_index=tp.partition,

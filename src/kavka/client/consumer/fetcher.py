@@ -353,14 +353,14 @@ class Fetcher:
         assert self._loop is not None
         return self._loop.time()
 
-    def _wake_at(self, when: float) -> None:
+    def _wake_at(self, deadline: float) -> None:
         assert self._loop is not None
-        if self._timer is not None and (self._timer_at <= when and not self._timer.cancelled()):
+        if self._timer is not None and (self._timer_at <= deadline and not self._timer.cancelled()):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = when
-        self._timer = self._loop.call_at(when, self._on_timer)
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -16,7 +16,7 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
 
     `kind` is ConsumerRecord, which this module cannot import without a cycle. One loop without
     calls: this is the hot path of consumers without a compiler."""
-    new = kind.__new__
+    create = kind.__new__
     append = out.append
     body = fetched.body
     size = fetched.body_end
@@ -83,7 +83,7 @@ def take_plain(fetched: Fetched, kind: type[ConsumerRecord], out: list[ConsumerR
                 length = number >> 1 ^ -(number & 1)
             else:
                 length, pos = decode_varint(body, pos)
-            record = new(kind)
+            record = create(kind)
             record.serialized_key_size = length
             if length >= 0:
                 stop = pos + length

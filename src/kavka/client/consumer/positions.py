@@ -40,7 +40,7 @@ class ResetPolicy:
         if text.lower().startswith("by_duration:"):
             duration = _DURATION.fullmatch(text.partition(":")[2])
             assert duration is not None
-            days, hours, minutes, seconds = (float(part or 0) for part in duration.groups())
+            days, hours, minutes, seconds = (float(number or 0) for number in duration.groups())
             self._duration_ms = int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
     def time(self) -> int:

@@ -140,20 +140,7 @@ class ProducerCore:
         self.transactions: Transactions | None = None
         if transactional:
             assert self.sequences is not None
-            self.accumulator.transaction = -1
-            self.transactions = Transactions(
-                self.cluster,
-                config,
-                self.sequences,
-                on_state=self._transaction_state,
-                flush=self.flush,
-                has_unsent=lambda: bool(self.accumulator.incomplete),
-                drop_unsent=self.drop_unsent,
-                wake=self.sender.run,
-            )
-            self.sender.may_send = self.transactions.may_send
-            self.sender.on_failure = self.transactions.fail
-            self.sender.on_doubt = self.transactions.fail_in_doubt
+            self.transactions = self._make_transactions(self.sequences)
         elif self.sequences is not None:
             self.sender.request_producer_id = self._request_producer_id
         self.queues: dict[str, TopicQueues] = {}
@@ -169,6 +156,23 @@ class ProducerCore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._producer_id_task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+
+    def _make_transactions(self, sequences: Sequences) -> Transactions:
+        transactions = Transactions(
+            self.cluster,
+            self.config,
+            sequences,
+            on_state=self._transaction_state,
+            flush=self.flush,
+            has_unsent=lambda: bool(self.accumulator.incomplete),
+            drop_unsent=self.drop_unsent,
+            wake=self.sender.run,
+        )
+        self.accumulator.transaction = -1
+        self.sender.may_send = transactions.may_send
+        self.sender.on_failure = transactions.fail
+        self.sender.on_doubt = transactions.fail_in_doubt
+        return transactions
 
     def configure_path(self, path: SendPath) -> None:
         """Set up the fast path. The core keeps no reference to it: the blocking producer is a

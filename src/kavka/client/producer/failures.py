@@ -40,12 +40,14 @@ class FailureLog:
         worst = max(self._counts, key=self._counts.__getitem__)
         topic, partition = worst
         count = self._counts.pop(worst)
-        others = f"; {sum(self._counts.values())} of {len(self._counts)} other partitions" if self._counts else ""
+        other_failures = (
+            f"; {sum(self._counts.values())} of {len(self._counts)} other partitions" if self._counts else ""
+        )
         logger.warning(
             "%d records of %s were not stored%s: %s (they had no callback, and the program did not read their futures)",
             count,
             topic if partition < 0 else f"{topic}-{partition}",
-            others,
+            other_failures,
             self._errors[worst],
         )
         self._counts.clear()

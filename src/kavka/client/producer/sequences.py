@@ -87,11 +87,8 @@ class Sequences:
         """Restart at sequence 0 with the current id and epoch. Renumbers the batches in flight."""
         sequence = 0
         for batch in queue.in_flight:
-            batch.producer_id, batch.producer_epoch, batch.base_sequence = (
-                self.producer_id,
-                self.producer_epoch,
-                sequence,
-            )
+            batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
+            batch.base_sequence = sequence
             sequence += batch.count
         queue.producer_id, queue.producer_epoch = self.producer_id, self.producer_epoch
         queue.next_sequence = sequence
@@ -171,11 +168,8 @@ class Sequences:
         queue.in_flight[index : index + 1] = parts
         sequence = batch.base_sequence
         for part in parts:
-            part.producer_id, part.producer_epoch, part.base_sequence = (
-                batch.producer_id,
-                batch.producer_epoch,
-                sequence,
-            )
+            part.producer_id, part.producer_epoch = batch.producer_id, batch.producer_epoch
+            part.base_sequence = sequence
             sequence = (sequence + part.count) % SEQUENCES
 
     def _remove(self, queue: PartitionQueue, batch: Batch) -> None:

@@ -57,8 +57,8 @@ class Setup:
     def _wake(self) -> None:
         self.wakes += 1
 
-    def send(self, value: Any, **more: Any) -> Any:
-        arguments = {"key": None, "partition": None, "timestamp": TIME, "headers": None, "callback": None} | more
+    def send(self, value: Any, **keywords: Any) -> Any:
+        arguments = {"key": None, "partition": None, "timestamp": TIME, "headers": None, "callback": None} | keywords
         return self.path.try_send(
             "t", value, *(arguments[n] for n in ("key", "partition", "timestamp", "headers", "callback"))
         )
