@@ -6,9 +6,9 @@
     def test_something(kavka_broker):
         producer = KafkaProducer(bootstrap_servers=kavka_broker.bootstrap_servers)
 
-It is a real broker in a separate process, on a free port, with its data in a temporary folder. It
-ends with the block, or when the test process ends. pytest loads this module in every project where
-Kavka is installed, so it imports only what it needs.
+The broker runs in a separate process, on a free port, with its data in a temporary folder. It stops
+at the end of the block, or when the test process ends. pytest loads this module in every project
+where Kavka is installed, so the module has few imports.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ LOG_CHARACTERS = 6000
 
 
 class BrokerFailed(RuntimeError):
-    """A broker did not start, or did not stop. The end of its log is part of the message."""
+    """A broker did not start or did not stop. The message has the end of its log."""
 
 
 class Broker:
     """A broker process.
 
     Settings are keywords with underscores for dots (`log_retention_ms=1000`), or a mapping with
-    Kafka's names. With `log_dir`, the data remains in that folder; without, `close` deletes it.
-    After `stop()` or `kill()`, `start()` starts the broker with the same data on the same port.
+    Kafka's names. With `log_dir`, the data remains in that folder. Without `log_dir`, `close`
+    deletes the data. After `stop()` or `kill()`, `start()` starts the broker with the same data on
+    the same port.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Broker:
 
     @property
     def log_file(self) -> Path:
-        """The broker's log of all its starts."""
+        """The log file of the broker, with the output of all its starts."""
         return self._path / "broker.log"
 
     @property
@@ -96,8 +97,7 @@ class Broker:
     # --- start and stop
 
     def start(self) -> Broker:
-        """Start the broker and wait until it is ready. Raise BrokerFailed, with its log, if it does
-        not start."""
+        """Start the broker and wait until it is ready. Raises BrokerFailed if it does not start."""
         if self.running:
             return self
         read_end, write_end = os.pipe()
@@ -106,14 +106,13 @@ class Broker:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "kavka.cli.main", "server", "--stop-on-eof", "--ready-fd", str(write_end)]
                     + [f"--override={name}={value}" for name, value in self._settings().items()],
-                    # The broker stops at the end of its standard input, that is, when this process
-                    # ends.
+                    # The broker stops when this pipe is closed, also if this process is killed.
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     pass_fds=(write_end,),
                     env={**os.environ, "KAVKA_RUN_DIR": str(self._path / "run")},
-                    # Ctrl-C reaches only the test, whose end stops the broker.
+                    # Ctrl-C interrupts only the test. The end of the test stops the broker.
                     start_new_session=True,
                 )
         finally:
@@ -129,7 +128,7 @@ class Broker:
         return self
 
     def stop(self, timeout: float = 30.0) -> int:
-        """Stop the broker with SIGTERM and wait. Return its exit code."""
+        """Stop the broker with SIGTERM and wait for it. Return its exit code."""
         if self._process is None:
             return 0
         if self.running:
@@ -191,7 +190,7 @@ class Broker:
         defaults = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
             "log.dirs": str(self.log_dir),
-            # Most tests have one consumer per group, which need not wait for other members.
+            # Most tests have one consumer per group, so there is no other member to wait for.
             "group.initial.rebalance.delay.ms": "0",
         }
         return {**defaults, **self._config}
@@ -219,8 +218,8 @@ def _read_until_closed(descriptor: int, deadline: float) -> str:
 
 
 def _define_plugin() -> dict[str, Any]:
-    """Return the fixture and hook for pytest. Called only if pytest runs: `Broker` does not need
-    pytest."""
+    """Return the fixture and the hook for pytest. Only called while pytest runs, because `Broker`
+    does not need pytest."""
     import pytest
 
     @pytest.fixture

@@ -1,1 +1,1 @@
-"""Faults against a cluster under load, and a checker that knows every acknowledged record."""
+"""Inject faults into a cluster under load, and check every acknowledged record."""

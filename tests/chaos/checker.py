@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 
 from tests.chaos.history import History, Id, Violation, decode
 
+# An offset and a value.
 Read = tuple[int, bytes | None]
-"""An offset and a value."""
 
+# The producer whose duplicates are accepted in the case that `replicas.resent` describes.
 MAY_RESEND = "rdkafka"
-"""The producer that is forgiven for what `replicas.resent` describes."""
+# Maximum number of violations of one kind that are listed. Further violations are counted.
 MANY = 5
-"""Violations of a kind that are listed; the others are counted."""
 
 
 def check(history: History, final: Mapping[int, Sequence[Read]]) -> list[Violation]:
-    """`final` is every partition from its first record to its last, in the order of a reader."""
-    violations = _some_of_each(history.violations)
+    """Check the final records of every partition, which are in the order of a reader."""
+    violations = _first_of_each_kind(history.violations)
     for partition in range(history.partitions):
         violations += _check_partition(history, partition, final.get(partition, ()))
     return violations
 
 
 def check_group(history: History, ends: Mapping[int, int]) -> list[Violation]:
-    """Once the group has read to the ends: it saw every record, and committed no further than
-    that."""
+    """Check a group that has read to the ends: it must have read every record, and must not have
+    committed more."""
     violations: list[Violation] = []
     for partition, end in ends.items():
         missing = sorted(set(range(end)) - history.group_read[partition])
@@ -47,9 +47,9 @@ def _check_partition(history: History, partition: int, final: Sequence[Read]) ->
     changed: list[str] = []
     foreign: list[str] = []
     gaps: list[str] = []
-    where: dict[Id, int] = {}
-    at: dict[int, Id] = {}
-    last: dict[str, int] = {}
+    offsets: dict[Id, int] = {}
+    records: dict[int, Id] = {}
+    last_counters: dict[str, int] = {}
     expected = 0
     for offset, value in final:
         if offset != expected:
@@ -59,32 +59,34 @@ def _check_partition(history: History, partition: int, final: Sequence[Read]) ->
         if record is None:
             foreign.append(f"offset {offset} has {value!r:.200}")
             continue
-        if offset in at:
-            changed.append(f"offset {offset} is there twice: {at[offset]} and {record}")
-        at[offset] = record
-        if record in where and record.producer == MAY_RESEND and (partition, offset) in history.resent:
-            where[record] = offset
+        if offset in records:
+            changed.append(f"offset {offset} has two records: {records[offset]} and {record}")
+        records[offset] = record
+        if record in offsets and record.producer == MAY_RESEND and (partition, offset) in history.resent:
+            offsets[record] = offset
             continue
-        if record in where:
-            doubled.append(f"{record} is at {where[record]} and at {offset}")
+        if record in offsets:
+            doubled.append(f"{record} is at {offsets[record]} and at {offset}")
             continue
-        where[record] = offset
-        if record.counter < last.get(record.producer, -1):
-            reordered.append(f"{record} at {offset} comes after #{last[record.producer]}")
-        last[record.producer] = max(record.counter, last.get(record.producer, -1))
-    for (of, offset), record in history.acked.items():
-        if of != partition or at.get(offset) == record:
+        offsets[record] = offset
+        last_counter = last_counters.get(record.producer, -1)
+        if record.counter < last_counter:
+            reordered.append(f"{record} at {offset} follows #{last_counter}")
+        last_counters[record.producer] = max(record.counter, last_counter)
+    for (acked_partition, offset), record in history.acked.items():
+        if acked_partition != partition or records.get(offset) == record:
             continue
-        if record not in where:
-            lost.append(f"{record} was acknowledged at {offset}; there is {at.get(offset, 'nothing')}")
+        if record not in offsets:
+            lost.append(f"{record} was acknowledged at {offset}, which has {records.get(offset, 'no record')}")
         else:
-            changed.append(f"{record} was acknowledged at {offset}, and is at {where[record]}")
+            changed.append(f"{record} was acknowledged at {offset} and is at {offsets[record]}")
     lost += [
-        f"{record} was acknowledged" for record in sorted(history.acked_somewhere[partition]) if record not in where
+        f"{record} was acknowledged" for record in sorted(history.acked_somewhere[partition]) if record not in offsets
     ]
-    for (of, offset), record in history.shown.items():
-        if of == partition and at.get(offset) != record and history.acked.get((of, offset)) != record:
-            changed.append(f"offset {offset} was shown as {record}; now there is {at.get(offset, 'nothing')}")
+    for place, record in history.shown.items():
+        offset = place[1]
+        if place[0] == partition and records.get(offset) != record and history.acked.get(place) != record:
+            changed.append(f"offset {offset} was read as {record} and now has {records.get(offset, 'no record')}")
     lists = {"lost": lost, "doubled": doubled, "reordered": reordered, "changed": changed, "foreign": foreign}
     violations: list[Violation] = []
     for kind, texts in (lists | {"gap": gaps}).items():
@@ -92,8 +94,8 @@ def _check_partition(history: History, partition: int, final: Sequence[Read]) ->
     return violations
 
 
-def _some_of_each(violations: Sequence[Violation]) -> list[Violation]:
-    """The first of each kind, and how many more there are."""
+def _first_of_each_kind(violations: Sequence[Violation]) -> list[Violation]:
+    """Return the first violations of each kind, and the number of further violations."""
     counts: Counter[str] = Counter()
     examples: list[Violation] = []
     for violation in list(violations):
@@ -101,7 +103,7 @@ def _some_of_each(violations: Sequence[Violation]) -> list[Violation]:
         if counts[violation.kind] <= MANY:
             examples.append(violation)
     more = {kind: count - MANY for kind, count in counts.items() if count > MANY}
-    return examples + [Violation(kind, f"and {count} more while it went on") for kind, count in more.items()]
+    return examples + [Violation(kind, f"and {count} more during the load") for kind, count in more.items()]
 
 
 def report(kind: str, where: str, texts: Sequence[str]) -> list[Violation]:

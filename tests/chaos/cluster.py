@@ -1,5 +1,4 @@
-"""Three brokers and a ZooKeeper that faults can be done to, and what is asked of them from
-outside."""
+"""A cluster of three brokers and ZooKeeper, and queries of its state."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.min.isr": 2,
     "transaction.state.log.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
-    # Small, so that faults fall on rolled segments too.
+    # Small segments, so that faults also occur in logs with several segments.
     "log.segment.bytes": 1 << 19,
 }
 
@@ -59,8 +58,9 @@ Broker = ApacheKafka | KavkaProcess
 
 
 class Cluster:
-    """`network`: traffic between brokers and to ZooKeeper goes through a `Network` and can be
-    cut. `small_disks`: each broker's log folder is a separate file system (needs root)."""
+    """Three brokers and ZooKeeper. With `network`, the traffic between brokers and to ZooKeeper
+    goes through a `Network` that can interrupt it. With `small_disks`, each broker's log folder is
+    a separate file system (needs root)."""
 
     def __init__(
         self, folder: Path, *, apache: bool, network: bool, small_disks: bool, overrides: Mapping[str, object] = {}
@@ -91,16 +91,16 @@ class Cluster:
         if small_disk:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(logs)], check=True)
             self._mounts.append(logs)
-        outside, inside = free_port(), free_port()
-        reached = inside
+        client_port, internal_port = free_port(), free_port()
+        advertised_port = internal_port
         zookeeper = self.zookeeper.port
         if self.network is not None:
             self.network.owner(str(number), folder)
-            reached = self.network.listen(str(number), ("127.0.0.1", inside))
+            advertised_port = self.network.listen(str(number), ("127.0.0.1", internal_port))
             zookeeper = self.network.listen(ZOOKEEPER, self.zookeeper.address, comes_from=str(number))
         settings = SETTINGS | {
-            "listeners": f"PLAINTEXT://127.0.0.1:{outside},INTERNAL://127.0.0.1:{inside}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{outside},INTERNAL://127.0.0.1:{reached}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{client_port},INTERNAL://127.0.0.1:{internal_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client_port},INTERNAL://127.0.0.1:{advertised_port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
             "inter.broker.listener.name": "INTERNAL",
             "zookeeper.connect": f"127.0.0.1:{zookeeper}",
@@ -109,18 +109,19 @@ class Cluster:
         kind: Any = ApacheKafka if apache else KavkaProcess
         options: dict[str, Any] = {"version": LAST_WITH_ZOOKEEPER, "zookeeper": self.zookeeper} if apache else {}
         broker: Broker = kind(folder, overrides=settings, log_dirs=(logs,), broker_id=number, start=False, **options)
-        broker.port = outside
+        broker.port = client_port
         return broker
 
     @property
     def bootstrap(self) -> str:
         return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
 
-    # --- the life of a broker; only from the thread that made the cluster: processes end with it
+    # --- starting brokers. Only the thread that created the cluster may call this: a broker ends
+    # with the thread that started it.
 
     def start(self, number: int, timeout: float = 120.0) -> None:
-        """Apache's broker exits when the znode of its previous session still exists: start it
-        again until the session has expired, as a supervisor would do."""
+        """Start a broker, like a supervisor. Apache's broker exits while the znode of its previous
+        session exists, so it is started again until the session has expired."""
         broker = self.brokers[number]
         deadline = time.monotonic() + SESSION_MS / 1000 * 3
         while True:
@@ -134,7 +135,7 @@ class Cluster:
     def alive(self) -> list[int]:
         return [number for number, broker in self.brokers.items() if broker.process.running()]
 
-    # --- what ZooKeeper says
+    # --- state in ZooKeeper
 
     def controller(self) -> int | None:
         document = self._read("/controller")
@@ -152,59 +153,59 @@ class Cluster:
         return [] if document is None else sorted(map(int, document["partitions"]))
 
     def topics(self) -> list[str]:
-        """All that there are."""
-        return sorted(self._patiently(lambda zk: zk.get_children("/brokers/topics")))
+        return sorted(self._retry(lambda zk: zk.get_children("/brokers/topics")))
 
     def registered(self) -> set[int]:
-        return {int(name) for name in self._patiently(lambda zk: zk.get_children("/brokers/ids"))}
+        return {int(name) for name in self._retry(lambda zk: zk.get_children("/brokers/ids"))}
 
     def _read(self, path: str) -> dict[str, Any] | None:
         try:
-            data, _ = self._patiently(lambda zk: zk.get(path))
+            data, _ = self._retry(lambda zk: zk.get(path))
         except NoNodeError:
             return None
         document: dict[str, Any] = json.loads(data)
         return document
 
-    def _patiently(self, ask: Callable[[KazooClient], Any]) -> Any:
-        """ZooKeeper may be away for a while: that is one of the faults."""
+    def _retry(self, query: Callable[[KazooClient], Any]) -> Any:
+        """Run a query, and retry while ZooKeeper is unavailable because of a fault."""
         assert self._zk is not None
         deadline = time.monotonic() + 60
         while True:
             try:
-                return ask(self._zk)
+                return query(self._zk)
             except (ConnectionLoss, SessionExpiredError, OperationTimeoutError, ConnectionClosedError):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
 
     def out_of_sync(self) -> list[str]:
-        """Partitions with fewer than all replicas in the ISR, or without a leader; as ZooKeeper has
-        it."""
-        replicas = []
+        """Return the partitions without a leader or with an incomplete ISR, from ZooKeeper."""
+        partitions = []
         for topic in self.topics():
             for partition in self.partitions(topic):
                 state = self.state(topic, partition)
                 if state is None or state["leader"] < 0 or len(state["isr"]) < len(BROKERS):
-                    replicas.append(f"{topic}-{partition}: {state and (state['leader'], state['isr'])}")
-        return replicas
+                    partitions.append(f"{topic}-{partition}: {state and (state['leader'], state['isr'])}")
+        return partitions
 
     def wait_in_sync(self, timeout: float) -> float:
-        """Seconds until every replica of every partition is in the ISR."""
-        last: list[str] = []
+        """Wait until every replica of every partition is in the ISR. Return the seconds."""
+        out_of_sync: list[str] = []
 
         def done() -> bool:
-            nonlocal last
-            last = self.out_of_sync()
-            return not last and self.registered() == set(BROKERS) and self.controller() is not None
+            nonlocal out_of_sync
+            out_of_sync = self.out_of_sync()
+            return not out_of_sync and self.registered() == set(BROKERS) and self.controller() is not None
 
         try:
             return wait_until(done, timeout=timeout, what="all replicas in sync", interval=0.1)
         except TimeoutError as error:
             missing = sorted(set(BROKERS) - self.registered())
-            raise TimeoutError(f"{error}: {', '.join(last)}; not registered: {missing}; controller {self.controller()}")
+            raise TimeoutError(
+                f"{error}: {', '.join(out_of_sync)}; not registered: {missing}; controller {self.controller()}"
+            )
 
-    # --- what clients can ask
+    # --- requests of an admin client
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 5000, "log_level": 0})
@@ -213,9 +214,9 @@ class Cluster:
         deadline = time.monotonic() + 60
         while True:
             admin = self._admin()
-            made = admin.create_topics([NewTopic(topic, partitions, 3)], operation_timeout=10)
+            futures = admin.create_topics([NewTopic(topic, partitions, 3)], operation_timeout=10)
             try:
-                made[topic].result(30)
+                futures[topic].result(30)
                 break
             except KafkaException as error:
                 if error.args[0].name() == "TOPIC_ALREADY_EXISTS":
@@ -226,24 +227,24 @@ class Cluster:
         self.wait_in_sync(60)
 
     def elect_preferred(self) -> None:
-        """Leaders where the assignment has them first, so that each round begins with them spread
-        out."""
-        every = [TopicPartition(topic, p) for topic in self.topics() for p in self.partitions(topic)]
+        """Elect the preferred leaders, so that each round starts with balanced leaders."""
+        partitions = [TopicPartition(topic, p) for topic in self.topics() for p in self.partitions(topic)]
         admin = self._admin()
         with contextlib.suppress(KafkaException):
-            admin.elect_leaders(ElectionType.PREFERRED, every).result(30)
+            admin.elect_leaders(ElectionType.PREFERRED, partitions).result(30)
 
     def metadata_disagreements(self) -> list[str]:
-        """Differences between the brokers' metadata and ZooKeeper: leaders and in-sync replicas."""
+        """Return the differences in leaders and ISRs between the brokers' metadata and
+        ZooKeeper."""
         disagreements = []
         for number, broker in self.brokers.items():
             client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
             for topic in self.topics():
-                for partition, about in client.list_topics(topic, timeout=10).topics[topic].partitions.items():
+                for partition, info in client.list_topics(topic, timeout=10).topics[topic].partitions.items():
                     state = self.state(topic, partition)
-                    if state is None or about.leader != state["leader"] or sorted(about.isrs) != sorted(state["isr"]):
-                        says = f"leader {about.leader}, ISR {about.isrs}"
-                        disagreements.append(f"broker {number} on {topic}-{partition}: {says}; ZooKeeper: {state}")
+                    if state is None or info.leader != state["leader"] or sorted(info.isrs) != sorted(state["isr"]):
+                        metadata = f"leader {info.leader}, ISR {info.isrs}"
+                        disagreements.append(f"broker {number} on {topic}-{partition}: {metadata}; ZooKeeper: {state}")
         return disagreements
 
     # --- the end
@@ -260,8 +261,8 @@ class Cluster:
             self.network.close()
 
     def remove(self, *, keep: bool) -> None:
-        """The files; with `keep` all of them stay, those on small disks moved to where the mount
-        was."""
+        """Unmount the small disks and delete the files. With `keep`, the files remain, and those on
+        small disks are moved to the mount point."""
         for path in self._mounts:
             if keep:
                 shutil.copytree(path, path.with_name("logs.kept"), dirs_exist_ok=True)

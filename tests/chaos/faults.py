@@ -1,8 +1,8 @@
-"""Faults, as functions that start, hold and end them. Each kind names its victim by role:
+"""Faults as functions that inject a fault and end it. The role of a fault selects the broker:
 
-leader       of partition 0 of the topic under load, at that moment
-controller   the broker that is the controller
-any          one of the three
+leader       the current leader of partition 0 of the topic under load
+controller   the current controller
+any          a random broker
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BOUNCES = 5
 
 @dataclass
 class Scene:
-    """A fault in progress. `since`: availability is checked from this time on; a fault may move
-    it."""
+    """A fault in progress. Availability is checked from `since` on. A fault may change this
+    time."""
 
     cluster: Cluster
     random: random.Random
@@ -45,15 +45,15 @@ class Scene:
     def current(self) -> int:
         if self.role == "any":
             return self.random.choice(BROKERS)
-        ask = self.cluster.controller if self.role == "controller" else lambda: self.cluster.leaders().get(0)
+        query = self.cluster.controller if self.role == "controller" else lambda: self.cluster.leaders().get(0)
         broker: int | None = None
 
-        def there() -> bool:
+        def is_alive() -> bool:
             nonlocal broker
-            broker = ask()
+            broker = query()
             return broker in BROKERS and broker in self.cluster.alive()
 
-        wait_until(there, timeout=30, what=f"a {self.role}")
+        wait_until(is_alive, timeout=30, what=f"a {self.role}")
         assert broker is not None
         return broker
 
@@ -70,7 +70,8 @@ def stop(scene: Scene) -> None:
 
 
 def kill(scene: Scene) -> None:
-    """Start again at once (the old session is alive), or after the session has expired."""
+    """Kill a broker, and start it at once while its session is alive, or after the session has
+    expired."""
     number = scene.choose()
     scene.begin()
     scene.cluster.brokers[number].kill()
@@ -81,8 +82,8 @@ def kill(scene: Scene) -> None:
 
 
 def pause(scene: Scene) -> None:
-    """Until long after its session has expired: it wakes up as a leader, or controller, of the
-    past."""
+    """Pause a broker until long after its session has expired. It resumes as a stale leader or
+    controller."""
     number = scene.choose()
     process = scene.cluster.brokers[number].process
     scene.begin()
@@ -94,7 +95,7 @@ def pause(scene: Scene) -> None:
 
 
 def bounce(scene: Scene) -> None:
-    """Five clean stops, each of the broker that has the role at that time."""
+    """Stop and start the broker that has the role, five times."""
     _bounces(scene, clean=True)
 
 
@@ -103,14 +104,14 @@ def hard_bounce(scene: Scene) -> None:
 
 
 def _bounces(scene: Scene, *, clean: bool) -> None:
-    whom: list[int] = []
+    victims: list[int] = []
     for _ in range(BOUNCES):
         number = scene.current()
-        # The next one may fall before the cluster has got over this one: from the last on it has
-        # to.
+        # The cluster may not recover before the next restart. Availability is checked from the last
+        # restart on.
         scene.begin()
-        whom.append(number)
-        scene.victim = ",".join(map(str, whom))
+        victims.append(number)
+        scene.victim = ",".join(map(str, victims))
         broker = scene.cluster.brokers[number]
         if clean:
             broker.stop()
@@ -120,7 +121,7 @@ def _bounces(scene: Scene, *, clean: bool) -> None:
 
 
 def zookeeper_restart(scene: Scene) -> None:
-    """Away for a moment: no session is lost."""
+    """Restart ZooKeeper at once: no session expires."""
     scene.victim = ZOOKEEPER
     scene.begin()
     if scene.random.random() < 0.5:
@@ -131,7 +132,7 @@ def zookeeper_restart(scene: Scene) -> None:
 
 
 def zookeeper_outage(scene: Scene) -> None:
-    """Longer than a session. Producers and consumers continue."""
+    """Stop ZooKeeper for longer than a session. Producers and consumers continue."""
     scene.victim = ZOOKEEPER
     scene.begin()
     scene.cluster.zookeeper.kill()
@@ -141,16 +142,17 @@ def zookeeper_outage(scene: Scene) -> None:
 
 
 def cut_brokers(scene: Scene) -> None:
-    """Between two that are not the controller: each leaves the other's ISRs, and both serve on."""
+    """Cut the connection between two brokers that are not the controller. Each leaves the ISRs of
+    the other, and both continue to serve."""
     controller = scene.cluster.controller()
-    left, other = scene.random.sample([number for number in BROKERS if number != controller], 2)
-    _cut(scene, str(left), str(other), SESSION_S + scene.random.uniform(3, 6))
+    first, second = scene.random.sample([number for number in BROKERS if number != controller], 2)
+    _cut(scene, str(first), str(second), SESSION_S + scene.random.uniform(3, 6))
 
 
 def cut_controller(scene: Scene) -> None:
-    """Between the controller and another broker. A leader that cannot reach the controller
-    cannot shrink its ISRs, so it acknowledges nothing while this lasts. Availability is checked
-    after the fault."""
+    """Cut the connection between the controller and another broker. A leader that cannot reach the
+    controller cannot shrink its ISRs, so it acknowledges no record during the fault. Availability
+    is checked after the fault."""
     controller = scene.cluster.controller()
     other = scene.random.choice([number for number in BROKERS if number != controller])
     _cut(scene, str(controller), str(other), SESSION_S + scene.random.uniform(2, 4))
@@ -158,17 +160,18 @@ def cut_controller(scene: Scene) -> None:
 
 
 def cut_zookeeper(scene: Scene) -> None:
-    """A broker loses its session without noticing, while all others still reach it."""
+    """Cut the connection of a broker to ZooKeeper. Its session expires, and it does not notice.
+    Other brokers can still reach it."""
     _cut(scene, str(scene.choose()), ZOOKEEPER, SESSION_S + scene.random.uniform(3, 6))
 
 
-def _cut(scene: Scene, left: str, other: str, seconds: float) -> None:
+def _cut(scene: Scene, first: str, second: str, seconds: float) -> None:
     network = scene.cluster.network
     assert network is not None
     how = scene.random.choice((RESET, SILENCE))
-    scene.victim = f"{left}-{other} {how}"
+    scene.victim = f"{first}-{second} {how}"
     scene.begin()
-    network.cut(left, other, how)
+    network.cut(first, second, how)
     try:
         time.sleep(seconds)
     finally:
@@ -176,17 +179,17 @@ def _cut(scene: Scene, left: str, other: str, seconds: float) -> None:
 
 
 def isolate(scene: Scene) -> None:
-    """Isolated from both other brokers it appends records that no follower copies, then it is
-    killed. None of them may have been acknowledged, and all of them must be truncated when it
-    returns. It may have been the last member of the ISR, so availability is checked from its
-    return."""
+    """Cut the connections of a broker to both other brokers, then kill it. Meanwhile it appends
+    records that no follower fetches. None of these records may be acknowledged, and all of them
+    must be truncated after the restart. The broker may be the last member of an ISR, so
+    availability is checked after its restart."""
     network = scene.cluster.network
     assert network is not None
     number = scene.choose()
     how = scene.random.choice((RESET, SILENCE))
-    # Mostly before it could have taken the others out of its ISRs: then one of them is elected.
-    seconds, away = scene.random.choice((1, 2, 3, 8)), scene.random.choice((0.0, SESSION_S + 3, SESSION_S + 3))
-    scene.victim = f"{number} {how} {seconds}+{away:.0f} s"
+    # Mostly too short to remove the other brokers from the ISRs, so that one of them is elected.
+    seconds, downtime = scene.random.choice((1, 2, 3, 8)), scene.random.choice((0.0, SESSION_S + 3, SESSION_S + 3))
+    scene.victim = f"{number} {how} {seconds}+{downtime:.0f} s"
     for other in BROKERS:
         if other != number:
             network.cut(str(number), str(other), how)
@@ -195,15 +198,15 @@ def isolate(scene: Scene) -> None:
     finally:
         scene.cluster.brokers[number].kill()
         network.heal()
-    time.sleep(away)
+    time.sleep(downtime)
     scene.cluster.start(number)
     scene.begin()
 
 
 def disk_full(scene: Scene) -> None:
-    """On a broker that leads nothing: it was stopped before, so its leaders have moved.
-    Acknowledged records must be on the other two brokers. The broker may exit (Apache's does);
-    it is started again when there is space."""
+    """Fill the disk of a broker that is leader of no partition: it is restarted first, so its
+    leadership has moved. Acknowledged records must be on the other two brokers. The broker may exit
+    (Apache's does). It is started again when there is space."""
     number = scene.random.choice(BROKERS)
     scene.victim = str(number)
     broker = scene.cluster.brokers[number]
@@ -223,7 +226,7 @@ def disk_full(scene: Scene) -> None:
 
 
 def _fill(path: Path) -> None:
-    """To the last byte."""
+    """Write a file until the disk has no free byte."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         size = 1 << 20
         while size:
@@ -243,7 +246,7 @@ class Kind(NamedTuple):
     small_disks: bool = False
 
 
-NOBODY = ("",)
+NO_ROLE = ("",)
 
 KINDS: dict[str, Kind] = {
     "stop": Kind(stop),
@@ -251,13 +254,13 @@ KINDS: dict[str, Kind] = {
     "pause": Kind(pause),
     "bounce": Kind(bounce),
     "hard-bounce": Kind(hard_bounce),
-    "zookeeper-restart": Kind(zookeeper_restart, NOBODY),
-    "zookeeper-outage": Kind(zookeeper_outage, NOBODY),
-    "cut-brokers": Kind(cut_brokers, NOBODY, network=True),
-    "cut-controller": Kind(cut_controller, NOBODY, network=True),
+    "zookeeper-restart": Kind(zookeeper_restart, NO_ROLE),
+    "zookeeper-outage": Kind(zookeeper_outage, NO_ROLE),
+    "cut-brokers": Kind(cut_brokers, NO_ROLE, network=True),
+    "cut-controller": Kind(cut_controller, NO_ROLE, network=True),
     "cut-zookeeper": Kind(cut_zookeeper, network=True),
     "isolate": Kind(isolate, network=True),
-    "disk-full": Kind(disk_full, NOBODY, small_disks=True),
+    "disk-full": Kind(disk_full, NO_ROLE, small_disks=True),
 }
 
 
@@ -279,14 +282,14 @@ def every_fault() -> dict[str, Fault]:
     }
 
 
-def named(names: str) -> list[Fault]:
-    """Faults by name, separated by commas; a kind without its role stands for all of them, "all"
-    for everything."""
+def faults_by_name(names: str) -> list[Fault]:
+    """Return the faults with these names, which are separated by commas. A kind without a role
+    selects all its roles, and "all" selects all faults."""
     faults = every_fault()
-    chosen: list[Fault] = []
+    selected: list[Fault] = []
     for name in names.split(","):
-        selected = [fault for key, fault in faults.items() if name in (key, "all") or fault.kind is KINDS.get(name)]
-        if not selected:
-            raise ValueError(f"there is no fault {name}; there are {', '.join([*KINDS, *faults])}")
-        chosen += [fault for fault in selected if fault not in chosen]
-    return chosen
+        matching = [fault for key, fault in faults.items() if name in (key, "all") or fault.kind is KINDS.get(name)]
+        if not matching:
+            raise ValueError(f"there is no fault {name}; the faults are {', '.join([*KINDS, *faults])}")
+        selected += [fault for fault in matching if fault not in selected]
+    return selected

@@ -1,9 +1,9 @@
-"""Steady load: idempotent producers and a group of consumers that commits, ours and librdkafka's
-side by side.
+"""Steady load: idempotent producers, and a consumer group that commits. Both use the clients of
+Kavka and of librdkafka.
 
-Producers send to every partition in turn, and leave out one that has too much outstanding: a
-partition without a leader does not hold up the others. All of what the clients hear goes to the
-`History`.
+Producers send to every partition in turn. They skip partitions with too many outstanding records,
+so that a partition without a leader does not block other partitions. `History` stores all
+responses.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from kavka import Consumer, KafkaError, OffsetAndMetadata, Producer, TopicPartit
 from tests.chaos.history import History, Id, encode
 
 GROUP = "chaos-group"
-MOST_OUTSTANDING = 300
-"""Records of one partition that one producer waits for at most."""
-COMMIT_EVERY = 0.5
+# Maximum number of outstanding records per producer and partition.
+MAX_OUTSTANDING = 300
+COMMIT_INTERVAL_S = 0.5
+# Records per turn and partition, so that there are several records per batch and several batches in
+# flight.
 BURST = 5
-"""Records per turn and partition: several records per batch and several batches in flight."""
 
-# Long enough for a busy machine, short enough to leave a broker that does not respond (paused,
-# isolated) in time.
+# Long enough for a busy machine, short enough to leave a paused or isolated broker in time.
 REQUEST_MS = 2000
 SESSION_MS = 6000
 
 
 class Worker(threading.Thread):
-    """A client in its own thread. `error` holds the error that ended it."""
+    """A client in a separate thread. `error` is the error that ended the thread."""
 
     def __init__(self, name: str, topic: str, bootstrap: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -58,7 +58,7 @@ class Worker(threading.Thread):
 
 
 class Sender(Worker):
-    """Common parts of both producers: the partition of the next record, and counters."""
+    """The common part of both producers: it selects partitions and counts records."""
 
     def __init__(self, name: str, history: History, topic: str, bootstrap: str, rate: float) -> None:
         super().__init__(name, topic, bootstrap)
@@ -75,24 +75,24 @@ class Sender(Worker):
         with self._lock:
             return sum(self._outstanding)
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self._sending.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._sending.set()
 
     def rounds(self, send: Callable[[int, Id, bytes], None], idle: Callable[[], Any]) -> None:
-        """Sends to every partition in turn until the end, at the rate that was asked for."""
-        following = time.monotonic()
+        """Send to every partition in turn at the configured rate, until `end` is called."""
+        next_round = time.monotonic()
         while not self._ended.is_set():
             if self._sending.is_set():
                 for partition in range(self.history.partitions):
-                    if self._outstanding[partition] < MOST_OUTSTANDING:
+                    if self._outstanding[partition] < MAX_OUTSTANDING:
                         for _ in range(BURST):
                             self._send(partition, send)
             idle()
-            following = max(following + self._pause_s, time.monotonic() - 1)
-            time.sleep(max(0.0, following - time.monotonic()))
+            next_round = max(next_round + self._pause_s, time.monotonic() - 1)
+            time.sleep(max(0.0, next_round - time.monotonic()))
 
     def _send(self, partition: int, send: Callable[[int, Id, bytes], None]) -> None:
         counter = self._counters[partition]
@@ -160,18 +160,18 @@ class RdkafkaSender(Sender):
 
 
 class Reader(Worker):
-    """A member of the group. A failed commit is repeated with the next one, unless the
+    """A member of the group. A failed commit is repeated with the next commit, unless the
     partitions were revoked."""
 
     def __init__(self, name: str, history: History, topic: str, bootstrap: str) -> None:
         super().__init__(name, topic, bootstrap)
         self.history = history
+        # The last assignment.
         self.partitions: list[int] = []
-        """Assigned to it at last."""
-        self.troubles: deque[str] = deque(maxlen=5)
-        """The last commits that failed: when, and why."""
+        # Times and errors of the last failed commits.
+        self.commit_errors: deque[str] = deque(maxlen=5)
 
-    def done_with(self, offsets: dict[int, int]) -> None:
+    def committed(self, offsets: dict[int, int]) -> None:
         self.history.commit(offsets)
 
     def assigned(self, partitions: Iterable[int]) -> None:
@@ -179,10 +179,10 @@ class Reader(Worker):
         self.history.assigned(self.name, self.partitions)
 
     def failed(self, error: Exception, offsets: object) -> None:
-        self.troubles.append(f"{time.strftime('%H:%M:%S')} {offsets}: {error!r}")
+        self.commit_errors.append(f"{time.strftime('%H:%M:%S')} {offsets}: {error!r}")
 
     def __str__(self) -> str:
-        return f"{self.name} has {self.partitions}, troubles {list(self.troubles)}"
+        return f"{self.name} has {self.partitions}, failed commits {list(self.commit_errors)}"
 
 
 class OurReader(Reader):
@@ -206,7 +206,7 @@ class OurReader(Reader):
                 if offsets:
                     try:
                         consumer.commit_sync(offsets, timeout=5.0)
-                        self.done_with({tp.partition: offset for tp, offset in positions.items()})
+                        self.committed({tp.partition: offset for tp, offset in positions.items()})
                         positions.clear()
                     except KafkaError as error:
                         self.failed(error, offsets)
@@ -225,15 +225,15 @@ class OurReader(Reader):
                     positions.clear()
 
             consumer.subscribe([self.topic], listener=Listener())
-            committed = time.monotonic()
+            last_commit = time.monotonic()
             while not self._ended.is_set():
                 for tp, records in consumer.poll(0.2).by_partition().items():
                     for record in records:
                         self.history.read(self.name, tp.partition, record.offset, record.value)
                     positions[tp] = records[-1].offset + 1
-                if time.monotonic() - committed > COMMIT_EVERY:
+                if time.monotonic() - last_commit > COMMIT_INTERVAL_S:
                     commit()
-                    committed = time.monotonic()
+                    last_commit = time.monotonic()
             commit()
 
 
@@ -261,10 +261,10 @@ class RdkafkaReader(Reader):
             offsets = [confluent_kafka.TopicPartition(self.topic, p, offset) for p, offset in positions.items()]
             if offsets:
                 try:
-                    answers = consumer.commit(offsets=offsets, asynchronous=False) or []
-                    done = {each.partition: each.offset for each in answers if each.error is None}
-                    self.done_with(done)
-                    for partition in done:
+                    results = consumer.commit(offsets=offsets, asynchronous=False) or []
+                    committed = {result.partition: result.offset for result in results if result.error is None}
+                    self.committed(committed)
+                    for partition in committed:
                         positions.pop(partition, None)
                 except KafkaException as error:
                     self.failed(error, offsets)
@@ -282,22 +282,22 @@ class RdkafkaReader(Reader):
             on_revoke=revoked,
             on_lost=lambda _, partitions: positions.clear(),
         )
-        committed = time.monotonic()
+        last_commit = time.monotonic()
         while not self._ended.is_set():
             for message in consumer.consume(500, 0.2):
                 if message.error() is None:
                     partition, offset = int(message.partition() or 0), int(message.offset() or 0)
                     self.history.read(self.name, partition, offset, message.value())
                     positions[partition] = offset + 1
-            if time.monotonic() - committed > COMMIT_EVERY:
+            if time.monotonic() - last_commit > COMMIT_INTERVAL_S:
                 commit()
-                committed = time.monotonic()
+                last_commit = time.monotonic()
         commit()
         consumer.close()
 
 
 class Load:
-    """Everybody. `rate` is records per second of one producer."""
+    """All clients. `rate` is the number of records per second of one producer."""
 
     def __init__(self, history: History, topic: str, bootstrap: str, rate: float = 300.0) -> None:
         self.senders: list[Sender] = [
@@ -319,23 +319,24 @@ class Load:
             worker.start()
 
     def dead(self) -> list[str]:
-        """Clients that ended without being stopped."""
+        """Return the clients that ended with an error."""
         return [f"{worker.name}: {worker.error!r}" for worker in self.workers if worker.error is not None]
 
-    def hold(self) -> None:
-        """Nothing new is sent."""
+    def pause(self) -> None:
+        """Stop sending new records."""
         for sender in self.senders:
-            sender.hold()
+            sender.pause()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         for sender in self.senders:
-            sender.go_on()
+            sender.resume()
 
     @property
     def outstanding(self) -> dict[str, int]:
         return {sender.name: sender.outstanding for sender in self.senders}
 
-    def settled(self) -> bool:
+    @property
+    def is_settled(self) -> bool:
         return not any(self.outstanding.values())
 
     def end(self) -> None:

@@ -1,12 +1,11 @@
-"""The network between the brokers, and between brokers and ZooKeeper, as a process that can cut it.
+"""A proxy process between the brokers, and between brokers and ZooKeeper, that can cut connections.
 
-Every broker advertises a port of this process for the traffic of other brokers, and has a separate
-port here for ZooKeeper. The process that connects to a broker's port is identified in /proc by the
-socket and the working directory of its owner.
+Every broker advertises a port of this process to other brokers, and connects to ZooKeeper through
+another port of this process. The proxy looks up the process that connects to a port in /proc, by
+its socket and its working directory.
 
-A cut is between two ends, both ways. "reset": connections break, new ones are refused at once.
-"silence": nothing arrives and nothing breaks, as when packets are dropped; delivery resumes when
-the cut is healed.
+A cut is between two ends, in both directions. "reset" closes connections and refuses new
+connections. "silence" delays all data until the cut is healed, as if packets were dropped.
 
     python -m tests.chaos.network     commands on stdin, responses on stdout, a JSON object per line
 """
@@ -31,7 +30,7 @@ CHUNK = 1 << 16
 
 
 class Network:
-    """The side of the test: starts the process and sends it commands."""
+    """Starts the proxy process and sends commands to it. Tests use this class."""
 
     def __init__(self, log: Path) -> None:
         with log.open("ab") as errors:
@@ -45,29 +44,29 @@ class Network:
             )
 
     def listen(self, to: str, target: tuple[str, int], comes_from: str | None = None) -> int:
-        """A port that leads to `target`, which is the end called `to`. The connecting end is
-        looked up unless it is named."""
-        return int(self._ask(do="listen", to=to, host=target[0], port=target[1], comes_from=comes_from)["port"])
+        """Open a port that forwards to `target`, the end with the name `to`. Return the port. The
+        connecting end is looked up unless `comes_from` names it."""
+        return int(self._send(do="listen", to=to, host=target[0], port=target[1], comes_from=comes_from)["port"])
 
     def owner(self, end: str, folder: Path) -> None:
-        """Connections of a process that works in this folder come from that end."""
-        self._ask(do="owner", end=end, folder=str(folder))
+        """Assign the connections of processes with this working directory to an end."""
+        self._send(do="owner", end=end, folder=str(folder))
 
-    def cut(self, left: str, other: str, how: str) -> None:
-        self._ask(do="cut", ends=[left, other], how=how)
+    def cut(self, first: str, second: str, how: str) -> None:
+        self._send(do="cut", ends=[first, second], how=how)
 
     def heal(self) -> None:
-        self._ask(do="heal")
+        self._send(do="heal")
 
-    def _ask(self, **command: Any) -> dict[str, Any]:
+    def _send(self, **command: Any) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the network has ended with {self._process.poll()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+            raise RuntimeError(f"the proxy process ended with {self._process.poll()}")
+        response: dict[str, Any] = json.loads(line)
+        return response
 
     def close(self) -> None:
         self._process.kill()
@@ -75,7 +74,7 @@ class Network:
 
 
 class Link:
-    """One connection through the network."""
+    """One connection through the proxy."""
 
     def __init__(self, ends: frozenset[str], writers: list[asyncio.StreamWriter]) -> None:
         self.ends = ends
@@ -89,7 +88,7 @@ class Link:
 
 
 class Switch:
-    """All connections, and the cuts."""
+    """All connections and cuts of the proxy."""
 
     def __init__(self) -> None:
         self._cuts: dict[frozenset[str], str] = {}
@@ -147,12 +146,12 @@ class Switch:
                 link.flowing.clear()
                 await link.flowing.wait()
             try:
-                onward, back = await asyncio.open_connection(command["host"], command["port"])
+                target_reader, target_writer = await asyncio.open_connection(command["host"], command["port"])
             except OSError:
                 return
-            link.writers.append(back)
-            first = asyncio.ensure_future(_forward(link, reader, back))
-            second = asyncio.ensure_future(_forward(link, onward, writer))
+            link.writers.append(target_writer)
+            first = asyncio.ensure_future(_forward(link, reader, target_writer))
+            second = asyncio.ensure_future(_forward(link, target_reader, writer))
             await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
             for task in (first, second):
                 task.cancel()
@@ -162,12 +161,12 @@ class Switch:
             link.abort()
 
     def _owner(self, port: int) -> str:
-        """The end that has the local side of a connection from this port."""
+        """Return the end whose process connects from this port."""
         inode = _inode(port)
         for pid in filter(str.isdigit, os.listdir("/proc")) if inode is not None else ():
             with contextlib.suppress(OSError):
                 end = self._owners.get(os.readlink(f"/proc/{pid}/cwd"))
-                if end is not None and _has(pid, inode):
+                if end is not None and _has_socket(pid, inode):
                     return end
         return "?"
 
@@ -189,7 +188,7 @@ def _inode(port: int) -> str | None:
     return None
 
 
-def _has(pid: str, inode: str | None) -> bool:
+def _has_socket(pid: str, inode: str | None) -> bool:
     target = f"socket:[{inode}]"
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):

@@ -1,4 +1,4 @@
-"""The logs of a partition's replicas, read from their files: each must hold the same bytes."""
+"""Read the logs of a partition's replicas from their files. All logs must have the same bytes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def partition_folders(log_dirs: Sequence[Path], topic: str) -> dict[int, Path]:
 
 
 def log_bytes(folder: Path) -> bytes:
-    """All segments in order. Segment boundaries may differ between replicas, their contents may
-    not."""
+    """Return all segments in order. The boundaries of segments may differ between replicas."""
     return b"".join(path.read_bytes() for path in sorted(folder.glob("[0-9]*.log")))
 
 
@@ -35,25 +34,24 @@ def end_offset(log: bytes) -> int:
 
 
 def compare(name: str, logs: Mapping[int, bytes]) -> list[Violation]:
-    """The logs of one partition by broker: same batches, bit for bit, from the first to the
-    last."""
+    """Compare the logs of one partition, by broker. All batches must be identical."""
     if len(set(logs.values())) <= 1:
         return []
     split = {broker: list(_batches(log)) for broker, log in logs.items()}
-    (first, ours), *others = split.items()
+    (first, first_batches), *other_replicas = split.items()
     differences = []
-    for broker, theirs in others:
-        for mine, other in zip(ours, theirs, strict=False):
-            if mine != other:
-                differences.append(f"brokers {first} and {broker} have {_about(mine)} and {_about(other)}")
+    for broker, broker_batches in other_replicas:
+        for first_batch, batch in zip(first_batches, broker_batches, strict=False):
+            if first_batch != batch:
+                differences.append(f"brokers {first} and {broker} have {_describe(first_batch)} and {_describe(batch)}")
                 break
         else:
-            if len(ours) != len(theirs):
-                ends = [end_offset(b"".join(each)) for each in (ours, theirs)]
+            if len(first_batches) != len(broker_batches):
+                ends = [end_offset(b"".join(replica)) for replica in (first_batches, broker_batches)]
                 differences.append(f"brokers {first} and {broker} end at {ends[0]} and {ends[1]}")
     if not differences:
         sizes = {broker: len(log) for broker, log in logs.items()}
-        differences.append(f"there is something after the last batch: sizes {sizes}")
+        differences.append(f"a log has bytes after the last batch: sizes {sizes}")
     return [Violation("replicas", f"{name}: {text}") for text in differences[:MANY]]
 
 
@@ -62,20 +60,22 @@ def records(log: bytes) -> list[Read]:
 
 
 def resent(log: bytes, first: int = 0) -> set[int]:
-    """Offsets of records that a producer sent again under a new epoch, although they were stored.
+    """Return the offsets of records that a producer sent again in a new epoch, although they were
+    stored.
 
-    librdkafka does so: it takes NOT_LEADER_OR_FOLLOWER for "not stored", although the former leader
-    may have replicated the batch. When it then bumps its epoch after a sequence gap in any
-    partition, no broker can distinguish the retry from a new record. Only records from offset
-    `first` on are checked."""
-    seen: dict[bytes, tuple[int, int]] = {}
+    librdkafka treats NOT_LEADER_OR_FOLLOWER as "not stored", although the previous leader may have
+    replicated the batch. If it then bumps its epoch after a sequence gap in any partition, no
+    broker can distinguish the retry from a new record. Only records from offset `first` on are
+    checked.
+    """
+    producers: dict[bytes, tuple[int, int]] = {}
     offsets: set[int] = set()
     for batch in batches(log):
         if batch.last_offset < first:
             continue
         for record in batch_records(batch):
-            whose = (batch.producer_id, batch.producer_epoch)
-            if seen.setdefault(record.value or b"", whose) != whose:
+            producer = (batch.producer_id, batch.producer_epoch)
+            if producers.setdefault(record.value or b"", producer) != producer:
                 offsets.add(record.offset)
     return offsets
 
@@ -85,6 +85,6 @@ def _batches(log: bytes) -> Iterator[bytes]:
         yield log[batch.start : batch.end]
 
 
-def _about(data: bytes) -> str:
+def _describe(data: bytes) -> str:
     batch = next(iter(batches(data)))
     return f"{len(data)} bytes at {batch.base_offset}..{batch.last_offset} of leader epoch {batch.leader_epoch}"

@@ -1,5 +1,4 @@
-"""Rounds: load, a fault, recovery, and a check of everything that was promised; a line of the table
-for each."""
+"""Run rounds of load, a fault, recovery and checks. Each round prints one line of a table."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ from tests.support.java_client import tool_command
 from tests.support.processes import wait_until
 
 AVAILABLE_AGAIN_S = 10.0
+# A client may be in a backoff when the cluster has recovered, but not for longer than this.
 CLIENT_BACK_S = 20.0
-"""A client may still be in a backoff when the cluster is back, but not for longer than this."""
 IN_SYNC_S = 90.0
 TRANSACTION_EVERY_S = 0.2
 SETTLED_S = 60.0
@@ -54,27 +53,28 @@ class Outcome:
     number: int
     fault: str
     victim: str = "?"
+    # The longest time in which no client got an acknowledgement in a partition.
     no_ack: float = 0.0
-    """The longest that no client had an acknowledgement in some partition."""
+    # The longest time in which one client got no acknowledgement in a partition.
     slowest: float = 0.0
-    """The longest that one client had none in some partition."""
-    slowest_is: str = ""
+    slowest_client: str = ""
     no_read: float = 0.0
     in_sync: float = 0.0
     stall: float = 0.0
     acked: int = 0
     resent: int = 0
+    # Committed + aborted + in doubt, in all rounds so far.
     transactions: str = ""
-    """Committed + aborted + in doubt, all so far."""
     violations: list[Violation] = field(default_factory=list)
 
     def line(self) -> str:
-        sound = f"ok, {self.resent} resent by librdkafka" if self.resent else "ok"
-        verdict = sound if not self.violations else "VIOLATED: " + ", ".join(sorted({v.kind for v in self.violations}))
-        no_ack, slowest, *others = (
+        verdict = f"ok, {self.resent} resent by librdkafka" if self.resent else "ok"
+        if self.violations:
+            verdict = "VIOLATED: " + ", ".join(sorted({violation.kind for violation in self.violations}))
+        no_ack, slowest, *other_times = (
             f"{value:.1f} s" for value in (self.no_ack, self.slowest, self.no_read, self.in_sync, self.stall)
         )
-        cells = [str(self.number), self.fault, self.victim, no_ack, f"{slowest} {self.slowest_is}", *others]
+        cells = [str(self.number), self.fault, self.victim, no_ack, f"{slowest} {self.slowest_client}", *other_times]
         cells += [str(self.acked), self.transactions, verdict]
         return "  ".join(cell.ljust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True)).rstrip()
 
@@ -84,8 +84,7 @@ def heading() -> str:
 
 
 class Pulse(threading.Thread):
-    """Notices when this process itself could not run: what happens then is not the cluster's
-    doing."""
+    """Measures stalls of this process, which are not faults of the cluster."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -101,7 +100,7 @@ class Pulse(threading.Thread):
             last = now
 
     def worst(self) -> float:
-        """Since it was last asked for."""
+        """Return the longest stall since the last call."""
         worst, self._worst = self._worst, 0.0
         return worst
 
@@ -110,7 +109,7 @@ class Pulse(threading.Thread):
 
 
 class Run:
-    """One cluster, one history, as many rounds as wanted, and the last reading at the end."""
+    """One cluster with one history: any number of rounds, and a final read of all records."""
 
     def __init__(self, folder: Path, faults: Sequence[Fault], *, apache: bool, seed: int, say: Callable[[str], None]):
         self.folder = folder
@@ -152,8 +151,7 @@ class Run:
         return len(acked) == PARTITIONS and all(self.history.group_read.values()) and len(producing) == 2
 
     def round(self, fault: Fault) -> Outcome:
-        """A fault and all that follows. When anything is not as it should be the outcome says
-        so."""
+        """Run a fault, the recovery and the checks. The outcome has all violations."""
         outcome = Outcome(len(self.outcomes) + 1, fault.name)
         self.outcomes.append(outcome)
         scene = Scene(self.cluster, self.random)
@@ -162,13 +160,13 @@ class Run:
         except (TimeoutError, RuntimeError, AssertionError) as error:
             outcome.violations.append(Violation("stuck", f"{type(error).__name__}: {error}"))
             outcome.violations += [Violation("client", f"{text} has ended") for text in self._dead()]
-            outcome.violations += self._what_is_there()
+            outcome.violations += self._check_leader_files()
         outcome.victim = scene.victim
         outcome.stall = max(outcome.stall, self._pulse.worst())
         outcome.acked = self.history.acks
         outcome.resent = len(self.history.resent)
-        done = self.transactions
-        outcome.transactions = f"{len(done.committed)}+{len(done.aborted)}+{len(done.in_doubt)}"
+        counts = self.transactions
+        outcome.transactions = f"{len(counts.committed)}+{len(counts.aborted)}+{len(counts.in_doubt)}"
         self.say(outcome.line())
         for violation in outcome.violations:
             self.say(f"       {violation}")
@@ -186,23 +184,28 @@ class Run:
         time.sleep(2)
         now = time.monotonic()
         outcome.no_ack, partition = self.history.longest_wait(scene.since, now)
-        outcome.slowest, outcome.slowest_is, where = self.history.longest_wait_of_one(scene.since, now)
+        outcome.slowest, outcome.slowest_client, slowest_partition = self.history.longest_wait_of_producer(
+            scene.since, now
+        )
         outcome.no_read = self.history.longest_read_wait(scene.since, now)
         outcome.stall = self._pulse.worst()
         if outcome.no_ack - outcome.stall > AVAILABLE_AGAIN_S:
             text = f"partition {partition} had no acknowledgement for {outcome.no_ack:.1f} s"
             outcome.violations.append(Violation("unavailable", text))
         if outcome.slowest - outcome.stall > CLIENT_BACK_S:
-            text = f"{outcome.slowest_is} had no acknowledgement in partition {where} for {outcome.slowest:.1f} s"
+            text = (
+                f"{outcome.slowest_client} had no acknowledgement in partition {slowest_partition} "
+                f"for {outcome.slowest:.1f} s"
+            )
             outcome.violations.append(Violation("client", text))
         outcome.violations += self.check()
 
     def _all_alive(self, outcome: Outcome) -> None:
         for number in sorted(set(BROKERS) - set(self.cluster.alive())):
             code = self.cluster.brokers[number].process.returncode
-            outcome.violations.append(Violation("died", f"broker {number} has ended with {code}"))
+            outcome.violations.append(Violation("died", f"broker {number} ended with {code}"))
         if outcome.violations or self._dead():
-            raise RuntimeError("not everybody is alive")
+            raise RuntimeError("a broker or a client has ended")
 
     def _dead(self) -> list[str]:
         dead = [f"{sender.name}: {sender.error!r}" for sender in self._transaction_senders if sender.error is not None]
@@ -211,13 +214,13 @@ class Run:
     # --- checks
 
     def check(self) -> list[Violation]:
-        """With no fault in progress: check the files of all replicas, the ISRs and the group,
-        then resume the load."""
+        """Pause the load, and check the files of all replicas, the ISRs and the group. Called when
+        no fault is in progress."""
         with self._quiet():
             self.cluster.wait_in_sync(IN_SYNC_S)
             violations = self._wait_same_replicas()
             violations += [Violation("metadata", text) for text in self._wait_same_metadata()]
-            self._wait_read()
+            self._wait_for_group()
             violations += check(self.history, {partition: log[2] for partition, log in self._logs.items()})
             violations += check_group(self.history, self._ends())
             violations += self._check_transactions()
@@ -227,39 +230,40 @@ class Run:
             ]
         return violations
 
-    def _what_is_there(self) -> list[Violation]:
-        """After a failure, when nothing can be waited for: check the files of the leaders only."""
-        self.load.hold()
+    def _check_leader_files(self) -> list[Violation]:
+        """Check only the files of the leaders, after a round that did not recover."""
+        self.load.pause()
         # Records that are acknowledged while the files are read would be counted as lost.
         time.sleep(10)
         try:
             self._compare(TOPIC)
         except Exception as error:
-            return [Violation("stuck", f"the files cannot be looked at: {error!r}")]
+            return [Violation("stuck", f"the files cannot be read: {error!r}")]
         return check(self.history, {partition: log[2] for partition, log in self._logs.items()})
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        self.load.hold()
+        self.load.pause()
         for sender in self._transaction_senders:
-            sender.hold()
+            sender.pause()
         try:
             try:
-                wait_until(self._settled, timeout=SETTLED_S, what="every record's outcome")
+                wait_until(self._settled, timeout=SETTLED_S, what="responses to all records")
             except TimeoutError as error:
                 busy = [sender.name for sender in self._transaction_senders if not sender.idle.is_set()]
                 raise TimeoutError(f"{error}: outstanding {self.load.outstanding}, in transactions {busy}")
             yield
         finally:
-            self.load.go_on()
+            self.load.resume()
             for sender in self._transaction_senders:
-                sender.go_on()
+                sender.resume()
 
     def _settled(self) -> bool:
-        return self.load.settled() and all(sender.idle.is_set() for sender in self._transaction_senders)
+        return self.load.is_settled and all(sender.idle.is_set() for sender in self._transaction_senders)
 
     def _wait_same_replicas(self) -> list[Violation]:
-        """Followers may be a fetch behind: a difference counts when it stays."""
+        """Wait until all replicas are equal, because followers may lag by one fetch. Return the
+        differences that remain."""
         deadline = time.monotonic() + 15
         while True:
             violations: list[Violation] = []
@@ -285,36 +289,36 @@ class Run:
                 violations.append(Violation("replicas", f"{topic}-{partition} is only on brokers {sorted(logs)}"))
             violations += replicas.compare(f"{topic}-{partition}", logs)
             if topic == TOPIC:
-                self._take(partition, logs[self.cluster.leaders()[partition]])
+                self._read_log(partition, logs[self.cluster.leaders()[partition]])
         return violations
 
     def _check_transactions(self) -> list[Violation]:
-        """From the files of the leaders. The coordinator must end transactions that a producer
+        """Check the files of the leaders. The coordinator must abort transactions that a producer
         left open."""
         deadline = time.monotonic() + transactions.TIMEOUT_MS / 1000 + 20
         while True:
-            final, left = self._committed()
-            if not left or time.monotonic() > deadline:
+            final, open_transactions = self._committed()
+            if not open_transactions or time.monotonic() > deadline:
                 break
             time.sleep(0.5)
-        violations = [Violation("open", text) for text in left[:MANY]]
+        violations = [Violation("open", text) for text in open_transactions[:MANY]]
         return violations + transactions.check(self.transactions, final)
 
     def _committed(self) -> tuple[dict[int, list[Read]], list[str]]:
         final: dict[int, list[Read]] = {}
-        left: list[str] = []
+        open_transactions: list[str] = []
         for partition, leader in self.cluster.leaders(transactions.TOPIC).items():
             folders = replicas.partition_folders(self.cluster.brokers[leader].log_dirs, transactions.TOPIC)
-            final[partition], still = transactions.committed_records(replicas.log_bytes(folders[partition]))
-            left += [f"a transaction in {transactions.TOPIC}-{partition}: {text}" for text in still]
-        return final, left
+            final[partition], texts = transactions.committed_records(replicas.log_bytes(folders[partition]))
+            open_transactions += [f"a transaction in {transactions.TOPIC}-{partition}: {text}" for text in texts]
+        return final, open_transactions
 
-    def _take(self, partition: int, log: bytes) -> None:
-        """Opens what was not there the last time; all of it where what was there is not the same
-        any more."""
+    def _read_log(self, partition: int, log: bytes) -> None:
+        """Read the records that were appended since the last call, or all records if the earlier
+        part of the log has changed."""
         size, digest, records = self._logs.get(partition, (0, hashlib.sha256().digest(), []))
-        again = replicas.resent(log, records[-1000][0] if len(records) > 1000 else 0)
-        self.history.resent |= {(partition, offset) for offset in again}
+        resent_offsets = replicas.resent(log, records[-1000][0] if len(records) > 1000 else 0)
+        self.history.resent |= {(partition, offset) for offset in resent_offsets}
         if hashlib.sha256(log[:size]).digest() != digest:
             size, records = 0, []
         records = records + replicas.records(log[size:])
@@ -331,8 +335,8 @@ class Run:
     def _ends(self) -> dict[int, int]:
         return {partition: log[2][-1][0] + 1 if log[2] else 0 for partition, log in self._logs.items()}
 
-    def _wait_read(self) -> None:
-        """The group is there when it has committed the ends."""
+    def _wait_for_group(self) -> None:
+        """Wait until the group has committed the ends of all partitions."""
         ends = self._ends()
         try:
             wait_until(lambda: self.history.committed == ends, timeout=SETTLED_S, what="the group at the ends")
@@ -343,7 +347,7 @@ class Run:
             )
 
     def last_read(self) -> list[Violation]:
-        """All of the topic with Apache's console consumer."""
+        """Read both topics with Apache's console consumer, and check the records."""
         with self._quiet():
             self._wait_same_replicas()
             final = read_with_apache(self.cluster.bootstrap, TOPIC, sum(self._ends().values()))
@@ -355,7 +359,7 @@ class Run:
     def end(self) -> None:
         for sender in self._transaction_senders:
             sender.end()
-        self.load.hold()
+        self.load.pause()
         self.load.end()
         for sender in self._transaction_senders:
             if sender.is_alive():
@@ -368,7 +372,7 @@ class Run:
         return [violation for outcome in self.outcomes for violation in outcome.violations]
 
     def tracebacks(self) -> Counter[str]:
-        """Unexpected errors in the brokers' own logs, each with the line that it ends with."""
+        """Count the tracebacks in the brokers' logs, by their last line."""
         counts: Counter[str] = Counter()
         for path in sorted(self.folder.glob("broker-*/kavka.out")):
             pieces = path.read_text(errors="replace").split("Traceback (most recent call last):\n")[1:]
@@ -378,8 +382,7 @@ class Run:
 
 
 def read_with_apache(bootstrap: str, topic: str, count: int) -> Mapping[int, list[Read]]:
-    """What Apache's own consumer finds from the beginning on; `count` is how many records are
-    expected."""
+    """Read `count` records from the start of the topic with Apache's console consumer."""
     argv = tool_command(
         LAST_WITH_ZOOKEEPER,
         "console-consumer",
@@ -410,21 +413,21 @@ def run(
     keep: bool = False,
     say: Callable[[str], None] = print,
 ) -> list[Outcome]:
-    """`rounds` of every fault, in turn, or as many as begin within `duration` seconds, until there
-    is a violation."""
+    """Run `rounds` of every fault in turn, until there is a violation. No round starts after
+    `duration` seconds."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     root = Path(tempfile.mkdtemp(prefix="kavka-chaos-", dir=folder))
     say(f"{'Apache Kafka' if apache else 'Kavka'}, seed {seed}, {root}")
     say(heading())
     running: Run | None = None
-    sound = False
+    has_passed = False
     try:
         running = Run(root, faults, apache=apache, seed=seed, say=say)
         running.begin()
-        began = time.monotonic()
+        start = time.monotonic()
         for number in range(rounds * len(faults)):
-            if duration and time.monotonic() - began > duration:
+            if duration and time.monotonic() - start > duration:
                 break
             if running.round(faults[number % len(faults)]).violations:
                 break
@@ -435,13 +438,13 @@ def run(
             say(last.line())
             for violation in last.violations:
                 say(f"       {violation}")
-        sound = not running.violations
+        has_passed = not running.violations
         return running.outcomes
     finally:
         if running is not None:
             running.end()
             for error, count in running.tracebacks().items():
                 say(f"{count} tracebacks in the brokers' logs: {error}")
-            running.cluster.remove(keep=keep or not sound)
-        if keep or not sound:
-            say(f"everything is kept in {root}")
+            running.cluster.remove(keep=keep or not has_passed)
+        if keep or not has_passed:
+            say(f"the files are in {root}")

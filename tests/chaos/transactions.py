@@ -1,10 +1,10 @@
-"""Transactions under faults: producers whose transactions write to several partitions and are
-committed or aborted, and the check of what came of them. A transaction is there as a whole, once,
-or not at all.
+"""Transactions under faults: producers commit or abort transactions that write to several
+partitions, and the check verifies that every transaction is stored once and completely, or not at
+all.
 
-A producer that fails is discarded, and a new one with the same transactional id replaces it, as
-after a restart of a program. The outcome of a commit in flight is then unknown: both all and
-nothing are correct."""
+A new producer with the same transactional id replaces a producer that fails, as after a restart of
+a program. The outcome of a commit in flight is then in doubt: both outcomes are correct.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.chaos.load import REQUEST_MS, Worker
 TOPIC = "chaos-transactions"
 STATE_TOPIC = "__transaction_state"
 PARTITIONS = 3
+# Records of one transaction, written to the partitions in turn.
 RECORDS = 4
-"""Records of one transaction, over the partitions in turn."""
+# The coordinator aborts open transactions after this time.
 TIMEOUT_MS = 10_000
-"""After which the coordinator aborts what was left open."""
 ABORT_MARKER = b"\x00\x00\x00\x00"
 COMMIT_MARKER = b"\x00\x00\x00\x01"
-PATIENCE_S = 30.0
+CALL_TIMEOUT_S = 30.0
 
 
 class Transaction(NamedTuple):
@@ -45,7 +45,7 @@ class Transaction(NamedTuple):
         return f"{self.producer}#{self.number}"
 
     def values(self) -> list[tuple[int, bytes]]:
-        """(partition, value) of each of its records."""
+        """Return the partition and the value of each record."""
         return [
             ((self.number + index) % PARTITIONS, f"{self.producer}:{self.number}:{index}".encode())
             for index in range(RECORDS)
@@ -81,40 +81,40 @@ class Outcomes:
 
 
 def check(outcomes: Outcomes, final: Mapping[int, Sequence[Read]]) -> list[Violation]:
-    """`final` is what a reader of committed records gets of every partition."""
+    """Check `final`, the committed records of every partition."""
     count: Counter[tuple[int, bytes]] = Counter()
-    last: dict[tuple[int, str], int] = {}
+    last_numbers: dict[tuple[int, str], int] = {}
     reordered: list[str] = []
     foreign: list[str] = []
-    there: set[Transaction] = set()
+    stored: set[Transaction] = set()
     for partition, reads in final.items():
         for offset, value in reads:
             transaction = decode(value)
             if transaction is None or value is None or (partition, value) not in transaction.values():
                 foreign.append(f"offset {offset} of {partition} has {value!r:.100}")
                 continue
-            there.add(transaction)
+            stored.add(transaction)
             count[partition, value] += 1
-            before = last.get((partition, transaction.producer), -1)
-            if transaction.number < before:
-                reordered.append(f"{transaction} at {offset} of {partition} comes after #{before}")
-            last[partition, transaction.producer] = max(before, transaction.number)
+            last_number = last_numbers.get((partition, transaction.producer), -1)
+            if transaction.number < last_number:
+                reordered.append(f"{transaction} at {offset} of {partition} follows #{last_number}")
+            last_numbers[partition, transaction.producer] = max(last_number, transaction.number)
     lost = [
-        f"{transaction} was committed, and {value.decode()} is not in partition {partition}"
+        f"{transaction} was committed, but {value.decode()} is not in partition {partition}"
         for transaction in sorted(outcomes.committed)
         for partition, value in transaction.values()
         if not count[partition, value]
     ]
-    shown = [f"{transaction} was aborted, and is there" for transaction in sorted(outcomes.aborted & there)]
+    aborted = [f"{transaction} was aborted, but is stored" for transaction in sorted(outcomes.aborted & stored)]
     torn = [
-        f"{transaction} is there in part"
-        for transaction in sorted(outcomes.in_doubt & there)
-        if not all(count[place] for place in transaction.values())
+        f"{transaction} is stored partially"
+        for transaction in sorted(outcomes.in_doubt & stored)
+        if not all(count[record] for record in transaction.values())
     ]
     doubled = [f"{value.decode()} is {times} times in {p}" for (p, value), times in count.items() if times > 1]
     decided = outcomes.committed | outcomes.aborted | outcomes.in_doubt
-    foreign += [f"{transaction} is there, and nobody committed it" for transaction in sorted(there - decided)]
-    lists = {"lost": lost, "aborted": shown, "torn": torn, "doubled": doubled, "reordered": reordered}
+    foreign += [f"{transaction} is stored, but was never committed" for transaction in sorted(stored - decided)]
+    lists = {"lost": lost, "aborted": aborted, "torn": torn, "doubled": doubled, "reordered": reordered}
     return [
         violation
         for kind, texts in (lists | {"foreign": foreign}).items()
@@ -123,28 +123,29 @@ def check(outcomes: Outcomes, final: Mapping[int, Sequence[Read]]) -> list[Viola
 
 
 def committed_records(log: bytes) -> tuple[list[Read], list[str]]:
-    """The committed records of a log in offset order, and the open transactions."""
+    """Return the committed records of a log in offset order, and the open transactions."""
     committed: list[Read] = []
-    open_ones: dict[int, list[Read]] = {}
+    pending: dict[int, list[Read]] = {}
     for batch in batches(log):
         records = list(batch_records(batch))
         if not batch.attributes & 0x10:
             committed += [(record.offset, record.value) for record in records]
         elif not batch.is_control:
-            open_ones.setdefault(batch.producer_id, []).extend((record.offset, record.value) for record in records)
+            pending.setdefault(batch.producer_id, []).extend((record.offset, record.value) for record in records)
         elif (key := records[0].key) == COMMIT_MARKER:
-            committed += open_ones.pop(batch.producer_id, [])
+            committed += pending.pop(batch.producer_id, [])
         elif key == ABORT_MARKER:
-            open_ones.pop(batch.producer_id, None)
+            pending.pop(batch.producer_id, None)
         else:
-            raise ValueError(f"offset {batch.base_offset} is a marker of an unknown kind: {key!r}")
-    left = [f"producer id {producer_id} from offset {reads[0][0]}" for producer_id, reads in open_ones.items()]
-    return sorted(committed), left
+            raise ValueError(f"offset {batch.base_offset} is a marker of an unknown type: {key!r}")
+    open_transactions = [
+        f"producer id {producer_id} from offset {reads[0][0]}" for producer_id, reads in pending.items()
+    ]
+    return sorted(committed), open_transactions
 
 
 class TransactionSender(Worker):
-    """A producer of transactions, one after the other, with a new one in its place when it
-    fails."""
+    """Runs transactions one after the other. A new producer replaces a producer that fails."""
 
     def __init__(self, name: str, outcomes: Outcomes, bootstrap: str, pause_s: float) -> None:
         super().__init__(name, TOPIC, bootstrap)
@@ -154,10 +155,10 @@ class TransactionSender(Worker):
         self._sending.set()
         self.idle = threading.Event()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self._sending.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._sending.set()
 
     def work(self) -> None:
@@ -226,7 +227,7 @@ class OurTransactions(TransactionSender):
             socket_connection_setup_timeout_ms=REQUEST_MS,
         )
         try:
-            producer.init_transactions(PATIENCE_S)
+            producer.init_transactions(CALL_TIMEOUT_S)
         except BaseException:
             producer.close(0)
             raise
@@ -236,10 +237,10 @@ class OurTransactions(TransactionSender):
         producer.send(self.topic, value, partition=partition)
 
     def commit(self, producer: Any) -> None:
-        producer.commit_transaction(PATIENCE_S)
+        producer.commit_transaction(CALL_TIMEOUT_S)
 
     def abort(self, producer: Any) -> None:
-        producer.abort_transaction(PATIENCE_S)
+        producer.abort_transaction(CALL_TIMEOUT_S)
 
     def close(self, producer: Any) -> None:
         if producer is not None:
@@ -259,7 +260,7 @@ class RdkafkaTransactions(TransactionSender):
                 "log_level": 0,
             }
         )
-        producer.init_transactions(PATIENCE_S)
+        producer.init_transactions(CALL_TIMEOUT_S)
         return producer
 
     def send(self, producer: Any, partition: int, value: bytes) -> None:
@@ -267,13 +268,13 @@ class RdkafkaTransactions(TransactionSender):
         producer.poll(0)
 
     def commit(self, producer: Any) -> None:
-        self._patiently(producer.commit_transaction)
+        self._retry(producer.commit_transaction)
 
     def abort(self, producer: Any) -> None:
-        self._patiently(producer.abort_transaction)
+        self._retry(producer.abort_transaction)
 
-    def _patiently(self, end: Any) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+    def _retry(self, end: Any) -> None:
+        deadline = time.monotonic() + CALL_TIMEOUT_S
         while True:
             try:
                 end(5)

@@ -21,7 +21,7 @@ else:
 
 def main() -> int:
     options = _options()
-    logging.disable()  # decoders log what they repair
+    logging.disable()  # Decoders log repairs.
     targets = [TARGETS[name] for name in options.targets or TARGETS]
     if options.replay is not None:
         return _replay(targets[0], options.replay)
@@ -46,8 +46,8 @@ def main() -> int:
 
 
 def _with_coverage(targets: list[Target], seconds: float) -> int:
-    """Atheris runs each target in a separate process (it ends the process) and saves its
-    findings."""
+    """Run each target with Atheris, which saves its findings. Each target has a separate process,
+    because Atheris ends the process."""
     if len(targets) > 1:
         commands = [[sys.executable, "-m", "tests.fuzz", target.name, "--coverage"] for target in targets]
         share = ["--seconds", str(seconds / len(targets))]

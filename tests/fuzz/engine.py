@@ -1,4 +1,4 @@
-"""Runs a target on mutated inputs within limits, and reports the first input that breaks a rule."""
+"""Runs a target on mutated inputs, and reports the first input that fails or exceeds a limit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 MAX_INPUT = 64 * 1024
+# Bytes above the initial address space of the process. Larger allocations fail.
 ADDRESS_SPACE = 2 << 30
-"""Bytes above the initial use of the process: a larger allocation fails."""
 HANG_SECONDS = 20
 
 _INTERESTING = (
@@ -32,7 +32,7 @@ _INTERESTING = (
 
 @dataclass(frozen=True)
 class Target:
-    """`run` raises for a finding and returns otherwise. `inputs` is its part of `make test`."""
+    """`run` raises an exception for a finding. `inputs` is the number of inputs in `make test`."""
 
     name: str
     run: Callable[[bytes], None]
@@ -47,7 +47,7 @@ class Target:
 
 
 class Finding(Exception):
-    """An input that broke a rule; `reason` says which."""
+    """An input that failed or exceeded a limit."""
 
     def __init__(self, target: Target, data: bytes, reason: str) -> None:
         super().__init__(f"{target.name}: {reason}")
@@ -62,14 +62,14 @@ class Finding(Exception):
 
 
 class Hang(BaseException):
-    """Raised in the middle of an input that does not end. A BaseException, so that no decoder takes
-    it for its own."""
+    """Interrupts an input that does not end. It is a BaseException, so that no decoder catches
+    it."""
 
 
 @contextmanager
 def bounded_process() -> Iterator[None]:
-    """Bounds the address space of this process, and interrupts an input that uses HANG_SECONDS of
-    CPU time."""
+    """Limit the address space of this process, and interrupt an input that uses HANG_SECONDS of CPU
+    time."""
 
     def interrupt(_signal: int, _frame: object) -> None:
         raise Hang
@@ -90,15 +90,15 @@ _PEAK = re.compile(rb"VmHWM:\s+(\d+) kB")
 
 
 def peak_memory() -> int:
-    """Not `ru_maxrss`: a process starts with that of its parent."""
+    """Return the peak memory of this process. `ru_maxrss` starts with the peak of the parent."""
     peak = _PEAK.search(os.pread(_status, 8192, 0))
     assert peak is not None
     return int(peak[1]) * 1024
 
 
 def run_input(target: Target, data: bytes) -> None:
-    """Raises Finding. Peak memory only grows, so a finding of memory is exact for the first input
-    that needs it."""
+    """Run one input. Raises Finding. Peak memory never decreases, so only the first input that
+    exceeds the limit is a finding."""
     memory = peak_memory()
     signal.setitimer(signal.ITIMER_VIRTUAL, HANG_SECONDS)
     started = time.thread_time()
@@ -119,8 +119,8 @@ def run_input(target: Target, data: bytes) -> None:
 
 
 def fuzz(target: Target, seed: int, inputs: int | None = None, seconds: float | None = None) -> int:
-    """Every seed and corpus file as it is, then mutations until `inputs` or `seconds` are used up;
-    returns the number of inputs. The same seed gives the same inputs."""
+    """Run every seed and corpus file, then mutations until the limit `inputs` or `seconds`. Return
+    the number of inputs. The same seed produces the same inputs."""
     pool = [*target.corpus, *target.seeds()]
     deadline = None if seconds is None else time.monotonic() + seconds
     rng = random.Random(f"{target.name} {seed}")

@@ -16,7 +16,8 @@ from tests.unit.protocol.cases import CASES, Case, golden_of
 
 @cache
 def _messages(kind: str) -> dict[int, Case]:
-    """By API key, and stored messages by their rank in the list of names."""
+    """Return requests or responses by API key, and stored messages by their position in the sorted
+    list of names."""
     if kind == "Stored":
         stored = [case for case in CASES if not case.schema.name.endswith(("Request", "Response"))]
         return dict(enumerate(sorted(stored, key=str)))
@@ -30,8 +31,7 @@ def _seeds(kind: str) -> Sequence[bytes]:
 
 
 def _run(kind: str, data: bytes) -> None:
-    """Refused with ProtocolError, or decoded to a message that encodes, and decodes again to the
-    same bytes."""
+    """Decoding raises ProtocolError, or returns a message whose encoding is stable."""
     if len(data) < 2:
         return
     messages = _messages(kind)
@@ -44,8 +44,8 @@ def _run(kind: str, data: bytes) -> None:
         return
     assert end <= len(data)
     encoded = message.to_bytes(version)
-    again, _end = case.cls.decode(encoded, 0, version)
-    assert again.to_bytes(version) == encoded
+    decoded, _end = case.cls.decode(encoded, 0, version)
+    assert decoded.to_bytes(version) == encoded
 
 
 TARGETS = [

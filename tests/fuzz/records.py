@@ -1,5 +1,4 @@
-"""Record batches of all formats and codecs, as the broker, the client and the readers of the log
-take them."""
+"""Record batches of all formats and codecs, read by the broker, the consumer and the log reader."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ def _batch_seeds() -> Sequence[bytes]:
 
 
 def _repaired(data: bytes) -> bytearray:
-    """The first batch with its size and checksum made right: behind them are the checks that
-    matter."""
+    """Correct the size and the checksum of the first batch, so that the input reaches the later
+    checks."""
     batch = bytearray(data)
     if len(batch) >= HEADER_SIZE and batch[16] == 2:
         struct.pack_into(">i", batch, 8, len(batch) - 12)
@@ -47,21 +46,21 @@ def _repaired(data: bytes) -> bytearray:
 
 
 def _run_batches(data: bytes) -> None:
-    """Readers of the log and of the client give the same records, or both refuse."""
+    """The log reader and the consumer return the same records, or both refuse the input."""
     for buffer in (bytearray(data), _repaired(data)):
         try:
             expected: list[Record] | None = list(read_records(buffer, True, MAX_DECOMPRESSED))
         except KafkaError:
             expected = None
-        whole = _whole(buffer)
-        for batch in whole:
+        complete_batches = _complete_batches(buffer)
+        for batch in complete_batches:
             try:
                 parse_end_marker(batch)
             except KafkaError:
                 break
-        taken = _taken(buffer)
-        if expected and taken is not None and _is_consistent(whole, expected):
-            assert [(record.offset, record.key, record.value) for record in expected] == taken
+        consumed = _consume(buffer)
+        if expected and consumed is not None and _is_consistent(complete_batches, expected):
+            assert [(record.offset, record.key, record.value) for record in expected] == consumed
         for magic in (0, 1):
             try:
                 down_convert(buffer, magic, 0, MAX_DECOMPRESSED)
@@ -69,23 +68,24 @@ def _run_batches(data: bytes) -> None:
                 continue
 
 
-def _is_consistent(whole: Sequence[Batch], records: Sequence[Record]) -> bool:
-    """Whether headers and records agree on the offsets. The consumer drops what lies below its
-    position, and takes the position after a batch from its header."""
+def _is_consistent(complete_batches: Sequence[Batch], records: Sequence[Record]) -> bool:
+    """Return whether headers and records agree on the offsets. The consumer drops records below its
+    position, and reads the position after a batch from the header."""
     offsets = [record.offset for record in records]
     is_growing = all(low < high for low, high in zip([-1, *offsets], offsets, strict=False))
-    return is_growing and len(whole) == 1 and whole[0].last_offset >= offsets[-1]
+    return is_growing and len(complete_batches) == 1 and complete_batches[0].last_offset >= offsets[-1]
 
 
-def _whole(buffer: bytearray) -> Sequence[Batch]:
+def _complete_batches(buffer: bytearray) -> Sequence[Batch]:
     try:
         return list(batches(buffer))
     except KafkaError:
         return []
 
 
-def _taken(buffer: bytearray) -> list[tuple[int, bytes | None, bytes | None]] | None:
-    """The records that the consumer takes, three ways; None where it refuses."""
+def _consume(buffer: bytearray) -> list[tuple[int, bytes | None, bytes | None]] | None:
+    """Read the input with all three interfaces of the consumer. Return the records, or None if the
+    consumer refuses the input."""
     records: list[ConsumerRecord] = []
     view = memoryview(bytes(buffer))
     try:
@@ -113,7 +113,7 @@ def _drain(fetched: Fetched, columns: Columns) -> None:
 
 
 def _run_produce(data: bytes) -> None:
-    """What a Produce request may carry, under each kind of topic."""
+    """Validate the input as records of a Produce request, with several topic settings."""
     for rules in RULES:
         for buffer in (bytearray(data), _repaired(data)):
             for api_version in (2, 11):
@@ -134,7 +134,7 @@ def _compressed_seeds() -> Sequence[bytes]:
 
 
 def _run_decompress(data: bytes) -> None:
-    """The first byte is the codec."""
+    """Decompress the input. Its first byte selects the codec."""
     if not data:
         return
     try:
@@ -145,7 +145,7 @@ def _run_decompress(data: bytes) -> None:
 
 
 TARGETS = [
-    # A consumer unpacks up to 256 MB of a batch (MAX_DECOMPRESSED).
+    # A consumer decompresses up to 256 MB of a batch.
     Target("batches", _run_batches, _batch_seeds, 8_000, cpu_seconds=3.0, memory_bytes=600 << 20),
     Target("produce", _run_produce, _batch_seeds, 5_000, cpu_seconds=0.5),
     Target("decompress", _run_decompress, _compressed_seeds, 15_000),

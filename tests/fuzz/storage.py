@@ -1,5 +1,5 @@
-"""Files of a log directory: checkpoints, indexes, producer snapshots, and a whole partition folder
-at recovery."""
+"""Files of a log directory: checkpoints, indexes, producer snapshots, and the recovery of a
+partition."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RECOVERED_FILES = (
 
 @cache
 def _folder() -> Path:
-    """On a file system in memory where there is one: recovery writes and syncs files."""
+    """Return a temporary folder, in memory if possible, because recovery writes and syncs files."""
     shared = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="kavka-fuzz-", dir=shared if shared.is_dir() else None))
     import atexit
@@ -130,7 +130,7 @@ def _run_transaction_index(data: bytes) -> None:
 
 
 def _run_snapshot(data: bytes) -> None:
-    """As it is, and with the checksum made right."""
+    """Decode the input, unchanged and with a corrected checksum."""
     for snapshot in (data, data[:2] + crc32c(data[6:]).to_bytes(4, "big") + data[6:]):
         try:
             decode_snapshot(snapshot)
@@ -138,12 +138,13 @@ def _run_snapshot(data: bytes) -> None:
             continue
 
 
-# --- a whole partition
+# --- partitions
 
 
 @cache
 def _partition_files() -> dict[str, bytes]:
-    """The files of a small log with keys, producers, an aborted transaction and two epochs."""
+    """Return the files of a small log with keys, producers, an aborted transaction and two
+    epochs."""
     folder = _folder() / str(TP)
     log = Log.open(folder, TP, LogConfig(index_interval_bytes=1), FakeClock())
     append(log, [(b"k", b"v" * 20)])
@@ -162,16 +163,16 @@ def _file_seeds(suffix: str) -> Sequence[bytes]:
 
 
 def _recovery_seeds() -> Sequence[bytes]:
-    return [bytes((n,)) + _partition_files().get(name, b"") for n, name in enumerate(RECOVERED_FILES)]
+    return [bytes((index,)) + _partition_files().get(name, b"") for index, name in enumerate(RECOVERED_FILES)]
 
 
 def _run_recovery(data: bytes) -> None:
-    """One file of the folder is replaced by the input; its first byte says which. The log opens,
-    after an unclean and after a clean stop, or refuses with KafkaError; what it opens can be read
-    and appended to."""
+    """Open a log in which the input replaces one file. The first byte selects the file. Opening the
+    log after an unclean or a clean stop succeeds or raises KafkaError. A recovered log can be read
+    and accepts appends."""
     if not data:
         return
-    for clean in (False, True):
+    for is_clean in (False, True):
         folder = _folder() / str(TP)
         folder.mkdir()
         for name, original in _partition_files().items():
@@ -179,8 +180,8 @@ def _run_recovery(data: bytes) -> None:
         (folder / RECOVERED_FILES[data[0] % len(RECOVERED_FILES)]).write_bytes(data[1:])
         log = None
         try:
-            log = Log.open(folder, TP, LogConfig(), FakeClock(), clean_shutdown=clean)
-            if not clean:
+            log = Log.open(folder, TP, LogConfig(), FakeClock(), clean_shutdown=is_clean)
+            if not is_clean:
                 contents(log)
                 append(log, [(b"k", b"v")], epoch=9)
         except KafkaError:

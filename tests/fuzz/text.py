@@ -1,4 +1,4 @@
-"""JSON of znodes, properties files, and what the console makes of messages and filter
+"""Decoders of text: JSON of znodes, properties files, and the console's messages and filter
 expressions."""
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ _NODES: Sequence[Callable[[bytes], object]] = (
 def _znode_seeds() -> Sequence[bytes]:
     trees = json.loads(GOLDEN_ZNODES.read_text())
     nodes = {node["data"].encode() for tree in trees.values() for node in tree.values() if node["data"]}
-    odd = [json.dumps(_with_values(json.loads(node), value)).encode() for node in nodes for value in _ODD_VALUES]
-    return [b'{"config":' * 10_000, b"9" * 5_000, *sorted(nodes), *sorted(set(odd))]
+    unusual = [
+        json.dumps(_with_values(json.loads(node), value)).encode() for node in nodes for value in _UNUSUAL_VALUES
+    ]
+    return [b'{"config":' * 10_000, b"9" * 5_000, *sorted(nodes), *sorted(set(unusual))]
 
 
-_ODD_VALUES = (None, True, -1, 1.5, "", "x", [], ["x"], [None], {}, {"x": "y"}, {"0": [1]})
+_UNUSUAL_VALUES = (None, True, -1, 1.5, "", "x", [], ["x"], [None], {}, {"x": "y"}, {"0": [1]})
 
 
 def _with_values(node: object, value: object) -> object:
-    """The node with every member replaced by `value`."""
+    """Return the node with every member replaced by `value`."""
     return dict.fromkeys(node, value) if isinstance(node, dict) else value
 
 
@@ -94,10 +96,10 @@ AVRO_SCHEMA = {
 AVRO_JSON = json.dumps(AVRO_SCHEMA)
 
 
-def _order(following: dict[str, object] | None = None) -> dict[str, object]:
+def _order(next_order: dict[str, object] | None = None) -> dict[str, object]:
     at = 1_700_000_000_000
     order = {"id": 7, "note": "ä", "price": Decimal("0.0256"), "at": at, "tags": {"a": "b"}, "lines": [{}, {}]}
-    return {**order, "next": following}
+    return {**order, "next": next_order}
 
 
 def _message_seeds() -> Sequence[bytes]:
@@ -112,13 +114,14 @@ def _message_seeds() -> Sequence[bytes]:
 
 
 def _run_messages(data: bytes) -> None:
-    """Every decoder shows any bytes: what does not fit is shown as hex or text with the reason."""
+    """Every decoder accepts any bytes. It shows invalid bytes as hex or text with the reason."""
     for name in DECODERS:
         decode(data, name, AVRO_JSON if name == "avro" else "").text.encode()
 
 
 def _internal_seeds() -> Sequence[bytes]:
-    """The length of the key in two bytes, the key, the value; both begin with their version."""
+    """Return the length of the key in two bytes, the key and the value. Key and value start with
+    their version."""
     seeds = []
     stored = {case.schema.name: case for case in CASES}
     for name, case in stored.items():
@@ -140,7 +143,7 @@ def _run_internal(data: bytes) -> None:
 
 
 class _Subject:
-    """A message that an expression is asked about."""
+    """A message that expressions are evaluated on."""
 
     def __init__(self) -> None:
         self.budget = Budget()

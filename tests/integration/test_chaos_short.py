@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import can_mount
-from tests.chaos.faults import named
+from tests.chaos.faults import faults_by_name
 from tests.chaos.run import run
 from tests.support.missing import skip_loudly
 
@@ -34,5 +34,5 @@ def test_a_full_disk_on_a_follower_delays_no_producer(java_parts: None, tmp_path
 
 
 def _violations(faults: str, folder: Path) -> list[str]:
-    outcomes = run(named(faults), rounds=1, duration=0, apache=False, seed=SEED, folder=folder)
+    outcomes = run(faults_by_name(faults), rounds=1, duration=0, apache=False, seed=SEED, folder=folder)
     return [f"{outcome.fault}: {violation}" for outcome in outcomes for violation in outcome.violations]

@@ -1,4 +1,4 @@
-"""The checker must find what is planted: a checker that finds nothing proves nothing."""
+"""The checker reports every kind of violation in a history that has one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def kinds(violations: list[Violation]) -> set[str]:
     return {violation.kind for violation in violations}
 
 
-def sound(count: int = 10, producers: tuple[str, ...] = ("a", "b")) -> tuple[History, list[Read]]:
-    """Producers that take turns in partition 0, all acknowledged and read by the group."""
+def valid_history(count: int = 10, producers: tuple[str, ...] = ("a", "b")) -> tuple[History, list[Read]]:
+    """Return a history without violations, and the log of partition 0. The group has read all
+    records."""
     history = History(1)
     log: list[Read] = []
     for counter in range(count):
@@ -29,13 +30,13 @@ def sound(count: int = 10, producers: tuple[str, ...] = ("a", "b")) -> tuple[His
     return history, log
 
 
-def test_a_sound_history_has_no_violations() -> None:
-    history, log = sound()
+def test_a_valid_history_has_no_violations() -> None:
+    history, log = valid_history()
     assert check(history, {0: log}) == []
     assert check_group(history, {0: len(log)}) == []
 
 
-def test_values_say_who_they_are_and_nothing_else_is_taken_for_one() -> None:
+def test_only_values_of_producers_are_decoded() -> None:
     assert decode(encode("ours", 3, 77), 3) == Id("ours", 77)
     assert decode(encode("ours", 3, 77), 2) is None
     assert decode(encode("ours", 3, 77)[:-1] + b"!", 3) is None
@@ -45,36 +46,36 @@ def test_values_say_who_they_are_and_nothing_else_is_taken_for_one() -> None:
 
 
 def test_a_missing_acknowledged_record_at_the_end_is_lost() -> None:
-    history, log = sound()
+    history, log = valid_history()
     assert kinds(check(history, {0: log[:-1]})) == {"lost"}
 
 
-def test_an_acknowledged_record_in_the_middle_replaced_by_another_is_lost() -> None:
-    history, log = sound()
+def test_an_acknowledged_record_replaced_by_another_record_is_lost() -> None:
+    history, log = valid_history()
     log[4] = (4, encode("c", 0, 0))
     assert "lost" in kinds(check(history, {0: log}))
 
 
-def test_an_acknowledged_record_without_an_offset_that_is_nowhere_is_lost() -> None:
-    history, log = sound()
+def test_a_missing_record_that_was_acknowledged_without_an_offset_is_lost() -> None:
+    history, log = valid_history()
     history.ack(0, -1, Id("a", 10))
     assert kinds(check(history, {0: log})) == {"lost"}
     log.append((len(log), encode("a", 0, 10)))
     assert check(history, {0: log}) == []
 
 
-def test_a_partition_that_is_not_there_has_lost_everything() -> None:
-    history, _ = sound()
+def test_all_records_of_a_missing_partition_are_lost() -> None:
+    history, _ = valid_history()
     assert "lost" in kinds(check(history, {}))
 
 
 def test_a_record_stored_twice_is_doubled() -> None:
-    history, log = sound()
+    history, log = valid_history()
     log.append((len(log), encode("a", 0, 9)))
     assert kinds(check(history, {0: log})) == {"doubled"}
 
 
-def test_a_later_record_in_front_of_an_earlier_one_is_reordered() -> None:
+def test_a_record_before_an_earlier_record_is_reordered() -> None:
     history = History(1)
     log = [(0, encode("a", 0, 1)), (1, encode("a", 0, 0)), (2, encode("a", 0, 2))]
     for offset, counter in ((0, 1), (1, 0), (2, 2)):
@@ -82,39 +83,39 @@ def test_a_later_record_in_front_of_an_earlier_one_is_reordered() -> None:
     assert kinds(check(history, {0: log})) == {"reordered"}
 
 
-def test_records_that_were_never_acknowledged_may_be_missing_or_there() -> None:
-    history, log = sound()
+def test_unacknowledged_records_may_be_missing_or_stored() -> None:
+    history, log = valid_history()
     history.fail(0, Id("a", 10), "timed out")
     log.append((len(log), encode("a", 0, 11)))
     assert check(history, {0: log}) == []
 
 
 def test_an_acknowledged_record_at_another_offset_has_changed() -> None:
-    history, log = sound()
+    history, log = valid_history()
     moved = [*log[:-2], (log[-2][0], log[-1][1]), (log[-1][0], log[-2][1])]
     assert kinds(check(history, {0: moved})) == {"changed"}
 
 
 def test_an_offset_read_as_two_records_has_changed() -> None:
-    history, log = sound()
+    history, log = valid_history()
     history.read("other", 0, 3, encode("c", 0, 5))
     assert kinds(check(history, {0: log})) == {"changed"}
 
 
 def test_an_offset_acknowledged_for_two_records_has_changed() -> None:
-    history, _ = sound()
+    history, _ = valid_history()
     history.ack(0, 3, Id("c", 5))
     assert "changed" in kinds(history.violations)
 
 
 def test_a_record_that_was_read_and_removed_has_changed() -> None:
-    history, log = sound()
+    history, log = valid_history()
     history.read("r", 0, len(log), encode("a", 0, 10))
     assert kinds(check(history, {0: log})) == {"changed"}
 
 
-def test_a_hole_in_the_offsets_is_a_gap() -> None:
-    history, log = sound()
+def test_a_missing_offset_is_a_gap() -> None:
+    history, log = valid_history()
     log.append((log[-1][0] + 2, encode("a", 0, 10)))
     assert kinds(check(history, {0: log})) == {"gap"}
 
@@ -125,10 +126,10 @@ def test_a_log_that_does_not_begin_at_0_has_a_gap() -> None:
 
 
 def test_bytes_that_no_producer_sent_are_foreign() -> None:
-    history, log = sound()
-    log.append((len(log), b"rubbish"))
+    history, log = valid_history()
+    log.append((len(log), b"invalid"))
     assert kinds(check(history, {0: log})) == {"foreign"}
-    history.read("r", 0, 50, b"rubbish")
+    history.read("r", 0, 50, b"invalid")
     assert kinds(history.violations) == {"foreign"}
 
 
@@ -138,19 +139,19 @@ def test_a_record_in_the_wrong_partition_is_foreign() -> None:
 
 
 def test_an_offset_that_the_group_never_read_was_skipped() -> None:
-    history, log = sound()
+    history, log = valid_history()
     history.group_read[0].discard(7)
     assert kinds(check_group(history, {0: len(log)})) == {"skipped"}
 
 
-def test_a_commit_beyond_the_end_is_found() -> None:
-    history, log = sound()
+def test_a_commit_beyond_the_end_is_reported() -> None:
+    history, log = valid_history()
     history.commit({0: len(log) + 1})
     assert kinds(check_group(history, {0: len(log)})) == {"committed"}
 
 
-def test_a_member_that_begins_below_a_commit_was_rewound() -> None:
-    history, log = sound()
+def test_a_member_that_starts_below_a_commit_was_rewound() -> None:
+    history, log = valid_history()
     history.commit({0: 10})
     history.assigned("r", [0])
     history.read("r", 0, *log[10])
@@ -161,13 +162,13 @@ def test_a_member_that_begins_below_a_commit_was_rewound() -> None:
 
 
 def test_many_violations_of_a_kind_are_summarised() -> None:
-    history, _ = sound(1000)
+    history, _ = valid_history(1000)
     for offset in range(1000):
         history.read("other", 0, offset, encode("c", 0, offset))
     assert len(check(history, {0: []})) < 20
 
 
-def test_the_longest_wait_is_that_of_the_worst_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_wait_is_the_wait_of_the_slowest_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     history = History(2)
     now = 0.0
     monkeypatch.setattr("tests.chaos.history.time.monotonic", lambda: now)
@@ -178,7 +179,7 @@ def test_the_longest_wait_is_that_of_the_worst_partition(monkeypatch: pytest.Mon
             history.ack(1, step, Id("b", step))
     assert history.longest_wait(100, 110) == (pytest.approx(5.0), 1)
     assert history.longest_wait(100, 102) == (pytest.approx(0.1), 1)
-    # Nothing at all in the window: as long as the window.
+    # Without acknowledgements the wait is the length of the interval.
     assert history.longest_wait(200, 230) == (30, 1)
 
 
@@ -193,11 +194,11 @@ def logs(*batches: list[bytes]) -> bytes:
 
 def test_replicas_with_the_same_batches_are_equal_for_any_segment_boundaries(tmp_path: Path) -> None:
     first, second = logs([b"a", b"b"]), logs([b"a", b"b"], [b"c"])
-    for name, parts in (("x", [second]), ("y", [first, second[len(first) :]])):
+    for name, segments in (("x", [second]), ("y", [first, second[len(first) :]])):
         folder = tmp_path / name / "t-0"
         folder.mkdir(parents=True)
-        for number, part in enumerate(parts):
-            (folder / f"{number * 2:020}.log").write_bytes(part)
+        for number, segment in enumerate(segments):
+            (folder / f"{number * 2:020}.log").write_bytes(segment)
         (folder / "leader-epoch-checkpoint").write_text("0\n0\n")
     (tmp_path / "x" / "t-0.abc-delete").mkdir()
     contents = {
@@ -219,19 +220,19 @@ def test_replicas_with_the_same_batches_are_equal_for_any_segment_boundaries(tmp
         logs([b"a", b"b"], [b"c"]) + b"\x00",
         b"",
     ],
-    ids=["shorter", "another record", "longer", "torn", "rubbish at the end", "empty"],
+    ids=["shorter", "another record", "longer", "truncated", "extra bytes", "empty"],
 )
-def test_replicas_that_differ_are_found(other: bytes) -> None:
+def test_different_replicas_are_reported(other: bytes) -> None:
     assert kinds(replicas.compare("t-0", {0: logs([b"a", b"b"], [b"c"]), 1: other})) == {"replicas"}
 
 
-def test_replicas_that_differ_only_in_the_leader_epoch_are_found() -> None:
+def test_replicas_with_different_leader_epochs_are_reported() -> None:
     data = bytearray(logs([b"a"]))
     data[12:16] = (7).to_bytes(4, "big")
     assert kinds(replicas.compare("t-0", {0: logs([b"a"]), 1: bytes(data)})) == {"replicas"}
 
 
-def test_records_that_librdkafka_sent_again_are_not_counted_as_duplicates_of_a_broker() -> None:
+def test_records_that_librdkafka_sent_again_are_not_duplicates() -> None:
     def log(*batches: tuple[str, int]) -> bytes:
         data = b""
         for offset, (producer, epoch) in enumerate(batches):
@@ -246,13 +247,13 @@ def test_records_that_librdkafka_sent_again_are_not_counted_as_duplicates_of_a_b
             )
         return data
 
-    same, new = log(("rdkafka", 0), ("rdkafka", 0)), log(("rdkafka", 0), ("rdkafka", 1))
-    assert replicas.resent(same) == set()
-    assert replicas.resent(new) == {1}
+    same_epoch, new_epoch = log(("rdkafka", 0), ("rdkafka", 0)), log(("rdkafka", 0), ("rdkafka", 1))
+    assert replicas.resent(same_epoch) == set()
+    assert replicas.resent(new_epoch) == {1}
     for data, producer, expected in (
-        (same, "rdkafka", {"doubled"}),
-        (new, "rdkafka", set()),
-        (new, "ours", {"doubled"}),
+        (same_epoch, "rdkafka", {"doubled"}),
+        (new_epoch, "rdkafka", set()),
+        (new_epoch, "ours", {"doubled"}),
     ):
         history = History(1)
         history.resent = {(0, offset) for offset in replicas.resent(data)}

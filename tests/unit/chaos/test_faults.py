@@ -7,40 +7,43 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.__main__ import main
-from tests.chaos.faults import KINDS, every_fault, named
+from tests.chaos.faults import KINDS, every_fault, faults_by_name
 
 DOCS = (Path(__file__).resolve().parents[3] / "docs" / "faults.md").read_text()
 
 
-def test_a_kind_stands_for_all_of_its_roles() -> None:
-    assert [fault.name for fault in named("kill")] == ["kill-leader", "kill-controller", "kill-any"]
-    assert [fault.name for fault in named("kill-any,zookeeper-restart,kill-any")] == ["kill-any", "zookeeper-restart"]
-    assert [fault.name for fault in named("all")] == list(every_fault())
+def test_a_kind_selects_all_its_roles() -> None:
+    assert [fault.name for fault in faults_by_name("kill")] == ["kill-leader", "kill-controller", "kill-any"]
+    assert [fault.name for fault in faults_by_name("kill-any,zookeeper-restart,kill-any")] == [
+        "kill-any",
+        "zookeeper-restart",
+    ]
+    assert [fault.name for fault in faults_by_name("all")] == list(every_fault())
 
 
-def test_every_fault_that_is_asked_for_has_a_name() -> None:
+def test_all_required_faults_exist() -> None:
     brokers = {"stop", "kill", "pause", "bounce", "hard-bounce"}
     assert set(KINDS) >= brokers | {"zookeeper-restart", "cut-brokers", "cut-zookeeper", "disk-full"}
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no fault flood"):
-        named("flood")
+        faults_by_name("flood")
 
 
-def test_the_documented_commands_name_faults_and_options_that_are_there(
+def test_the_documented_commands_use_existing_faults_and_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = []
+    runs = []
 
-    def only_note(faults: list[object], **options: object) -> list[object]:
-        names.append((len(faults), options["rounds"], options["apache"]))
+    def record_run(faults: list[object], **options: object) -> list[object]:
+        runs.append((len(faults), options["rounds"], options["apache"]))
         return []
 
-    monkeypatch.setattr("tests.chaos.__main__.run", only_note)
+    monkeypatch.setattr("tests.chaos.__main__.run", record_run)
     for arguments in re.findall(r'^make chaos ARGS="(.*?)"', DOCS, re.MULTILINE):
         assert main(shlex.split(arguments)) == 0
-    assert names == [(4, 20, False), (len(every_fault()), 1_000_000, False), (3, 1, True)]
+    assert runs == [(4, 20, False), (len(every_fault()), 1_000_000, False), (3, 1, True)]
     assert "kill-leader" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""The check of transactions must find what is planted too."""
+"""The check of transactions reports every kind of violation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def kinds(violations: list[Violation]) -> set[str]:
     return {violation.kind for violation in violations}
 
 
-def sound() -> tuple[Outcomes, dict[int, list[Read]]]:
-    """Every fourth is aborted; number 6 is in doubt, and there."""
+def valid_outcomes() -> tuple[Outcomes, dict[int, list[Read]]]:
+    """Return outcomes and records without violations. Every fourth transaction is aborted. Number 6
+    is in doubt and stored."""
     outcomes = Outcomes()
     final: dict[int, list[Read]] = {0: [], 1: [], 2: []}
     for transaction in ALL:
@@ -30,30 +31,30 @@ def sound() -> tuple[Outcomes, dict[int, list[Read]]]:
     return outcomes, final
 
 
-def without(final: dict[int, list[Read]], place: tuple[int, bytes]) -> dict[int, list[Read]]:
-    return {p: [read for read in reads if (p, read[1]) != place] for p, reads in final.items()}
+def without(final: dict[int, list[Read]], record: tuple[int, bytes]) -> dict[int, list[Read]]:
+    return {partition: [read for read in reads if (partition, read[1]) != record] for partition, reads in final.items()}
 
 
-def test_complete_transactions_and_missing_ones_in_doubt_are_correct() -> None:
-    outcomes, final = sound()
+def test_transactions_in_doubt_may_be_stored_or_missing() -> None:
+    outcomes, final = valid_outcomes()
     assert check(outcomes, final) == []
-    for place in ALL[6].values():
-        final = without(final, place)
+    for record in ALL[6].values():
+        final = without(final, record)
     assert check(outcomes, final) == []
 
 
-def test_a_record_of_a_committed_transaction_that_is_missing_is_lost() -> None:
-    outcomes, final = sound()
+def test_a_missing_record_of_a_committed_transaction_is_lost() -> None:
+    outcomes, final = valid_outcomes()
     assert kinds(check(outcomes, without(final, ALL[4].values()[2]))) == {"lost"}
 
 
-def test_a_transaction_in_doubt_that_is_there_in_part_is_torn() -> None:
-    outcomes, final = sound()
+def test_a_partially_stored_transaction_in_doubt_is_torn() -> None:
+    outcomes, final = valid_outcomes()
     assert kinds(check(outcomes, without(final, ALL[6].values()[0]))) == {"torn"}
 
 
-def test_an_aborted_transaction_that_is_there_is_found() -> None:
-    outcomes, final = sound()
+def test_a_stored_aborted_transaction_is_reported() -> None:
+    outcomes, final = valid_outcomes()
     outcomes.committed.discard(ALL[11])
     outcomes.aborted.discard(ALL[11])
     outcomes.note(ALL[11], "aborted")
@@ -62,24 +63,24 @@ def test_an_aborted_transaction_that_is_there_is_found() -> None:
     assert kinds(check(outcomes, final)) == {"aborted"}
 
 
-def test_a_record_that_is_there_twice_is_doubled() -> None:
-    outcomes, final = sound()
+def test_a_record_stored_twice_is_doubled() -> None:
+    outcomes, final = valid_outcomes()
     partition, value = ALL[10].values()[0]
     final[partition].append((100, value))
     assert kinds(check(outcomes, final)) == {"doubled"}
 
 
-def test_transactions_out_of_their_order_are_found() -> None:
-    outcomes, final = sound()
+def test_transactions_out_of_order_are_reported() -> None:
+    outcomes, final = valid_outcomes()
     final[0].reverse()
     assert kinds(check(outcomes, final)) == {"reordered"}
 
 
 def test_records_that_no_producer_sent_are_foreign() -> None:
-    outcomes, final = sound()
-    final[0].append((100, b"rubbish"))
+    outcomes, final = valid_outcomes()
+    final[0].append((100, b"invalid"))
     assert kinds(check(outcomes, final)) == {"foreign"}
-    outcomes, final = sound()
+    outcomes, final = valid_outcomes()
     outcomes.committed.discard(ALL[0])
     assert kinds(check(outcomes, final)) == {"foreign"}
     assert decode(None) is None
@@ -100,7 +101,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     return bytes(data)
 
 
-def test_committed_records_are_found_in_the_bytes_of_a_log() -> None:
+def test_committed_records_are_read_from_the_bytes_of_a_log() -> None:
     log = (
         batch(0, 1, b"one")
         + batch(1, 2, b"two")
@@ -110,6 +111,6 @@ def test_committed_records_are_found_in_the_bytes_of_a_log() -> None:
         + batch(5, 1, b"open")
         + marker(6, 3, commit=True)
     )
-    committed, left = committed_records(log)
+    committed, open_transactions = committed_records(log)
     assert committed == [(0, b"one"), (3, b"three")]
-    assert left == ["producer id 1 from offset 5"]
+    assert open_transactions == ["producer id 1 from offset 5"]

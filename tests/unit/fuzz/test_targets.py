@@ -29,7 +29,7 @@ def _busy(_data: bytes) -> None:
 
 
 def _greedy(_data: bytes) -> None:
-    """More than this process has ever used, which earlier tests decide."""
+    """Allocate more memory than the peak of this process."""
     len(b"\1" * (peak_memory() + (100 << 20)))
 
 
