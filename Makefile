@@ -3,7 +3,7 @@
 # make help   all targets
 
 SHELL := /bin/sh
-# Write bytecode even if the environment forbids it: a broker starts in half the time.
+# Write bytecode even if the environment disables it, because it halves the start time of a broker.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
@@ -34,7 +34,7 @@ help:
 	@echo 'make fuzz       fuzz every decoder for ten minutes (ARGS="batches --coverage --seconds 3600")'
 	@echo 'make gen        regenerate code from schemas/ and the configuration tables'
 	@echo 'make docs       regenerate the references of settings and tools'
-	@echo 'make clean      remove build products; data of a broker stays'
+	@echo 'make clean      remove build products, but not the data of brokers'
 
 $(PY):
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is required, and none is on the PATH' >&2; exit 1; }

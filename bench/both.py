@@ -8,7 +8,7 @@ from bench.sides import Side
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
-    read: dict[tuple[str, int], float] = {}
+    read_rates: dict[tuple[str, int], float] = {}
 
     def once(side: Side, index: int) -> float:
         side.new_topic("benchmark")
@@ -16,14 +16,14 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         if not consumer.ready.wait(60):
             raise RuntimeError("the consumer did not become ready")
         written = clients.produce(side, "benchmark", options.records)
-        read[side.name, index] = consumer.result()
+        read_rates[side.name, index] = consumer.result()
         side.drop_topic("benchmark")
         return written
 
     for side in sides.values():
         once(side, -1)
-    written = in_pairs(sides, options.pairs, once, say="produce beside a consumer, records/s")
-    consumed = paired(read, options.pairs)
+    written = in_pairs(sides, options.pairs, once, title="produce beside a consumer, records/s")
+    consumed = paired(read_rates, options.pairs)
     return [
         Row("both at the same time: produced", "records/s", written, "≥ 1.0 ×", 1.0),
         Row("both at the same time: consumed", "records/s", consumed, "≥ 1.0 ×", 1.0),

@@ -10,7 +10,7 @@ from bench import clients
 from bench.measure import Options, OwnShare, Row, in_pairs, paired
 from bench.sides import Side
 
-OLD, NEW = "benchmark-old", "benchmark"
+READ_TOPIC, WRITE_TOPIC = "benchmark-old", "benchmark"
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
@@ -18,23 +18,23 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     beside_warm: dict[tuple[str, int], float] = {}
     read_rate: dict[tuple[str, int], float] = {}
     for side in sides.values():
-        side.new_topic(OLD)
-        clients.produce(side, OLD, options.records)
+        side.new_topic(READ_TOPIC)
+        clients.produce(side, READ_TOPIC, options.records)
     os.sync()
 
     def producer_rate(side: Side) -> float:
-        side.new_topic(NEW)
-        rate = clients.produce(side, NEW, options.records)
-        side.drop_topic(NEW)
+        side.new_topic(WRITE_TOPIC)
+        rate = clients.produce(side, WRITE_TOPIC, options.records)
+        side.drop_topic(WRITE_TOPIC)
         return rate
 
     def beside_reader(side: Side, *extra: str) -> tuple[float, float]:
         """Return the producer's records/s and the reader's MB/s."""
-        folder = side.log_dir / f"{OLD}-0"
-        argv = [sys.executable, "-m", "bench.cold_reader", side.bootstrap, OLD, str(folder), *extra]
+        folder = side.log_dir / f"{READ_TOPIC}-0"
+        argv = [sys.executable, "-m", "bench.cold_reader", side.bootstrap, READ_TOPIC, str(folder), *extra]
         reader = clients.Client(argv)
         if not reader.ready.wait(30):
-            raise RuntimeError("the reader did not get ready")
+            raise RuntimeError("the reader did not become ready")
         started = time.monotonic()
         try:
             rate = producer_rate(side)
@@ -53,9 +53,9 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     for side in sides.values():
         producer_rate(side)
-    shares = in_pairs(sides, options.pairs, once, say="producer beside a cold reader, share of its rate alone")
+    shares = in_pairs(sides, options.pairs, once, title="producer beside a cold reader, share of its rate alone")
     for side in sides.values():
-        side.drop_topic(OLD)
+        side.drop_topic(READ_TOPIC)
 
     warm_shares = {key: value / alone[key] for key, value in beside_warm.items()}
     return [

@@ -16,13 +16,13 @@ PREFIX = "many-"
 
 
 def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
-    each = max(options.cluster_partitions // TOPICS, 1)
-    total = each * TOPICS
+    partitions = max(options.cluster_partitions // TOPICS, 1)
+    total = partitions * TOPICS
     values: dict[str, dict[tuple[str, int], float]] = {name: {} for name in ("rejoin", "stop", "start", "rss")}
     for side in sides.values():
         started = time.monotonic()
         for number in range(TOPICS):
-            side.new_topic(f"{PREFIX}{number}", each)
+            side.new_topic(f"{PREFIX}{number}", partitions)
         side.wait_in_sync(PREFIX, total)
         print(f"  {side.title}: {total} partitions created in {time.monotonic() - started:.1f} s", flush=True)
 
@@ -37,14 +37,14 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
         values["start"][side.name, index] = _start(side, other, total)
         return ready
 
-    ready = in_pairs(sides, options.pairs, once, say="new controller ready, s after the old one's session")
+    ready = in_pairs(sides, options.pairs, once, title="new controller ready, s after the old one's session")
 
     def pairs(name: str) -> list[tuple[float, float]]:
         return paired(values[name], options.pairs)
 
-    many = f"{total:,} partitions × 3 replicas"
+    title = f"{total:,} partitions × 3 replicas"
     return [
-        ClusterRow(f"{many}: controller killed, all led again, after its session", "s", ready, "≤ 1.0 ×", at_most=1.0),
+        ClusterRow(f"{title}: controller killed, all led again, after its session", "s", ready, "≤ 1.0 ×", at_most=1.0),
         ClusterRow("that broker started again, to the last in sync", "s", pairs("rejoin"), "≤ 1.0 ×", at_most=1.0),
         ClusterRow("another broker stopped cleanly", "s", pairs("stop")),
         ClusterRow("and started, to the last in sync", "s", pairs("start"), "≤ 1.0 ×", at_most=1.0),

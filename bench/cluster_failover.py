@@ -16,14 +16,15 @@ from bench.measure import Options, Row, in_pairs, paired
 
 TOPIC = "failover"
 REPEATS = 3
-"""Failovers per value, of which the mean is taken: the time since the broker's last heartbeat is
-random, up to a third of the session timeout."""
+"""Failovers per value, which is their mean. The time since the broker's last heartbeat is random,
+up to a third of the session timeout."""
 
 
 class Seconds(NamedTuple):
-    """`total`: from the kill to the first acknowledgement of a record sent after it. The others
-    start at the end of the broker's session: to that acknowledgement, and until the metadata of
-    every live broker has the new leader."""
+    """`total` is the time from the kill to the first acknowledgement of a record that was sent
+    after it. `after_session` is the time from the end of the broker's session to that
+    acknowledgement, and `propagated` the time from there until the metadata of all live brokers has
+    the new leader."""
 
     total: float
     after_session: float
@@ -44,7 +45,7 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
 
     for side in sides.values():
         _failover(side)
-    total = in_pairs(sides, options.pairs, once, say="leader killed to the next acknowledgement, s")
+    total = in_pairs(sides, options.pairs, once, title="leader killed to the next acknowledgement, s")
     what = f"leader killed -9 to the first record acknowledged again, session timeout {SESSION_MS // 1000} s"
     return [
         ClusterRow(what, "s", total, "≤ 1.0 ×", at_most=1.0),
@@ -90,7 +91,7 @@ def _failover(side: ClusterSide) -> Seconds:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{side.title}: no record was acknowledged for 60 s after broker {victim} was killed")
         send()
-    acknowledged = next(when for sent, when in acked if sent > down)
+    acknowledged = next(ack_time for sent, ack_time in acked if sent > down)
     session_end = wait_until_deleted()
     seconds = Seconds(acknowledged - killed, acknowledged - session_end, wait_until_propagated() - session_end)
     producer.flush(30)
@@ -119,7 +120,7 @@ def _watch_new_leader(side: ClusterSide, victim: int, wait_until_deleted: Callab
     others = [broker for number, broker in side.cluster.brokers.items() if number != victim]
     clients = [AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}) for broker in others]
     for client in clients:
-        # Connect now.
+        # Connect before the measurement.
         client.list_topics(TOPIC, timeout=5)
     threads = [threading.Thread(target=poll, args=(client,), daemon=True) for client in clients]
     for thread in threads:

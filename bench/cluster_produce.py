@@ -19,16 +19,16 @@ def run(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
 
     def once(side: ClusterSide, index: int) -> float:
         side.new_topic("benchmark", PARTITIONS)
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         rate = Producer(side, "benchmark", options.records, acks="all").result()
-        cpu[side.name, index] = side.cpu_seconds() - before
+        cpu[side.name, index] = side.cpu_seconds() - start_cpu
         rss[side.name, index] = side.rss_mib()
         side.drop_topic("benchmark")
         return rate
 
     for side in sides.values():
         once(side, -1)
-    rates = in_pairs(sides, options.pairs, once, say="produce to three replicas, records/s")
+    rates = in_pairs(sides, options.pairs, once, title="produce to three replicas, records/s")
 
     memory = paired(rss, options.pairs)
     what = "produce: 3 partitions × 3 replicas, min ISR 2, acks=all, 1000-byte records"
@@ -52,7 +52,7 @@ def run_latency(sides: dict[str, ClusterSide], options: Options) -> list[Row]:
 
     for side in sides.values():
         once(side, -1)
-    p99 = in_pairs(sides, options.pairs, once, say="99th percentile of latency at 1000 records/s, ms")
+    p99 = in_pairs(sides, options.pairs, once, title="99th percentile of latency at 1000 records/s, ms")
     p50 = [(latencies["kavka", index].p50, latencies["apache", index].p50) for index in range(options.pairs)]
     return [
         ClusterRow("latency at 1000 records/s, acks=all, 99th percentile", "ms", p99, "≤ 1.0 ×", at_most=1.0),

@@ -33,7 +33,9 @@ SETTINGS: dict[str, object] = {
 }
 
 
-class _DefaultHeap(ApacheCluster):
+class _DefaultHeapCluster(ApacheCluster):
+    """Apache Kafka with the JVM options of its start script."""
+
     jvm = KAFKA_DEFAULTS
 
 
@@ -49,7 +51,7 @@ class ClusterSide:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.zookeeper = ZooKeeper(folder / "zookeeper")
-        kind = KavkaCluster if name == KAVKA else _DefaultHeap
+        kind = KavkaCluster if name == KAVKA else _DefaultHeapCluster
         self.cluster = kind(folder, self.zookeeper, overrides=SETTINGS, start=False)
         self._zk = KazooClient(self.zookeeper.connect, timeout=60)
 

@@ -1,5 +1,5 @@
-"""A consumer that reads a partition repeatedly from the disk: it evicts the partition from the page
-cache before each pass.
+"""A consumer that reads a partition repeatedly from the disk. It evicts the partition from the page
+cache before each pass, unless the argument `warm` is present.
 
     python -m bench.cold_reader HOST:PORT TOPIC FOLDER [warm]
 
@@ -30,21 +30,21 @@ def evict(folder: Path) -> None:
 
 
 def read_partition(connection: Wire, topic: str) -> int:
-    offset = read = 0
+    offset = total = 0
     while True:
         body = wire.fetch_request(topic, 0, offset, version=4, max_bytes=1 << 20)
         code, high_watermark, records = wire.fetched(connection.call(FETCH, 4, body), 4)
         if code != 0:
             raise RuntimeError(f"fetch at {offset}: error {code}")
-        read += len(records)
+        total += len(records)
         offset = wire.next_offset(records, offset)
         if offset >= high_watermark:
-            return read
+            return total
 
 
 def main() -> int:
     address, topic, folder = sys.argv[1:4]
-    warm = "warm" in sys.argv[4:]
+    is_warm = "warm" in sys.argv[4:]
     host, _, port = address.rpartition(":")
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -56,7 +56,7 @@ def main() -> int:
     try:
         with Wire((host, int(port)), 60.0) as connection:
             while True:
-                if not warm:
+                if not is_warm:
                     evict(Path(folder))
                 total += read_partition(connection, topic)
     except KeyboardInterrupt:

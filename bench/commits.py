@@ -24,7 +24,7 @@ SECONDS = 4.0
 # The warm-up time of Java's compiler.
 WARM_UP = 15.0
 VERSION = 9
-# The length of the size in front of a frame.
+# The length of the size field before a frame.
 SIZE_LENGTH = 4
 
 # Marks the position of the offset in the encoded request.
@@ -44,15 +44,15 @@ def _rows(sides: dict[str, Side], options: Options, connections: int) -> list[Ro
     cpu: dict[tuple[str, int], float] = {}
 
     def once(side: Side, index: int, seconds: float = SECONDS) -> float:
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         count = light.run(lambda: _commits(side, connections, seconds))
-        cpu[side.name, index] = (side.cpu_seconds() - before) / count * 1e6
+        cpu[side.name, index] = (side.cpu_seconds() - start_cpu) / count * 1e6
         return count / seconds
 
     for side in sides.values():
         once(side, -1, WARM_UP)
     members = f"{connections} members" if connections > 1 else "1 member"
-    rates = in_pairs(sides, options.pairs, once, say=f"offset commits of {members}, per s")
+    rates = in_pairs(sides, options.pairs, once, title=f"offset commits of {members}, per s")
     used = paired(cpu, options.pairs)
     return [
         Row(f"offset commits of {members}, one request at a time each", "/s", rates, "≥ 1.0 ×", 1.0),
@@ -86,7 +86,7 @@ async def _commits(side: Side, connections: int, seconds: float) -> int:
 class Committer(asyncio.Protocol):
     """Commits the next offset when the response to the last commit arrives.
 
-    Only the first response is decoded; the others must be equal to it.
+    Only the first response is decoded. All other responses must be equal to it.
     """
 
     def __init__(self, member: light.Member) -> None:

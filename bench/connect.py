@@ -4,8 +4,8 @@ JDBC writer.
     python -m bench --only connect-file --only connect-parquet --only connect-jdbc [--pairs 5]
 
 Both jobs of a pair run in the same Spark process, after a warm-up round. `connect-file` reads lines
-of 500 bytes (1 GB for 2,000,000), `connect-parquet` records of 1000 bytes; rows of `connect-jdbc`
-have a number, 100 bytes of text, a double and a timestamp.
+of 500 bytes, `connect-parquet` records of 1000 bytes. The rows of `connect-jdbc` have a number, 100
+bytes of text, a double and a timestamp.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _pairs(job: str, options: Options, *arguments: str) -> list[tuple[float, flo
     lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
     if process.returncode or not lines:
         raise RuntimeError(f"{' '.join(argv)}: {process.stderr[-3000:]}")
-    pairs = [(ours, theirs) for ours, theirs in json.loads(lines[0][7:])]
-    for ours, theirs in pairs:
-        print(f"  {job} {arguments[1] if job == 'jdbc' else ''}: ours {ours:,.0f}, by hand {theirs:,.0f}", flush=True)
+    pairs = [(connector, by_hand) for connector, by_hand in json.loads(lines[0][7:])]
+    mode = arguments[1] if job == "jdbc" else ""
+    for connector, by_hand in pairs:
+        print(f"  {job} {mode}: connector {connector:,.0f}, by hand {by_hand:,.0f}", flush=True)
     return pairs

@@ -41,14 +41,17 @@ def session(jars: str = "") -> Any:
     return register(spark)
 
 
-def pairs(count: int, records: int, ours: Callable[[int], None], theirs: Callable[[int], None]) -> list[list[float]]:
+def pairs(
+    count: int, records: int, connector: Callable[[int], None], by_hand: Callable[[int], None]
+) -> list[list[float]]:
+    """Return the rates of both jobs in `count` rounds, after a warm-up round."""
     rate_pairs = []
     for number in range(count + 1):
         rates = []
-        for work in (ours, theirs):
-            began = time.perf_counter()
+        for work in (connector, by_hand):
+            started = time.perf_counter()
             work(number)
-            rates.append(records / (time.perf_counter() - began))
+            rates.append(records / (time.perf_counter() - started))
         if number:
             rate_pairs.append(rates)
     return rate_pairs
@@ -89,44 +92,44 @@ def file(records: int, count: int, servers: str, path: str) -> list[list[float]]
     spark = session()
     folder = Path(tempfile.mkdtemp())
 
-    def ours(number: int) -> None:
-        config = {"connector.class": "FileStreamSource", "file": path, "topic": "ours", "tasks.max": "2"}
+    def connector(number: int) -> None:
+        config = {"connector.class": "FileStreamSource", "file": path, "topic": "connector", "tasks.max": "2"}
         run_connector(spark, servers, folder, f"file-{number}", config)
 
-    def theirs(number: int) -> None:
+    def by_hand(number: int) -> None:
         rows = spark.read.text(path)
-        rows.write.format("kavka").options(**{"kafka.bootstrap.servers": servers, "topic": "theirs"}).mode(
+        rows.write.format("kavka").options(**{"kafka.bootstrap.servers": servers, "topic": "by-hand"}).mode(
             "append"
         ).save()
 
-    return pairs(count, records, ours, theirs)
+    return pairs(count, records, connector, by_hand)
 
 
 def parquet(records: int, count: int, servers: str, topic: str) -> list[list[float]]:
     spark = session()
     folder = Path(tempfile.mkdtemp())
 
-    def ours(number: int) -> None:
-        target = folder / f"ours-{number}"
+    def connector(number: int) -> None:
+        target = folder / f"connector-{number}"
         config = {"connector.class": "SparkSink", "topics": topic, "spark.format": "parquet", "spark.path": str(target)}
         run_connector(spark, servers, folder / "checkpoints", f"parquet-{number}", config)
         shutil.rmtree(target)
 
-    def theirs(number: int) -> None:
-        target = folder / f"theirs-{number}"
+    def by_hand(number: int) -> None:
+        target = folder / f"by-hand-{number}"
         options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
         rows = spark.readStream.format("kavka").options(**options).load().selectExpr("CAST(value AS STRING) AS value")
         query = (
             rows.writeStream.format("parquet")
             .option("path", str(target))
-            .option("checkpointLocation", str(folder / f"by-hand-{number}"))
+            .option("checkpointLocation", str(folder / f"checkpoint-{number}"))
             .trigger(availableNow=True)
             .start()
         )
         query.awaitTermination()
         shutil.rmtree(target)
 
-    return pairs(count, records, ours, theirs)
+    return pairs(count, records, connector, by_hand)
 
 
 def jdbc(records: int, count: int, url: str, mode: str, user: str, password: str, driver: str) -> list[list[float]]:
@@ -149,18 +152,18 @@ def jdbc(records: int, count: int, url: str, mode: str, user: str, password: str
     settings = {"connection.url": url, "connection.user": user, "connection.password": password, "auto.create": "true"}
     folder = Path(tempfile.mkdtemp())
 
-    def ours(number: int) -> None:
-        connector, context = context_of(
-            spark, "JdbcSink", {**settings, **keyed, "topics": "t", "table.name.format": f"ours{number}"}, folder,
+    def connector(number: int) -> None:
+        sink, context = context_of(
+            spark, "JdbcSink", {**settings, **keyed, "topics": "t", "table.name.format": f"connector{number}"}, folder,
             exactly_once=True,
         )  # fmt: skip
-        connector.write(context, batch, 0 if mode == "upsert" else number)
-        connector.stop()
+        sink.write(context, batch, 0 if mode == "upsert" else number)
+        sink.stop()
 
-    def theirs(number: int) -> None:
-        rows.write.format("jdbc").options(**login, dbtable=f"theirs{number}").mode("append").save()
+    def by_hand(number: int) -> None:
+        rows.write.format("jdbc").options(**login, dbtable=f"by_hand{number}").mode("append").save()
 
-    return pairs(count, records, ours, theirs)
+    return pairs(count, records, connector, by_hand)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.measure import Options, OwnShare, Row
@@ -50,7 +51,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
 
 class Bar(OwnShare):
-    """The bar applies to the value of Kavka, not to the ratio."""
+    """A row whose bar applies to the value of Kavka, not to the ratio."""
 
     LIMIT = 0.0
     WORDS = ""
@@ -96,18 +97,18 @@ def _measure(side: Side) -> dict[str, float]:
             print(f"  {side.title}: {page}: {median:.0f} ms, at most {max(times):.0f} ms", flush=True)
         memory = console.process.rss_bytes() / (1 << 20)
         time.sleep(QUIET_S)
-        before = console.process.cpu_seconds()
+        start_cpu = console.process.cpu_seconds()
         idle = _share(side.cpu_seconds, IDLE_S)
-        own = (console.process.cpu_seconds() - before) / IDLE_S * 100
+        own = (console.process.cpu_seconds() - start_cpu) / IDLE_S * 100
         print(f"  {side.title}: {memory:.0f} MiB, broker {idle:.2f} % of a core, {base:.2f} % without", flush=True)
         return {"slowest": slowest, "memory": memory, "idle": max(0.0, idle - base), "own": own}
 
 
-def _share(cpu_seconds: object, seconds: float) -> float:
+def _share(cpu_seconds: Callable[[], float], seconds: float) -> float:
     """Return the CPU time as a percentage of a core."""
-    before = cpu_seconds()  # type: ignore[operator]
+    start_cpu = cpu_seconds()
     time.sleep(seconds)
-    return (cpu_seconds() - before) / seconds * 100  # type: ignore[operator, no-any-return]
+    return (cpu_seconds() - start_cpu) / seconds * 100
 
 
 def _fill(side: Side) -> int:

@@ -63,13 +63,13 @@ def _measure(side: Side) -> dict[str, float]:
         wait_until(lambda: console.responds("/api/clusters/default/overview"), timeout=120, what="the console")
         values = {}
         for search, query in SEARCHES.items():
-            first, whole, hits = _search(console.port, query)
+            first, total, hits = _search(console.port, query)
             if hits != 3:
                 raise RuntimeError(f"{hits} hits, not 3")
-            values |= {f"{search} first": first * 1000, f"{search} all": whole}
-            print(f"  {side.title}: {search}: first hit {first * 1000:.0f} ms, all {whole:.1f} s", flush=True)
+            values |= {f"{search} first": first * 1000, f"{search} all": total}
+            print(f"  {side.title}: {search}: first hit {first * 1000:.0f} ms, all {total:.1f} s", flush=True)
         values["memory"] = console.process.rss_bytes() / (1 << 20)
-        values["stop"] = _stopped(console) * 1000
+        values["stop"] = _stop_seconds(console) * 1000
         return values
 
 
@@ -97,11 +97,12 @@ def _search(port: int, query: dict[str, str]) -> tuple[float, float, int]:
     raise RuntimeError("the search did not end")
 
 
-def _stopped(console: ConsoleProcess) -> float:
+def _stop_seconds(console: ConsoleProcess) -> float:
+    """Return the seconds until a search stops after its client disconnects."""
     connection, response = _open(console.port, {"path": "$.nothing == 1"})
     wait_until(lambda: console.searches() == 1, timeout=60, what="the search")
     started = time.perf_counter()
     response.close()
     connection.close()
-    wait_until(lambda: console.searches() == 0, timeout=60, what="its end")
+    wait_until(lambda: console.searches() == 0, timeout=60, what="the end of the search")
     return time.perf_counter() - started

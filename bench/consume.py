@@ -15,17 +15,17 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         clients.consume(side, "benchmark-read", options.records, groups=options.groups)
 
     def once(side: Side, index: int) -> float:
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         rate = clients.consume(side, "benchmark-read", options.records, groups=options.groups)
-        cpu[side.name, index] = side.cpu_seconds() - before
+        cpu[side.name, index] = side.cpu_seconds() - start_cpu
         return rate
 
-    rates = in_pairs(sides, options.pairs, once, say="consume, records/s")
+    rates = in_pairs(sides, options.pairs, once, title="consume, records/s")
     for side in sides.values():
         side.drop_topic("benchmark-read")
     used = paired(cpu, options.pairs)
-    who = "ConsumerPerformance" if options.groups else "an assigned consumer"
+    client = "ConsumerPerformance" if options.groups else "an assigned consumer"
     return [
-        Row(f"consume: {who}, fetches of 1 MB", "records/s", rates, "≥ 1.0 ×", 1.0),
+        Row(f"consume: {client}, fetches of 1 MB", "records/s", rates, "≥ 1.0 ×", 1.0),
         Row("broker CPU time", "s", used),
     ]

@@ -22,15 +22,15 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     cpu: dict[tuple[str, int], float] = {}
 
     def once(side: Side, index: int) -> float:
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         times_per_group = light.run(lambda: _rounds(side))
-        cpu[side.name, index] = (side.cpu_seconds() - before) / ROUNDS
+        cpu[side.name, index] = (side.cpu_seconds() - start_cpu) / ROUNDS
         return statistics.median(times_per_group) * 1000
 
     for side in sides.values():
         side.new_topic("benchmark", PARTITIONS)
         once(side, -1)
-    times = in_pairs(sides, options.pairs, once, say=f"{MEMBERS} members, rebalance time, ms")
+    times = in_pairs(sides, options.pairs, once, title=f"{MEMBERS} members, rebalance time, ms")
     used = [(cpu["kavka", index] * 1000, cpu["apache", index] * 1000) for index in range(options.pairs)]
     what = f"rebalance of {MEMBERS} members over {PARTITIONS} partitions"
     return [

@@ -26,14 +26,14 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     def once(side: Side, index: int) -> float:
         alone = rate(side)
-        before = side.rss_mib()
+        start_rss = side.rss_mib()
         idle: list[Wire] = []
         try:
             for _ in range(options.connections):
                 connection = Wire(side.broker.address, 30.0)
                 idle.append(connection)
                 connection.call(API_VERSIONS, 0, b"")
-            rss[side.name, index] = side.rss_mib() - before
+            rss[side.name, index] = side.rss_mib() - start_rss
             return rate(side) / alone
         finally:
             for connection in idle:
@@ -41,10 +41,10 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     for side in sides.values():
         rate(side)
-    shares = in_pairs(sides, options.pairs, once, say="busy beside idle connections, share of its rate alone")
-    grown = paired(rss, options.pairs)
+    shares = in_pairs(sides, options.pairs, once, title="busy beside idle connections, share of its rate alone")
+    memory = paired(rss, options.pairs)
     what = f"{options.connections:,} idle connections and one busy: share of its own rate alone"
     return [
         OwnShare(what, "", shares, "≥ 0.8", 0.8),
-        Row(f"memory for {options.connections:,} idle connections", "MiB", grown),
+        Row(f"memory for {options.connections:,} idle connections", "MiB", memory),
     ]

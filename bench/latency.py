@@ -21,7 +21,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     for side in sides.values():
         once(side, -1)
-    p99 = in_pairs(sides, options.pairs, once, say="p99 latency at 1000 records/s, acks=1, ms")
+    p99 = in_pairs(sides, options.pairs, once, title="p99 latency at 1000 records/s, acks=1, ms")
     p999 = paired({key: latency.p999 for key, latency in latencies.items()}, options.pairs)
     what = f"latency at {RATE} records/s, acks=1, one node"
     return [

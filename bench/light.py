@@ -1,6 +1,6 @@
 """A lightweight client: raw connections in one event loop, and members of classic groups.
 
-Both brokers are measured with it, so that differences are those of the brokers.
+Both brokers are measured with this client, so that only the brokers differ.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport
         self._received = bytearray()
-        self._answer: asyncio.Future[memoryview] | None = None
+        self._response: asyncio.Future[memoryview] | None = None
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -72,18 +72,18 @@ class Connection(asyncio.Protocol):
         if len(self._received) < 4 or len(self._received) < 4 + int.from_bytes(self._received[:4], "big"):
             return
         frame, self._received = memoryview(self._received)[4:], bytearray()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(frame)
+        if self._response is not None and not self._response.done():
+            self._response.set_result(frame)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionResetError("the broker closed the connection"))
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionResetError("the broker closed the connection"))
 
     async def call(self, request: TopMessage, version: int) -> Any:
         assert request.API_KEY is not None
-        self._answer = self._loop.create_future()
+        self._response = self._loop.create_future()
         self._transport.write(framed(request, version))
-        frame = await self._answer
+        frame = await self._response
         _, position = decode_response_header(frame, 0, request.API_KEY, version)
         response, _ = APIS[request.API_KEY].response_class().decode(frame, position, version)
         return response
@@ -94,10 +94,10 @@ class Connection(asyncio.Protocol):
 
 def framed(request: TopMessage, version: int) -> bytes:
     assert request.API_KEY is not None
-    out: list[bytes] = []
-    RequestHeader(api_key=request.API_KEY, api_version=version, client_id="light").encode(out)
-    request.encode(out, version)
-    payload = b"".join(out)
+    pieces: list[bytes] = []
+    RequestHeader(api_key=request.API_KEY, api_version=version, client_id="light").encode(pieces)
+    request.encode(pieces, version)
+    payload = b"".join(pieces)
     return len(payload).to_bytes(4, "big") + payload
 
 
@@ -115,10 +115,10 @@ class Group:
 
     def assignments(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
         """Assign partitions like the range assignor."""
-        each, more = divmod(self.partitions, len(members))
+        share, remainder = divmod(self.partitions, len(members))
         assignments, first = [], 0
         for index, member in enumerate(sorted(members)):
-            end = first + each + (index < more)
+            end = first + share + (index < remainder)
             topic_partitions = ConsumerProtocolAssignmentTopicPartition(
                 topic=self.topic, partitions=list(range(first, end))
             )
@@ -133,7 +133,7 @@ class Group:
         assigned.append(partitions)
         if len(assigned) < self.size:
             return
-        if sorted(p for each in assigned for p in each) != list(range(self.partitions)):
+        if sorted(partition for assignment in assigned for partition in assignment) != list(range(self.partitions)):
             raise RuntimeError(f"generation {generation} of {self.name} does not assign every partition once")
         self.stable.set()
 
@@ -162,7 +162,7 @@ class Member:
             joined = await self._join()
         if joined.error_code in _RETRIABLE:
             return False
-        _expect(joined.error_code)
+        _expect_no_error(joined.error_code)
         self.id, self.generation = joined.member_id, joined.generation_id
         is_leader = joined.leader == joined.member_id
         request = SyncGroupRequest(
@@ -176,7 +176,7 @@ class Member:
         synced = await self.connection.call(request, SYNC)
         if synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             return False
-        _expect(synced.error_code)
+        _expect_no_error(synced.error_code)
         assignment, _ = ConsumerProtocolAssignment.decode(synced.assignment, 2, 0)
         self.partitions = [p for topic in assignment.assigned_partitions for p in topic.partitions]
         return True
@@ -201,10 +201,10 @@ class Member:
             try:
                 await asyncio.wait_for(self.group.stable.wait(), HEARTBEAT_S)
             except TimeoutError:
-                answer = await self.connection.call(request, HEARTBEAT)
-                if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+                response = await self.connection.call(request, HEARTBEAT)
+                if response.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                     return
-                _expect(answer.error_code)
+                _expect_no_error(response.error_code)
 
 
 async def complete_rebalance(members: list[Member]) -> float:
@@ -220,10 +220,10 @@ async def complete_rebalance(members: list[Member]) -> float:
 async def leave(members: list[Member]) -> None:
     """Remove all members in one request, so that the broker has no timers for them."""
     identities = [MemberIdentity(member_id=member.id) for member in members]
-    answer = await members[0].connection.call(
+    response = await members[0].connection.call(
         LeaveGroupRequest(group_id=members[0].group.name, members=identities), LEAVE
     )
-    _expect(answer.error_code)
+    _expect_no_error(response.error_code)
 
 
 async def wait_for_coordinator(connection: Connection, group: str) -> None:
@@ -234,6 +234,6 @@ async def wait_for_coordinator(connection: Connection, group: str) -> None:
             await asyncio.sleep(0.1)
 
 
-def _expect(code: int) -> None:
+def _expect_no_error(code: int) -> None:
     if code != ErrorCode.NONE:
         raise RuntimeError(f"the broker returned {ErrorCode(code).name}")

@@ -26,7 +26,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         started = time.perf_counter()
         for topic in topics:
             side.new_topic(topic, PARTITIONS)
-        _wait_until_led(side, topics[-1])
+        _wait_for_leaders(side, topics[-1])
         seconds = time.perf_counter() - started
         first[side.name, index] = _append_cpu(side, topics[0])
         second[side.name, index] = _append_cpu(side, topics[0])
@@ -34,7 +34,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
             side.drop_topic(topic)
         return seconds
 
-    created = in_pairs(sides, options.pairs, once, say=f"{TOPICS} topics of {PARTITIONS} partitions created, s")
+    created = in_pairs(sides, options.pairs, once, title=f"{TOPICS} topics of {PARTITIONS} partitions created, s")
     what = f"{RECORDS:,} records to a topic of {PARTITIONS:,} partitions, broker CPU time"
     return [
         Row(f"{TOPICS} topics of {PARTITIONS:,} partitions created in turn", "s", created, "≤ 1.0 ×", at_most=1.0),
@@ -43,7 +43,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     ]
 
 
-def _wait_until_led(side: Side, topic: str) -> None:
+def _wait_for_leaders(side: Side, topic: str) -> None:
     deadline = time.monotonic() + 120
     with Wire(side.broker.address, 30.0) as connection:
         while wire.end_offset(connection, topic, PARTITIONS - 1)[0] != 0:
@@ -55,11 +55,11 @@ def _wait_until_led(side: Side, topic: str) -> None:
 def _append_cpu(side: Side, topic: str) -> float:
     producer = Producer({"bootstrap.servers": side.bootstrap, "acks": 1, "linger.ms": 5, "log_level": 3})
     producer.list_topics(topic, timeout=60)
-    before = side.cpu_seconds()
+    start_cpu = side.cpu_seconds()
     for number in range(RECORDS):
         producer.produce(topic, b"x" * 100, partition=number % PARTITIONS)
         if number % 1000 == 0:
             producer.poll(0)
     if producer.flush(300):
         raise RuntimeError(f"{side.title}: records were not acknowledged")
-    return side.cpu_seconds() - before
+    return side.cpu_seconds() - start_cpu

@@ -34,7 +34,7 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     for side in sides.values():
         once(side, -1)
-    produced = in_pairs(sides, options.pairs, once, say="p99 of a produce request, ms")
+    produced = in_pairs(sides, options.pairs, once, title="p99 of a produce request, ms")
     what = f"{TOPICS:,} topics × {PARTITIONS} partitions"
     return [
         Row(f"{what}: produce request, p99", "ms", produced, "≤ 0.5 ×", at_most=0.5),

@@ -41,23 +41,24 @@ class Row:
     ratio: float = field(init=False)
 
     def __post_init__(self) -> None:
-        ratios = [ours / theirs for ours, theirs in self.pairs if theirs]
+        ratios = [kavka / apache for kavka, apache in self.pairs if apache]
         self.ratio = statistics.median(ratios) if ratios else float("nan")
 
     @property
     def kavka(self) -> float:
-        return statistics.median(ours for ours, _ in self.pairs)
+        return statistics.median(kavka for kavka, _ in self.pairs)
 
     @property
     def apache(self) -> float:
-        return statistics.median(theirs for _, theirs in self.pairs)
+        return statistics.median(apache for _, apache in self.pairs)
 
-    def judged(self) -> float:
+    def judged_value(self) -> float:
+        """Return the value that the bar applies to."""
         return self.ratio
 
     @property
     def verdict(self) -> str:
-        value = self.judged()
+        value = self.judged_value()
         if self.at_least is not None:
             return "met" if value >= self.at_least else "MISSED"
         if self.at_most is not None:
@@ -76,7 +77,7 @@ class OwnShare(Row):
     """A row of ratios between each side's disturbed and undisturbed rate. The bar applies to
     Kavka's value, not to the ratio of the sides."""
 
-    def judged(self) -> float:
+    def judged_value(self) -> float:
         return self.kavka
 
 
@@ -86,7 +87,7 @@ def number(value: float, unit: str) -> str:
 
 
 def in_pairs(
-    sides: dict[str, AnySide], pairs: int, run: Callable[[AnySide, int], float], *, say: str
+    sides: dict[str, AnySide], pairs: int, run: Callable[[AnySide, int], float], *, title: str
 ) -> list[tuple[float, float]]:
     """Run both sides alternately, `pairs` times. The order changes, so that drift of the machine
     cancels out."""
@@ -98,7 +99,7 @@ def in_pairs(
             os.sync()
             rates[name] = run(sides[name], index)
         values.append((rates[KAVKA], rates[APACHE]))
-        print(f"  {say}, pair {index + 1}: {rates[KAVKA]:,.2f} to {rates[APACHE]:,.2f}", flush=True)
+        print(f"  {title}, pair {index + 1}: {rates[KAVKA]:,.2f} to {rates[APACHE]:,.2f}", flush=True)
     return values
 
 
@@ -127,14 +128,14 @@ def _lines(path: str) -> list[str]:
 
 
 def markdown(rows: Sequence[Row], options: Options, peer: str = "Apache Kafka 4.3") -> str:
-    about = machine()
+    host = machine()
     lines = [
-        f"Machine: {about['processor']}, {about['memory']}, {about['system']}; Python {about['python']},",
-        f"{about['java']}. {options.records:,} records of 1000 bytes per run, {options.pairs} alternating pairs",
+        f"Machine: {host['processor']}, {host['memory']}, {host['system']}; Python {host['python']},",
+        f"{host['java']}. {options.records:,} records of 1000 bytes per run, {options.pairs} alternating pairs",
         "after a first run that is not counted; values are medians, the ratio is the median of the pairs' ratios",
         f"(Kavka / {peer}).",
         "",
-        f"| what | Kavka | {peer} | ratio | bar | |",
+        f"| Benchmark | Kavka | {peer} | Ratio | Bar | |",
         "|---|---|---|---|---|---|",
     ]
     lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]

@@ -47,18 +47,18 @@ def run(options: Options) -> list[Row]:
         pairs = []
         for _ in range(options.pairs):
             with Broker(num_partitions=partitions) as source, Broker(num_partitions=partitions) as target:
-                figures = _measured(source.bootstrap_servers, target.bootstrap_servers, options.records, partitions)
+                figures = _run_process(source.bootstrap_servers, target.bootstrap_servers, options.records, partitions)
             print(f"  mirror, {partitions} partition(s): {json.dumps(figures)}", flush=True)
             pairs.append((figures["mirror"], figures["source"]))
             lags.append((figures["lag"], 5.0))
         what = f"mirror: 1000 B, {partitions} partition(s), beside the source alone"
         rows.append(MirrorRow(what, "records/s", pairs, "≥ 0.5 ×", 0.5))
-    what = "mirror: the last record after the source went quiet, beside 5 s"
+    what = "mirror: the last record after the source became idle, compared with 5 s"
     rows.append(LagRow(what, "s", lags, "≤ 1.0 ×", at_most=1.0))
     return rows
 
 
-def _measured(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
+def _run_process(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
     argv = [sys.executable, "-m", "bench.mirror", source, target, str(records), str(partitions)]
     process = subprocess.run(argv, capture_output=True, text=True, check=False)
     lines = [line for line in process.stdout.splitlines() if line.startswith("RESULT ")]
@@ -68,7 +68,7 @@ def _measured(source: str, target: str, records: int, partitions: int) -> dict[s
     return figures
 
 
-# --- in a separate process
+# --- code that runs in a separate process
 
 
 def measure(source: str, target: str, records: int, partitions: int) -> dict[str, float]:
@@ -92,7 +92,7 @@ def _mirror(spark: Any, source: str, target: str, topic: str, count: int, partit
     from kavka.pipeline.mirror.running import Mirror
     from kavka.pipeline.mirror.settings import flows_of
 
-    file = {
+    properties = {
         "clusters": "A, B",
         "A.bootstrap.servers": source,
         "B.bootstrap.servers": target,
@@ -103,12 +103,12 @@ def _mirror(spark: Any, source: str, target: str, topic: str, count: int, partit
         "refresh.topics.interval.seconds": "5",
         "progress.group.id": f"mirror-{topic}",
     }
-    mirror = Mirror(flows_of(file), spark)
+    mirror = Mirror(flows_of(properties), spark)
     (flow,) = mirror.flows
     progress_by_batch: dict[int, Any] = {}
     mirror.start()
     try:
-        _until(lambda: _collect_progress(flow, progress_by_batch) and flow.status.records >= count)
+        _wait_until(lambda: _collect_progress(flow, progress_by_batch) and flow.status.records >= count)
         busy = [p for p in progress_by_batch.values() if p["numInputRows"]]
         seconds = sum(p["durationMs"]["triggerExecution"] for p in busy) / 1000
         lag = _lag(source, target, topic, partitions) if topic == "large" else 0.0
@@ -135,7 +135,7 @@ def _source_alone(spark: Any, servers: str, topic: str, tasks: int, count: int) 
 
 
 def _collect_progress(flow: Any, progress_by_batch: dict[int, Any]) -> bool:
-    """Collect the progress of batches: Spark only keeps the last hundred."""
+    """Collect the progress of batches, since Spark keeps only the last hundred."""
     if flow._query is not None:
         progress_by_batch.update((p["batchId"], p) for p in flow._query.recentProgress)
     return True
@@ -156,18 +156,18 @@ def _lag(source: str, target: str, topic: str, partitions: int) -> float:
 
     expected = _count(target, f"A.{topic}", partitions)
     with Producer(bootstrap_servers=source, linger_ms=5) as producer:
-        until = time.monotonic() + TRICKLE_S
-        while time.monotonic() < until:
+        deadline = time.monotonic() + TRICKLE_S
+        while time.monotonic() < deadline:
             for _ in range(200):
                 producer.send(topic, b"x" * 1000)
                 expected += 1
             time.sleep(0.02)
     started = time.monotonic()
-    _until(lambda: _count(target, f"A.{topic}", partitions) >= expected)
+    _wait_until(lambda: _count(target, f"A.{topic}", partitions) >= expected)
     return time.monotonic() - started
 
 
-def _until(condition: Callable[[], bool], timeout: float = 900.0) -> None:
+def _wait_until(condition: Callable[[], bool], timeout: float = 900.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

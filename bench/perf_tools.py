@@ -79,8 +79,8 @@ def _perf_tests(side: Side, options: Options) -> list[Row]:
     read = _in_pairs(options.pairs, consume, f"consumer-perf-test on {side.title}, records/s")
     side.drop_topic(f"{TOPIC}-read")
     return [
-        Row(f"producer-perf-test on {side.title}: our tool, Apache's tool", "records/s", sent, "≥ 0.8 ×", 0.8),
-        Row(f"consumer-perf-test on {side.title}: our tool, Apache's tool", "records/s", read, "≥ 1.0 ×", 1.0),
+        Row(f"producer-perf-test on {side.title}: Kavka's tool, Apache's tool", "records/s", sent, "≥ 0.8 ×", 0.8),
+        Row(f"consumer-perf-test on {side.title}: Kavka's tool, Apache's tool", "records/s", read, "≥ 1.0 ×", 1.0),
     ]
 
 
@@ -123,8 +123,8 @@ def _console(side: Side, options: Options) -> list[Row]:
     read = _in_pairs(options.pairs, consume, "console-consumer, lines/s")
     side.drop_topic(f"{TOPIC}-read")
     return [
-        Row(f"console-producer, a file of lines on {side.title}: our tool, Apache's tool", "lines/s", sent),
-        Row(f"console-consumer into a pipe from {side.title}: our tool, Apache's tool", "lines/s", read),
+        Row(f"console-producer, a file of lines on {side.title}: Kavka's tool, Apache's tool", "lines/s", sent),
+        Row(f"console-consumer into a pipe from {side.title}: Kavka's tool, Apache's tool", "lines/s", read),
     ]
 
 

@@ -13,16 +13,16 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     def once(side: Side, index: int) -> float:
         side.new_topic("benchmark")
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         rate = clients.produce(side, "benchmark", options.records)
-        cpu[side.name, index] = side.cpu_seconds() - before
+        cpu[side.name, index] = side.cpu_seconds() - start_cpu
         rss[side.name, index] = side.rss_mib()
         side.drop_topic("benchmark")
         return rate
 
     for side in sides.values():
         once(side, -1)
-    rates = in_pairs(sides, options.pairs, once, say="produce, records/s")
+    rates = in_pairs(sides, options.pairs, once, title="produce, records/s")
 
     return [
         Row("produce: 1 partition, 1000-byte records, acks=1, 16 KB batches", "records/s", rates, "≥ 1.3 ×", 1.3),

@@ -1,6 +1,6 @@
 """Parts shared by the benchmarks of Python clients: rounds of runs in separate processes.
 
-A round runs every client once; the order alternates. Clients are compared within a round, since the
+A round runs every client once. The order alternates. Clients are compared within a round, since the
 speed of the machine changes between rounds. The result is the median of the rounds.
 """
 
@@ -68,46 +68,46 @@ class Stopwatch:
     """Measures wall time and CPU time from its creation."""
 
     def __init__(self) -> None:
-        self._began, self._used = time.perf_counter(), time.process_time()
+        self._start, self._start_cpu = time.perf_counter(), time.process_time()
 
     def read(self, records: int) -> Run:
-        return time.perf_counter() - self._began, time.process_time() - self._used, records
+        return time.perf_counter() - self._start, time.process_time() - self._start_cpu, records
 
 
 def use_form(client: str) -> None:
-    """Select the compiled form of Kavka's client, or the plain form for `ours-plain`."""
-    if client.startswith(("ours", "receive")):
+    """Select the compiled form of Kavka's client, or the plain form for `kavka-plain`."""
+    if client.startswith(("kavka", "receive")):
         from tests.support import forms
 
         forms.use(forms.PLAIN if client.endswith("-plain") else forms.COMPILED)
 
 
-def beside_the_best(
+def compared_with_best(
     what: str,
     unit: str,
     figure: str,
     figures: dict[str, list[Figures]],
-    ours: str,
+    client: str,
     others: Iterable[str],
     bar: float | None = None,
 ) -> ClientRow:
     """Compare a client with the best of the others in each round."""
     names = [name for name in others if name in figures]
-    rounds = zip(figures[ours], *(figures[name] for name in names), strict=True)
-    pairs = [(first[figure], max(other[figure] for other in rest)) for first, *rest in rounds]
-    titles = "the best of the others" if len(names) > 1 else TITLES.get(names[0], names[0])
+    rounds = zip(figures[client], *(figures[name] for name in names), strict=True)
+    pairs = [(kavka[figure], max(peer[figure] for peer in peers)) for kavka, *peers in rounds]
+    titles = "the best other client" if len(names) > 1 else TITLES.get(names[0], names[0])
     what = f"{what}, compared with {titles}"
     return ClientRow(what, unit, pairs, "" if bar is None else f"≥ {bar:g} ×", at_least=bar)
 
 
 def markdown(rows: Sequence[Row], rounds: int) -> str:
-    about = machine()
+    host = machine()
     lines = [
-        f"Machine: {about['processor']}, {about['memory']}, {about['system']}; Python {about['python']}.",
-        f"One broker (Kavka), one client at a time, {rounds} rounds in which each runs once; values are medians, the",
-        "ratio is the median of the rounds' ratios (ours / theirs).",
+        f"Machine: {host['processor']}, {host['memory']}, {host['system']}; Python {host['python']}.",
+        f"One broker (Kavka), one client at a time, {rounds} rounds in which each client runs once. Values are",
+        "medians. The ratio is the median of the rounds' ratios (Kavka / other client).",
         "",
-        "| what | ours | theirs | ratio | bar | |",
+        "| Benchmark | Kavka | Other client | Ratio | Bar | |",
         "|---|---|---|---|---|---|",
     ]
     return "\n".join(lines + ["| " + " | ".join(row.cells()) + " |" for row in rows]) + "\n"

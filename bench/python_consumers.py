@@ -26,7 +26,7 @@ from bench.python_clients import (
     Figures,
     Run,
     Stopwatch,
-    beside_the_best,
+    compared_with_best,
     in_process,
     in_rounds,
     report,
@@ -34,11 +34,11 @@ from bench.python_clients import (
 )
 
 OTHERS = ("confluent", "confluent-tuned", "aiokafka", "kafka-python")
-CLIENTS = ("ours", "confluent-tuned", "ours-arrow", "confluent", "aiokafka", "kafka-python", "receive-only")
+CLIENTS = ("kavka", "confluent-tuned", "kavka-arrow", "confluent", "aiokafka", "kafka-python", "receive-only")
 TUNED = {"queued.min.messages": 10_000_000, "queued.max.messages.kbytes": 1024 * 1024, "fetch.queue.backoff.ms": 1}
-STORED = {100: 3_000_000, 1000: 600_000}
+RECORDS = {100: 3_000_000, 1000: 600_000}
 # For the slow client, so that a round does not take minutes.
-FEW = 200_000
+FEW_RECORDS = 200_000
 # Records per call. A larger number makes no client faster.
 RECORDS_PER_POLL = 1000
 
@@ -49,20 +49,20 @@ def run(options: Options) -> list[Row]:
     rows: list[Row] = []
     with Broker() as broker:
         for size in SIZES:
-            fill(broker.bootstrap_servers, size, STORED[size])
+            fill(broker.bootstrap_servers, size, RECORDS[size])
 
             def read(client: str, size: int = size) -> Figures:
-                count = FEW if client == "kafka-python" else STORED[size]
+                count = FEW_RECORDS if client == "kafka-python" else RECORDS[size]
                 return in_process("bench.python_consumers", client, broker.bootstrap_servers, size, count)
 
             figures = in_rounds(f"{size} B", CLIENTS, options.pairs, read)
             unit = "records/s"
             rows += [
-                beside_the_best(f"consume to objects, {size} B", unit, "rate", figures, "ours", OTHERS, 1),
-                beside_the_best(f"consume to Arrow, {size} B", unit, "rate", figures, "ours-arrow", OTHERS, 2),
+                compared_with_best(f"consume to objects, {size} B", unit, "rate", figures, "kavka", OTHERS, 1),
+                compared_with_best(f"consume to Arrow, {size} B", unit, "rate", figures, "kavka-arrow", OTHERS, 2),
                 *(
-                    beside_the_best(f"consume to {form}, {size} B", unit, "rate", figures, client, [other])
-                    for form, client in (("objects", "ours"), ("Arrow", "ours-arrow"))
+                    compared_with_best(f"consume to {form}, {size} B", unit, "rate", figures, client, [other])
+                    for form, client in (("objects", "kavka"), ("Arrow", "kavka-arrow"))
                     for other in (*OTHERS, "receive-only")
                 ),
             ]
@@ -84,7 +84,7 @@ def run_client(client: str, servers: str, size: str, count: str) -> int:
     return report(lambda: RUNS[client](servers, f"t{size}", int(count), int(size)))
 
 
-def ours(servers: str, topic: str, count: int, size: int) -> Run:
+def kavka(servers: str, topic: str, count: int, size: int) -> Run:
     from kavka import Consumer, TopicPartition
 
     settings = {"auto_offset_reset": "earliest", "max_poll_records": RECORDS_PER_POLL}
@@ -98,7 +98,7 @@ def ours(servers: str, topic: str, count: int, size: int) -> Run:
         return watch.read((done - first) // size)
 
 
-def ours_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
+def kavka_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
     from kavka import Consumer, TopicPartition
 
     with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
@@ -116,10 +116,10 @@ def ours_to_arrow(servers: str, topic: str, count: int, size: int) -> Run:
         return result
 
 
-def confluent(servers: str, topic: str, count: int, size: int, more: Mapping[str, int] | None = None) -> Run:
+def confluent(servers: str, topic: str, count: int, size: int, overrides: Mapping[str, int] | None = None) -> Run:
     from confluent_kafka import Consumer, TopicPartition
 
-    settings = {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False, **(more or {})}
+    settings = {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False, **(overrides or {})}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, 0, 0)])
     first = done = sum(len(message.value()) for message in consumer.consume(1, 30))
@@ -135,7 +135,7 @@ def confluent(servers: str, topic: str, count: int, size: int, more: Mapping[str
 
 def receive_only(servers: str, topic: str, count: int, size: int) -> Run:
     from kavka.client.consumer._decode import end_of_batches
-    from kavka.client.consumer.fetcher import MOST_AT_A_TIME
+    from kavka.client.consumer.fetcher import MAX_FETCH_BYTES
     from tests.support import wire
 
     host, _, port = servers.rpartition(":")
@@ -143,10 +143,10 @@ def receive_only(servers: str, topic: str, count: int, size: int) -> Run:
     # The size of a version 4 response with one partition, without the records.
     start = 4 + 4 + 4 + 2 + len(topic) + 4 + 4 + 2 + 8 + 8 + 4 + 4
     with wire.Wire((host, int(port)), timeout=30) as connection:
-        buffer = memoryview(bytearray(MOST_AT_A_TIME + 1024 * 1024))
+        buffer = memoryview(bytearray(MAX_FETCH_BYTES + 1024 * 1024))
         watch = None
         while offset < count:
-            connection.send_request(1, 4, wire.fetch_request(topic, 0, offset, version=4, max_bytes=MOST_AT_A_TIME))
+            connection.send_request(1, 4, wire.fetch_request(topic, 0, offset, version=4, max_bytes=MAX_FETCH_BYTES))
             end = 4 + int.from_bytes(_receive(connection, buffer[:4]), "big")
             _receive(connection, buffer[4:end])
             offset = end_of_batches(buffer[4 + start : end])[0]
@@ -203,12 +203,12 @@ def aiokafka(servers: str, topic: str, count: int, size: int) -> Run:
 
 
 RUNS = {
-    "ours": ours,
-    "ours-plain": ours,
-    "ours-arrow": ours_to_arrow,
+    "kavka": kavka,
+    "kavka-plain": kavka,
+    "kavka-arrow": kavka_to_arrow,
     "receive-only": receive_only,
     "confluent": confluent,
-    "confluent-tuned": partial(confluent, more=TUNED),
+    "confluent-tuned": partial(confluent, overrides=TUNED),
     "kafka-python": kafka_python,
     "aiokafka": aiokafka,
 }

@@ -21,18 +21,18 @@ from bench.python_clients import (
     Figures,
     Run,
     Stopwatch,
-    beside_the_best,
+    compared_with_best,
     in_process,
     in_rounds,
     report,
     use_form,
 )
 
-CLIENTS = ("ours", "confluent", "kafka-python", "aiokafka")
+CLIENTS = ("kavka", "confluent", "kafka-python", "aiokafka")
 BUFFER = 64 * 1024 * 1024
-# Slow clients send fewer records, so that a round does not take minutes.
-MANY = {100: 1_000_000, 1000: 400_000}
-FEW = 100_000
+# Slow clients send only FEW_RECORDS, so that a round does not take minutes.
+RECORDS = {100: 1_000_000, 1000: 400_000}
+FEW_RECORDS = 100_000
 
 
 def run(options: Options) -> list[Row]:
@@ -41,29 +41,34 @@ def run(options: Options) -> list[Row]:
         figures = in_rounds(f"{size} B", CLIENTS, options.pairs, partial(_run, size, ""))
         what, unit = f"produce, {size} B", "records/s"
         rows += [
-            beside_the_best(what, unit, "rate", figures, "ours", ["confluent"], 0.7),
-            beside_the_best(what, unit, "rate", figures, "ours", ["kafka-python"], 5),
-            beside_the_best(what, unit, "rate", figures, "ours", ["aiokafka"]),
+            compared_with_best(what, unit, "rate", figures, "kavka", ["confluent"], 0.7),
+            compared_with_best(what, unit, "rate", figures, "kavka", ["kafka-python"], 5),
+            compared_with_best(what, unit, "rate", figures, "kavka", ["aiokafka"]),
             _at_most(f"processor time per record, {size} B", "µs", "cpu", figures),
             _at_most(f"memory of the process, {size} B", "MB", "memory", figures, 1.0),
         ]
         figures = in_rounds(
-            f"{size} B with callbacks", ("ours", "confluent"), options.pairs, partial(_run, size, "callbacks")
+            f"{size} B with callbacks", ("kavka", "confluent"), options.pairs, partial(_run, size, "callbacks")
         )
         what = f"produce with a callback per record, {size} B"
-        rows.append(beside_the_best(what, unit, "rate", figures, "ours", ["confluent"], 0.7))
+        rows.append(compared_with_best(what, unit, "rate", figures, "kavka", ["confluent"], 0.7))
     return rows
 
 
 def _at_most(what: str, unit: str, figure: str, figures: dict[str, list[Figures]], bar: float | None = None) -> Row:
-    pairs = [(a[figure], b[figure]) for a, b in zip(figures["ours"], figures["confluent"], strict=True)]
-    return ClientRow(f"{what}, beside confluent-kafka", unit, pairs, "" if bar is None else f"≤ {bar:g} ×", at_most=bar)
+    pairs = [
+        (kavka_run[figure], peer_run[figure])
+        for kavka_run, peer_run in zip(figures["kavka"], figures["confluent"], strict=True)
+    ]
+    return ClientRow(
+        f"{what}, compared with confluent-kafka", unit, pairs, "" if bar is None else f"≤ {bar:g} ×", at_most=bar
+    )
 
 
 def _run(size: int, mode: str, client: str) -> Figures:
     from kavka.testing import Broker
 
-    count = MANY[size] if client in ("ours", "confluent") else FEW
+    count = RECORDS[size] if client in ("kavka", "confluent") else FEW_RECORDS
     with Broker() as broker:
         return in_process("bench.python_producers", client, broker.bootstrap_servers, size, count, mode)
 
@@ -75,7 +80,7 @@ def run_client(client: str, servers: str, size: str, count: str, mode: str) -> i
     return report(lambda: RUNS[client](servers, value, int(count), mode == "callbacks"))
 
 
-def ours(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
+def kavka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
     from kavka import Producer
 
     done = 0
@@ -117,14 +122,14 @@ def confluent(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
             "queue.buffering.max.kbytes": BUFFER // 1024,
         }
     )
-    more = {"on_delivery": delivered} if callbacks else {}
+    options = {"on_delivery": delivered} if callbacks else {}
     producer.produce("t", value)
     producer.flush()
     watch = Stopwatch()
     for number in range(count):
         while True:
             try:
-                producer.produce("t", value, **more)
+                producer.produce("t", value, **options)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -170,7 +175,13 @@ def aiokafka(servers: str, value: bytes, count: int, callbacks: bool) -> Run:
     return asyncio.run(work())
 
 
-RUNS = {"ours": ours, "ours-plain": ours, "confluent": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
+RUNS = {
+    "kavka": kavka,
+    "kavka-plain": kavka,
+    "confluent": confluent,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+}
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ def _rows(sides: dict[str, Side], options: Options, size: int, batch: int) -> li
 
     def once(side: Side, index: int) -> float:
         side.new_topic("saturation", PROCESSES)
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         seconds, used = _produce(side, records, size, batch)
-        broker_cpu[side.name, index] = (side.cpu_seconds() - before) / gigabytes
+        broker_cpu[side.name, index] = (side.cpu_seconds() - start_cpu) / gigabytes
         client_cpu[side.name, index] = used / gigabytes
         side.drop_topic("saturation")
         return records / seconds
@@ -43,7 +43,7 @@ def _rows(sides: dict[str, Side], options: Options, size: int, batch: int) -> li
     for side in sides.values():
         once(side, -1)
     shape = f"{size}-byte records, batches of {batch // 1024} KB"
-    rates = in_pairs(sides, options.pairs, once, say=f"saturation, {shape}, records/s")
+    rates = in_pairs(sides, options.pairs, once, title=f"saturation, {shape}, records/s")
     return [
         Row(f"{PROCESSES} native producers, {shape}", "records/s", rates),
         Row("broker CPU time per GB", "s", paired(broker_cpu, options.pairs)),
@@ -89,11 +89,11 @@ def main() -> int:
     for name in ("partition", "records", "size", "batch"):
         parser.add_argument(name, type=int)
     options = parser.parse_args()
-    failed: list[object] = []
+    errors: list[object] = []
 
     def delivered(error: object, _message: object) -> None:
         if error is not None:
-            failed.append(error)
+            errors.append(error)
 
     producer = Producer(
         {
@@ -124,7 +124,7 @@ def main() -> int:
             producer.poll(0)
     unsent = producer.flush(600)
     print(json.dumps({"cpu": watch.read(options.records)[1]}))
-    return 1 if unsent or failed else 0
+    return 1 if unsent or errors else 0
 
 
 if __name__ == "__main__":

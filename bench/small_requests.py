@@ -49,15 +49,15 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
 
     def once(side: Side, index: int, seconds: float = SECONDS) -> float:
         """Return the requests per second of broker CPU time."""
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         responses = light.run(lambda: _responses(side, seconds))
         rates[side.name, index] = responses / seconds
-        return responses / (side.cpu_seconds() - before)
+        return responses / (side.cpu_seconds() - start_cpu)
 
     for side in sides.values():
         side.new_topic("benchmark")
         once(side, -1, WARM_UP)
-    per_core = in_pairs(sides, options.pairs, once, say="small requests per second of broker CPU time")
+    per_core = in_pairs(sides, options.pairs, once, title="small requests per second of broker CPU time")
     what = f"one 100-byte record per request, {CONNECTIONS} connections: requests per broker core"
     return [
         Row(what, "/s", per_core, "≥ 1.5 ×", 1.5),

@@ -92,19 +92,19 @@ def run_word_count(options: Options) -> list[Row]:
                 rates[kind] = _measure([sys.executable], "kavka", "", "word_count", servers, arguments, PER_PROCESS)
                 print(f"  word count, {lines:,} lines, {kind}: {rates[kind]:,.0f} lines/s", flush=True)
             pairs.append((rates["streams"], rates["by-hand"]))
-    return [ClientRow("word count: streams beside PySpark by hand", "lines/s", pairs, "≥ 0.9 ×", 0.9)]
+    return [ClientRow("word count: streams compared with PySpark", "lines/s", pairs, "≥ 0.9 ×", 0.9)]
 
 
 def fill_lines(servers: str, topic: str, count: int) -> None:
     """Send lines of ten words with the word frequencies of a text."""
     from kavka import Producer
 
-    chance = random.Random(8)
-    words = [f"{chance.choice(SYLLABLES)}{chance.choice(SYLLABLES)}{number}" for number in range(VOCABULARY)]
+    generator = random.Random(8)
+    words = [f"{generator.choice(SYLLABLES)}{generator.choice(SYLLABLES)}{number}" for number in range(VOCABULARY)]
     weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(VOCABULARY)))
     with Producer(bootstrap_servers=servers, linger_ms=50, batch_size=200_000) as producer:
         for _ in range(count):
-            line = " ".join(chance.choices(words, cum_weights=weights, k=WORDS_IN_A_LINE))
+            line = " ".join(generator.choices(words, cum_weights=weights, k=WORDS_IN_A_LINE))
             producer.send(topic, line.encode())
 
 
@@ -139,11 +139,13 @@ def _trickle(servers: str, topic: str) -> Iterator[None]:
 
 
 def _pair(job: str, servers: str, arguments: list[str], rounds: int = PER_PROCESS) -> tuple[float, float]:
-    ours = _measure([sys.executable], "kavka", "", job, servers, arguments, rounds)
-    more = [*arguments[:-1], "false"] if job == "sink" else arguments
-    theirs = _measure([str(spark40.python())], "kafka", ",".join(spark40.connector()), job, servers, more, rounds)
-    print(f"  {job} {' '.join(arguments)}: ours {ours:,.0f}, {CONNECTOR} {theirs:,.0f}", flush=True)
-    return ours, theirs
+    kavka = _measure([sys.executable], "kavka", "", job, servers, arguments, rounds)
+    peer_arguments = [*arguments[:-1], "false"] if job == "sink" else arguments
+    peer = _measure(
+        [str(spark40.python())], "kafka", ",".join(spark40.connector()), job, servers, peer_arguments, rounds
+    )
+    print(f"  {job} {' '.join(arguments)}: Kavka {kavka:,.0f}, {CONNECTOR} {peer:,.0f}", flush=True)
+    return kavka, peer
 
 
 def _measure(

@@ -22,46 +22,46 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
         sides,
         options.pairs,
         lambda side, index: _empty(side, folders[side.name] / str(index)),
-        say="start with an empty folder, s",
+        title="start with an empty folder, s",
     )
     served: dict[tuple[str, int], float] = {}
     filled: dict[str, Side] = {}
-    each = max(options.partitions // TOPICS, 1)
+    partitions = max(options.partitions // TOPICS, 1)
     try:
         for name in sides:
-            filled[name] = _filled(name, folders[name] / "filled", each)
+            filled[name] = _filled(name, folders[name] / "filled", partitions)
 
         def once(side: Side, index: int) -> float:
-            began = time.monotonic()
+            started = time.monotonic()
             side.start()
             try:
-                _wait_for_all(side, each)
-                served[side.name, index] = time.monotonic() - began
+                _wait_for_all(side, partitions)
+                served[side.name, index] = time.monotonic() - started
                 return side.broker.start_seconds
             finally:
                 side.broker.stop()
 
-        many = in_pairs(filled, options.pairs, once, say=f"start with {each * TOPICS} partitions, s")
+        many = in_pairs(filled, options.pairs, once, title=f"start with {partitions * TOPICS} partitions, s")
 
         def recover(side: Side, index: int) -> float:
             side.start()
-            _wait_for_all(side, each, at_least=True)
+            _wait_for_all(side, partitions, at_least=True)
             clients.produce(side, "many-0", UNFLUSHED_RECORDS)
             side.broker.kill()
             started = time.monotonic()
             side.start()
             try:
-                _wait_for_all(side, each, at_least=True)
+                _wait_for_all(side, partitions, at_least=True)
                 return time.monotonic() - started
             finally:
                 side.broker.stop()
 
-        recovered = in_pairs(filled, options.pairs, recover, say="start after kill -9, to the last partition, s")
+        recovered = in_pairs(filled, options.pairs, recover, title="start after kill -9, to the last partition, s")
     finally:
         for side in filled.values():
             side.close()
     all_served = paired(served, options.pairs)
-    count = f"{each * TOPICS:,} partitions after a clean stop"
+    count = f"{partitions * TOPICS:,} partitions after a clean stop"
     return [
         Row("start to the first response, empty folder", "s", empty, "≤ 0.25 ×", at_most=0.25),
         Row(f"start to the first response, {count}", "s", many, "≤ 1.0 ×", at_most=1.0),
@@ -79,13 +79,14 @@ def _empty(model: Side, folder: Path) -> float:
         side.close()
 
 
-def _filled(name: str, folder: Path, each: int) -> Side:
+def _filled(name: str, folder: Path, partitions: int) -> Side:
+    """Create a broker with TOPICS topics and a record in every partition, and stop it."""
     side = Side(name, folder)
     side.start()
     for number in range(TOPICS):
-        side.new_topic(f"many-{number}", each)
+        side.new_topic(f"many-{number}", partitions)
         with Wire(side.broker.address, 30.0) as connection:
-            for partition in range(each):
+            for partition in range(partitions):
                 body = wire.produce_request(f"many-{number}", partition, wire.batch([b"x" * 100]), version=7)
                 code, _ = wire.produce_error(connection.call(wire.PRODUCE, 7, body), 7)
                 if code != 0:
@@ -94,12 +95,12 @@ def _filled(name: str, folder: Path, each: int) -> Side:
     return side
 
 
-def _wait_for_all(side: Side, each: int, *, at_least: bool = False) -> None:
+def _wait_for_all(side: Side, partitions: int, *, at_least: bool = False) -> None:
     """Wait until every partition is served with exactly one record, or with `at_least` one."""
     deadline = time.monotonic() + 300
     with Wire(side.broker.address, 30.0) as connection:
         for number in range(TOPICS):
-            for partition in range(each):
+            for partition in range(partitions):
                 while True:
                     code, offset = wire.end_offset(connection, f"many-{number}", partition)
                     if code == 0 and (offset == 1 or (at_least and offset > 1)):

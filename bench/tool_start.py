@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).resolve().parents[1] / "bin" / "kafka-topics.sh"
 TOOL_JVM = ("-Xmx256M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 TOOL_JVM += ("-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true")
 RUNS = 5
-"""Runs per value, of which the median is taken: a single run is short and noisy."""
+"""Runs per value, which is their median. A single run is short and noisy."""
 
 
 def run(sides: dict[str, Side], options: Options) -> list[Row]:
@@ -24,12 +24,14 @@ def run(sides: dict[str, Side], options: Options) -> list[Row]:
     list_topics = ("--list", "--bootstrap-server", side.bootstrap)
     rows = []
     for version in ("3.9.1", "4.3.0"):
-        theirs = tool_command(version, "topics", *list_topics, jvm=TOOL_JVM)
+        apache = tool_command(version, "topics", *list_topics, jvm=TOOL_JVM)
         pairs = []
         for index in range(options.pairs):
-            pairs.append((_seconds([str(SCRIPT), *list_topics]), _seconds(theirs)))
+            pairs.append((_seconds([str(SCRIPT), *list_topics]), _seconds(apache)))
             print(f"  kafka-topics --list, s, pair {index + 1}: {pairs[-1][0]:.2f} to {pairs[-1][1]:.2f}", flush=True)
-        rows.append(Row(f"kafka-topics --list: our tool, that of {version}", "s", pairs, "≤ 0.4 ×", at_most=0.4))
+        rows.append(
+            Row(f"kafka-topics --list: Kavka's tool, the tool of {version}", "s", pairs, "≤ 0.4 ×", at_most=0.4)
+        )
     return rows
 
 

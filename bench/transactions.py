@@ -1,5 +1,4 @@
-"""Transactions of Apache's Java producer: begin, send 100 records, commit. By one producer and by
-several concurrent ones."""
+"""Transactions of 100 records by one Java producer, and by several concurrent ones."""
 
 from __future__ import annotations
 
@@ -35,28 +34,28 @@ def _names(producers: int) -> list[str]:
 
 def _rows(sides: dict[str, Side], clients: dict[str, JavaClient], options: Options, producers: int) -> list[Row]:
     cpu: dict[tuple[str, int], float] = {}
-    each = TRANSACTIONS // producers
+    transactions = TRANSACTIONS // producers
 
     def once(side: Side, index: int) -> float:
-        before = side.cpu_seconds()
+        start_cpu = side.cpu_seconds()
         seconds = clients[side.name].call(
             "perf",
             names=_names(producers),
             topic="benchmark",
-            transactions=each,
+            transactions=transactions,
             records=RECORDS,
             size=RECORD_SIZE,
         )
-        cpu[side.name, index] = (side.cpu_seconds() - before) / (each * producers) * 1000
-        return each * producers / float(seconds)
+        cpu[side.name, index] = (side.cpu_seconds() - start_cpu) / (transactions * producers) * 1000
+        return transactions * producers / float(seconds)
 
     for side in sides.values():
         once(side, -1)
-    who = "one producer" if producers == 1 else f"{producers} concurrent producers"
-    rates = in_pairs(sides, options.pairs, once, say=f"transactions of {who}, per s")
-    records = [(ours * RECORDS, theirs * RECORDS) for ours, theirs in rates]
+    producers_text = "one producer" if producers == 1 else f"{producers} concurrent producers"
+    rates = in_pairs(sides, options.pairs, once, title=f"transactions of {producers_text}, per s")
+    records = [(kavka * RECORDS, apache * RECORDS) for kavka, apache in rates]
     used = paired(cpu, options.pairs)
-    what = f"transactions of {RECORDS} records of {RECORD_SIZE} bytes, {who}"
+    what = f"transactions of {RECORDS} records of {RECORD_SIZE} bytes, {producers_text}"
     return [
         Row(what, "/s", rates, "≥ 1.0 ×", 1.0),
         Row("records in them", "records/s", records),

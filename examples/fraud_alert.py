@@ -1,4 +1,5 @@
-"""Report cards that are used more than three times per minute: card-payments to fraud-alerts.
+"""Read card-payments, and report cards that are used more than three times per minute to
+fraud-alerts.
 
     kavka pipeline run examples/fraud_alert.py
 

@@ -2,8 +2,8 @@
 
     python examples/mirror.py
 
-A producer writes orders to cluster `one`. A group handles some of them there, then continues in
-cluster `two` with the rest. It handles each order once.
+A producer writes orders to cluster `one`. A group handles some of them there, and the remaining
+ones in cluster `two`. It handles each order once.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def main() -> None:
                         break
                     time.sleep(0.2)
             print(mirror.statuses()[0].line(), flush=True)
-            rest = handle(target.bootstrap_servers, "one.orders", ORDERS - HANDLED_AT_ONE)
-            print(f"the group has handled {len(rest)} orders at two", flush=True)
-            assert first + rest == list(range(ORDERS))
+            remaining = handle(target.bootstrap_servers, "one.orders", ORDERS - HANDLED_AT_ONE)
+            print(f"the group has handled {len(remaining)} orders at two", flush=True)
+            assert first + remaining == list(range(ORDERS))
         finally:
             mirror.stop()
             spark.stop()

@@ -1,4 +1,4 @@
-"""Join orders with customers: the stream orders and the table customers to orders-named.
+"""Join the stream orders with the table customers, and write the result to orders-named.
 
     kavka pipeline run examples/orders_with_customers.py
 

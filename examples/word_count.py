@@ -1,4 +1,4 @@
-"""Count words: lines in streams-plaintext-input to counts in streams-plaintext-output.
+"""Count the words in streams-plaintext-input, and write the counts to streams-plaintext-output.
 
 kavka pipeline run examples/word_count.py
 """

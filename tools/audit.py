@@ -71,8 +71,8 @@ def report(title: str, packages: list[dict[str, Any]] | str) -> bool:
             print(f"{title}: {package['name']} {package['version']}: {vulnerability['id']}, fixed in {fixed}")
     if skipped:
         print(
-            f"{title}: {len(skipped)} of {len(packages)} packages could not be looked up; the vulnerability service is "
-            f"not reachable or does not know them: {skipped[0]['skip_reason']}"
+            f"{title}: {len(skipped)} of {len(packages)} packages could not be looked up, because the vulnerability "
+            f"service is not reachable or does not contain them: {skipped[0]['skip_reason']}"
         )
     if not skipped and not vulnerable:
         print(f"{title}: {len(packages)} packages, no known vulnerability")
@@ -81,8 +81,10 @@ def report(title: str, packages: list[dict[str, Any]] | str) -> bool:
 
 def main() -> int:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    parts = {"lowest versions": floors(project), "installed": installed()}
-    return 0 if all([report(title, audit(requirements)) for title, requirements in parts.items()]) else 1
+    requirements_by_title = {"lowest versions": floors(project), "installed": installed()}
+    return (
+        0 if all([report(title, audit(requirements)) for title, requirements in requirements_by_title.items()]) else 1
+    )
 
 
 if __name__ == "__main__":

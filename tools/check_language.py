@@ -199,7 +199,7 @@ def source_files(arguments: list[str]) -> list[Path]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Check identifiers and prose against the style of the project.")
-    parser.add_argument("--count", action="store_true", help="print the number of findings per file instead of each")
+    parser.add_argument("--count", action="store_true", help="print only the number of findings per file")
     parser.add_argument("paths", nargs="*", help="files or folders; everything by default")
     arguments = parser.parse_args()
     allowed = set(ALLOWED.read_text().splitlines()) if ALLOWED.exists() else set()

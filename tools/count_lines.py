@@ -2,7 +2,7 @@
 
     python tools/count_lines.py
 
-"code" counts lines that hold a token other than a comment or a docstring.
+"code" counts the lines that contain a token other than a comment or a docstring.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def code_lines(source: str) -> int:
 
 
 def count(package: Path = PACKAGE) -> tuple[Counter[str], Counter[str]]:
-    """All lines, and lines of code, by subpackage or module."""
+    """Return all lines, and the lines of code, by subpackage or module."""
     total: Counter[str] = Counter()
     code: Counter[str] = Counter()
     for file in sorted(package.rglob("*.py")):

@@ -37,9 +37,9 @@ class Admin:
         with Admin(bootstrap_servers="localhost:9092") as admin:
             admin.create_topics([NewTopic("orders", 3)])
 
-    A call for several items returns a result for each, or raises AdminError, which has the
-    `results` that succeeded and the `errors` of the rest. `timeout` is in seconds; without it,
-    `default.api.timeout.ms` applies.
+    A call for several items returns a result for each item. If some items fail, it raises
+    AdminError with the `results` of the other items and the `errors`. `timeout` is in seconds;
+    without it, `default.api.timeout.ms` applies.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminSettings]) -> None:
@@ -84,7 +84,7 @@ OWN_IMPORTS = {
 
 
 def imported(tree: ast.Module) -> dict[str, str]:
-    """The module of every name in `from module import name`."""
+    """Return the module of every name in `from module import name`."""
     return {
         alias.name: node.module or ""
         for node in tree.body
@@ -98,11 +98,11 @@ def method(node: ast.AsyncFunctionDef) -> str:
     arguments = ast.unparse(node.args)
     result = ast.unparse(node.returns) if node.returns else "None"
     doc = ast.get_docstring(node, clean=False)
-    passed = [a.arg for a in node.args.args[1:]] + [f"{a.arg}={a.arg}" for a in node.args.kwonlyargs]
+    call_arguments = [a.arg for a in node.args.args[1:]] + [f"{a.arg}={a.arg}" for a in node.args.kwonlyargs]
     lines = [f"    def {node.name}({arguments}) -> {result}:"]
     if doc is not None:
         lines.append(f'        """{doc}"""')
-    call = f"self._io.run(self._aio.{node.name}({', '.join(passed)}))"
+    call = f"self._io.run(self._aio.{node.name}({', '.join(call_arguments)}))"
     lines.append(f"        {call}" if result == "None" else f"        return {call}")
     return "\n".join(lines) + "\n"
 

@@ -72,7 +72,8 @@ def type_of(key: ConfigKey) -> str:
 
 
 def literals(validator: OneOf) -> list[str | int]:
-    """The allowed strings, in both cases if the setting ignores case; numbers also as int."""
+    """Return the allowed strings, in both cases if the setting ignores case, and numbers also as
+    int."""
     strings = list(validator.values)
     if validator.ignore_case:
         strings += [value.lower() for value in strings] + [value.upper() for value in strings]

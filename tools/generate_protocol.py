@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from protocolgen.modules import api_keys_source, module_source  # noqa: E402
 from protocolgen.schema import NOT_MODELLED, SchemaError, SchemaFile, parse_file, parse_not_modelled  # noqa: E402
 
-PACKAGE_DOC = '"""Kafka\'s messages, a module per API, generated from schemas/. This one imports none of them."""\n'
+PACKAGE_DOC = '"""Kafka\'s messages, one module per API, generated from schemas/."""\n'
 
 
 def load_schemas(folder: Path = ROOT / "schemas") -> list[SchemaFile]:

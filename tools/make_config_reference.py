@@ -73,7 +73,7 @@ def broker_table(keys: Iterable[ConfigKey]) -> str:
     )
 
 
-def own_table(keys: Iterable[ConfigKey], limits: Callable[[ConfigKey], str] = allowed) -> str:
+def resource_table(keys: Iterable[ConfigKey], limits: Callable[[ConfigKey], str] = allowed) -> str:
     return table(
         ("Name", "Description", "Default", "Allowed", "Broker default"),
         (
@@ -94,10 +94,10 @@ def render() -> str:
     parts = [
         INTRODUCTION,
         "## Topics\n",
-        own_table(TOPIC_CONFIGS),
+        resource_table(TOPIC_CONFIGS),
         "## Groups\n",
         GROUPS,
-        own_table(SINGLE_GROUP_CONFIGS, between),
+        resource_table(SINGLE_GROUP_CONFIGS, between),
         "## Brokers\n",
         "The defaults are those of a single node.\n",
         broker_table(GENERAL_CONFIGS),

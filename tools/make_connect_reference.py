@@ -46,7 +46,7 @@ def summary(cls: Any) -> str:
     return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
 
-def more(cls: Any) -> list[str]:
+def other_paragraphs(cls: Any) -> list[str]:
     """Return the other paragraphs of the docstring."""
     return [" ".join(paragraph.split()) for paragraph in (cls.__doc__ or "").strip().split("\n\n")[1:]]
 
@@ -61,19 +61,19 @@ def connectors() -> Iterable[str]:
             is_exactly_once = cls.exactly_once  # type: ignore[union-attr]
             delivery = " It supports exactly-once delivery." if is_exactly_once else " Delivery is at least once."
         yield f"A {cls.kind}. {summary(cls)}{aliases}{delivery}"
-        yield from more(cls)
+        yield from other_paragraphs(cls)
         if cls.options:
             yield table(cls.options)
         if cls.prefixes:
             yield "\n".join(f"- `{prefix}…`: {doc}" for prefix, doc in cls.prefixes)
 
 
-def parts_by_name(classes: dict[str, str]) -> Iterable[str]:
-    for name, where in classes.items():
-        module, _, attribute = where.partition(":")
+def sections_by_name(classes: dict[str, str]) -> Iterable[str]:
+    for name, path in classes.items():
+        module, _, attribute = path.partition(":")
         cls: Any = getattr(import_module(module), attribute)
-        sided = " (`$Key`, `$Value`)" if getattr(cls, "sided", False) else ""
-        yield f"### {name}{sided}"
+        variants = " (`$Key`, `$Value`)" if getattr(cls, "sided", False) else ""
+        yield f"### {name}{variants}"
         yield summary(cls)
         if cls.options:
             yield table(cls.options)
@@ -85,9 +85,9 @@ def reference() -> str:
     parts += ["## Options of all connectors", table(settings.COMMON)]
     parts += ["## Options of all sources", table(settings.SOURCE_OPTIONS)]
     parts += ["## Options of all sinks", table(settings.SINK_OPTIONS)]
-    parts += ["## Converters", *parts_by_name(CONVERTERS)]
-    parts += ["## Transformations", *parts_by_name(TRANSFORMS)]
-    parts += ["## Predicates", *parts_by_name(PREDICATES)]
+    parts += ["## Converters", *sections_by_name(CONVERTERS)]
+    parts += ["## Transformations", *sections_by_name(TRANSFORMS)]
+    parts += ["## Predicates", *sections_by_name(PREDICATES)]
     parts += ["## Workers", table(settings.WORKER)]
     shared = {option.name for option in settings.WORKER}
     for title, options in (("Standalone", settings.STANDALONE), ("Distributed", settings.DISTRIBUTED)):

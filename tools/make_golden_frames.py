@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from generate_protocol import load_schemas  # noqa: E402
 from protocolgen.schema import Message, SchemaFile  # noqa: E402
 
-NEW, OLD = "4.3.0", "3.9.1"
+NEWEST, LAST_WITH_ZOOKEEPER = "4.3.0", "3.9.1"
 JACKSON = "2.16.2"
 PROGRAM = ROOT / "tests/golden/java/GoldenFrames.java"
 FRAMES = ROOT / "tests/golden/frames"
@@ -54,7 +54,9 @@ class Frame(NamedTuple):
 def class_path(kafka: str, folder: Path) -> str:
     jars = [("org.apache.kafka", "kafka-clients", kafka), ("org.slf4j", "slf4j-api", "1.7.36")]
     jars += [("org.apache.kafka", artifact, kafka) for artifact in COORDINATORS]
-    jars += [("com.fasterxml.jackson.core", f"jackson-{part}", JACKSON) for part in ("databind", "core", "annotations")]
+    jars += [
+        ("com.fasterxml.jackson.core", f"jackson-{module}", JACKSON) for module in ("databind", "core", "annotations")
+    ]
     text = "".join(DEPENDENCY.format(group=g, artifact=a, version=v) for g, a, v in jars)
     (folder / "pom.xml").write_text(POM.format(dependencies=text), encoding="utf-8")
     output = folder / f"{kafka}.txt"
@@ -93,13 +95,13 @@ def plan(file: SchemaFile, message: Message, versions: dict[str, dict[str, tuple
     java = java_name(file, message)
     # In Kavka and Kafka 3.9, the version of a key of an internal topic is the record type. In 4.3
     # it is always 0.
-    by_kind = file.name == "offsets_topic" and message.name.endswith("Key")
+    is_record_type = file.name == "offsets_topic" and message.name.endswith("Key")
     frames = []
     for version in message.versions:
-        if by_kind and java not in versions[OLD]:
-            frames.append(Frame(NEW, java, 0, message.name, version))
+        if is_record_type and java not in versions[LAST_WITH_ZOOKEEPER]:
+            frames.append(Frame(NEWEST, java, 0, message.name, version))
             continue
-        releases = (OLD,) if by_kind else (NEW, OLD)
+        releases = (LAST_WITH_ZOOKEEPER,) if is_record_type else (NEWEST, LAST_WITH_ZOOKEEPER)
         candidates = (
             kafka for kafka in releases if java in versions[kafka] and version in range(*versions[kafka][java])
         )
@@ -124,17 +126,17 @@ def main() -> int:
     lines: dict[str, list[tuple[int, str]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        paths = {kafka: class_path(kafka, folder) for kafka in (NEW, OLD)}
+        paths = {kafka: class_path(kafka, folder) for kafka in (NEWEST, LAST_WITH_ZOOKEEPER)}
         names = [java_name(file, message) for file in files for message in file.messages]
-        versions = {kafka: versions_in(paths[kafka], names, folder) for kafka in (NEW, OLD)}
+        versions = {kafka: versions_in(paths[kafka], names, folder) for kafka in (NEWEST, LAST_WITH_ZOOKEEPER)}
         frames = [frame for file in files for message in file.messages for frame in plan(file, message, versions)]
-        for kafka in (NEW, OLD):
+        for kafka in (NEWEST, LAST_WITH_ZOOKEEPER):
             planned = [frame for frame in frames if frame.kafka == kafka]
             by_java = {(frame.java.rsplit(".", 1)[1], frame.java_version): frame for frame in planned}
             for line in run_java(paths[kafka], planned, folder):
-                java, version, rest = line.split("\t", 2)
+                java, version, columns = line.split("\t", 2)
                 frame = by_java[java, int(version)]
-                lines.setdefault(frame.name, []).append((frame.version, f"{frame.name}\t{frame.version}\t{rest}\n"))
+                lines.setdefault(frame.name, []).append((frame.version, f"{frame.name}\t{frame.version}\t{columns}\n"))
     FRAMES.mkdir(exist_ok=True)
     for path in FRAMES.iterdir():
         path.unlink()

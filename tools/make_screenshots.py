@@ -37,11 +37,11 @@ def main(argv: list[str]) -> int:
             KavkaCluster(folder, zookeeper) as cluster,
             ConsoleProcess(folder / "console", cluster.bootstrap_servers) as console,
         ):
-            _show(console, cluster, target)
+            _take_screenshots(console, cluster, target)
     return 0
 
 
-def _show(console: ConsoleProcess, cluster: KavkaCluster, target: Path) -> None:
+def _take_screenshots(console: ConsoleProcess, cluster: KavkaCluster, target: Path) -> None:
     servers = cluster.bootstrap_servers
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topics([NewTopic(name, count, 2) for name, count in TOPICS.items()])
@@ -56,7 +56,7 @@ def _show(console: ConsoleProcess, cluster: KavkaCluster, target: Path) -> None:
             with page_of(chromium, console.origin) as (page, watch):
                 page.goto("/c/default/overview")
                 page.wait_for_timeout(LOAD_S * 1000)
-                pictures = {
+                pages = {
                     "overview": "overview",
                     "topic": "topics/orders",
                     "move": "topics/orders/move?brokers=0&brokers=1&replication=2",
@@ -64,7 +64,7 @@ def _show(console: ConsoleProcess, cluster: KavkaCluster, target: Path) -> None:
                     "groups": "groups",
                     "alerts": "alerts",
                 }
-                for name, path in pictures.items():
+                for name, path in pages.items():
                     page.goto(f"/c/default/{path}")
                     page.wait_for_timeout(2500)
                     page.screenshot(path=target / f"console-{name}.png")
@@ -94,13 +94,13 @@ def _produce(servers: str, done: threading.Event) -> None:
 
 def _consume(servers: str, group: str, done: threading.Event) -> None:
     """Consume until `done` is set. The group billing keeps up; other groups are slow."""
-    slow = group != "billing"
+    is_slow = group != "billing"
     config = {"group_id": group, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 1000}
-    with Consumer(bootstrap_servers=servers, max_poll_records=20 if slow else 500, **config) as consumer:
+    with Consumer(bootstrap_servers=servers, max_poll_records=20 if is_slow else 500, **config) as consumer:
         consumer.subscribe(["orders", "payments"])
         while not done.is_set():
             consumer.poll(0.5)
-            if slow:
+            if is_slow:
                 time.sleep(1.0)
 
 

@@ -37,7 +37,7 @@ def cell(text: str) -> str:
 
 
 def option_table(options: list[Option]) -> str:
-    lines = ["| option | what it does |", "|---|---|"]
+    lines = ["| Option | Description |", "|---|---|"]
     for option in options:
         notes = f" *({cell(option.notes)})*" if option.notes else ""
         lines.append(f"| `{cell(option.synopsis)}` | {cell(option.help)}{notes} |")

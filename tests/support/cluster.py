@@ -15,7 +15,7 @@ from tests.support.kavka_process import KavkaProcess
 from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper
 
-HEAP = ("-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+SMALL_JVM = ("-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 SETTINGS: dict[str, object] = {
     "zookeeper.session.timeout.ms": 6000,
@@ -157,13 +157,18 @@ def _kavka(number: int, folder: Path, settings: Mapping[str, object], log_dirs: 
 
 
 def _apache(
-    zookeeper: ZooKeeper, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]
+    zookeeper: ZooKeeper,
+    number: int,
+    folder: Path,
+    settings: Mapping[str, object],
+    log_dirs: tuple[Path, ...],
+    jvm: tuple[str, ...] = SMALL_JVM,
 ) -> ApacheKafka:
     return ApacheKafka(
         folder,
         version=LAST_WITH_ZOOKEEPER,
         overrides=settings,
-        jvm=HEAP,
+        jvm=jvm,
         log_dirs=log_dirs,
         zookeeper=zookeeper,
         broker_id=number,
@@ -177,8 +182,10 @@ class KavkaCluster(Cluster):
 
 
 class ApacheCluster(Cluster):
+    jvm: tuple[str, ...] = SMALL_JVM
+
     def _make(self, number: int, folder: Path, settings: Mapping[str, object], log_dirs: tuple[Path, ...]) -> Broker:
-        return _apache(self.zookeeper, number, folder, settings, log_dirs)
+        return _apache(self.zookeeper, number, folder, settings, log_dirs, self.jvm)
 
 
 class MixedCluster(Cluster):

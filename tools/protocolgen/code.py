@@ -1,5 +1,5 @@
-"""Parts shared by the generators of decoders and encoders: indented lines, unique local names,
-default values as Python source."""
+"""Parts shared by the generators of decoders and encoders: indented lines, unique local names, and
+the source of default values."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def is_struct(f: Field) -> bool:
 
 
 def has_shared_default(struct: Struct) -> bool:
-    """Whether all messages can share a default of this struct, because it contains nothing
+    """Return whether all messages can share a default of this struct, because none of its fields is
     mutable."""
     return all(not f.array and not is_struct(f) for f in struct.fields)
 

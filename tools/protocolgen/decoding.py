@@ -1,8 +1,8 @@
 """Generates decoders of a message and its structs for one version.
 
 A precompiled struct reads adjacent fields of fixed size (a "run"). For other fields, the code calls
-a reader in kavka.protocol.primitives, which keeps it small. Each struct has its own function, which
-versions with the same layout share. `FlatDecoderWriter` is for the few messages on the hot path.
+a reader in kavka.protocol.primitives, so that it stays small. Each struct has a function, and
+versions with the same layout share it. `FlatDecoderWriter` is for the few messages on the hot path.
 """
 
 from __future__ import annotations
@@ -133,14 +133,14 @@ class DecoderWriter:
             code.add(f"{self.uses.helper('take_elements')}(n)")
         with code.block("for _ in range(n):"):
             code.add(f"{tag}, {stop}, pos = {self.uses.helper('read_tag')}(buf, pos)")
-            word = "if"
+            keyword = "if"
             for f in tagged:
-                with code.block(f"{word} {tag} == {f.tag}:"):
+                with code.block(f"{keyword} {tag} == {f.tag}:"):
                     self.field(f, f"{target}.{f.name}")
                     self.flush()
                     with code.block(f"if pos != {stop}:"):
                         code.add(f"raise {self.uses.helper('bad_tag')}({quoted(f.name)})")
-                word = "elif"
+                keyword = "elif"
             with code.block("else:"):
                 code.add(f"pos = {stop}")
 
@@ -210,7 +210,7 @@ class FlatDecoderWriter(DecoderWriter):
     the run before it."""
 
     def begin(self) -> None:
-        if _holds_records(self.message):
+        if _contains_records(self.message):
             with self.code.block("if type(buf) is not memoryview:"):
                 self.code.add("buf = memoryview(buf)")
         self.code.add("size = len(buf)")
@@ -304,5 +304,5 @@ class FlatDecoderWriter(DecoderWriter):
                 code.add(f"{items}.append(item)")
 
 
-def _holds_records(struct: Struct) -> bool:
-    return any(f.type == "records" or (f.struct is not None and _holds_records(f.struct)) for f in struct.fields)
+def _contains_records(struct: Struct) -> bool:
+    return any(f.type == "records" or (f.struct is not None and _contains_records(f.struct)) for f in struct.fields)

@@ -1,9 +1,9 @@
 """Generates encoders of a message and its structs for one version. An encoder appends bytes to a
 list.
 
-A precompiled struct packs adjacent values of fixed size (a "run"); packers in
-kavka.protocol.primitives encode the others. A field that the version lacks must have its default,
-unless it is ignorable. `FlatEncoderWriter` is for the few messages on the hot path.
+A precompiled struct packs adjacent values of fixed size (a "run"). Packers in
+kavka.protocol.primitives encode all other values. A field that the version lacks must have its
+default, unless it is ignorable. `FlatEncoderWriter` is for the few messages on the hot path.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from protocolgen.schema import FIXED, Field, Message, Struct
 
 
 def is_error_message(f: Field) -> bool:
-    """Whether a field is an error message. It may quote long client data, and is shortened."""
+    """Return whether a field is an error message, which is shortened, since it may quote client
+    data."""
     return f.type == "string" and f.name.endswith("error_message")
 
 
@@ -94,7 +95,7 @@ class EncoderWriter:
         self.flush()
         fields = code.name("tagged_fields")
         code.add(f"{fields} = []")
-        outer = self.append
+        outer_append = self.append
         for f in tagged:
             value = f"{source}.{f.name}"
             pieces = code.name("pieces")
@@ -104,7 +105,7 @@ class EncoderWriter:
                 self.field(f, value)
                 self.flush()
                 code.add(f"{fields}.append({self.uses.helper('tagged_field')}({f.tag}, {pieces}))")
-            self.append = outer
+            self.append = outer_append
         self.put(f'{self.uses.helper("join_tagged_fields")}({fields}) if {fields} else b"\\x00"')
 
     # --- fields

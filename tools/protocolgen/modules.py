@@ -117,8 +117,8 @@ def _hint(f: Field) -> str:
         hint = f"list[{hint}]"
     if f.type == "records":
         return "Any"
-    own_default = is_struct(f) and not f.array and f.struct is not None and not has_shared_default(f.struct)
-    return f"{hint} | None" if f.ever_nullable or own_default else hint
+    has_own_default = is_struct(f) and not f.array and f.struct is not None and not has_shared_default(f.struct)
+    return f"{hint} | None" if f.ever_nullable or has_own_default else hint
 
 
 def _argument_default(f: Field, uses: Uses) -> str:

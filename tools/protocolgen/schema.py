@@ -55,7 +55,7 @@ NONE = Versions(1, 0)
 @dataclass(slots=True)
 class Field:
     name: str
-    type: str  # of the element, for an array
+    type: str  # for an array, the type of its elements
     array: bool
     versions: Versions = ALL
     nullable: Versions = NONE
@@ -78,7 +78,7 @@ class Struct:
     fields: list[Field] = field(default_factory=list)
 
     def at(self, version: int) -> tuple[list[Field], list[Field]]:
-        """Return the fields of a version: those in sequence, and the tagged ones ordered by tag."""
+        """Return the untagged fields of a version, and the tagged fields ordered by tag."""
         present = [f for f in self.fields if version in f.versions]
         tagged = sorted((f for f in present if f.tag is not None), key=lambda f: f.tag or 0)
         return [f for f in present if f.tag is None], tagged
@@ -101,7 +101,7 @@ class Message(Struct):
 
 @dataclass(slots=True)
 class SchemaFile:
-    name: str  # of the file without suffix, and of the generated module
+    name: str  # the name of the file without suffix, and of the generated module
     messages: list[Message]
     structs: dict[str, Struct]  # ordered so that a struct follows the structs that it uses
 
@@ -116,7 +116,8 @@ def parse_file(path: Path) -> SchemaFile:
 def parse(name: str, text: str) -> SchemaFile:
     messages: list[Message] = []
     structs: dict[str, Struct] = {}
-    holders: list[tuple[int, Struct | None]] = []  # open structs with the indent of their fields, outermost first
+    # Structs whose fields are being read, outermost first, with the indent of their fields.
+    open_structs: list[tuple[int, Struct | None]] = []
     last_field: Field | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].rstrip()
@@ -127,29 +128,29 @@ def parse(name: str, text: str) -> SchemaFile:
             if indent == 0:
                 message = _parse_message(line.split())
                 messages.append(message)
-                holders = [(-1, message)]
+                open_structs = [(-1, message)]
                 last_field = None
                 continue
             if not messages:
                 raise SchemaError("a field before any message")
-            if holders[-1][0] == -1:
-                holders[-1] = (indent, holders[-1][1])
-            elif indent > holders[-1][0]:
+            if open_structs[-1][0] == -1:
+                open_structs[-1] = (indent, open_structs[-1][1])
+            elif indent > open_structs[-1][0]:
                 if last_field is None or last_field.type in FIXED or last_field.type in VARIABLE:
                     raise SchemaError("indented below a field that is not a struct")
                 if last_field.type in structs:
                     raise SchemaError(f"{last_field.type} is defined twice")
-                holders.append((indent, structs.setdefault(last_field.type, Struct(last_field.type))))
-            while indent < holders[-1][0]:
-                holders.pop()
-            if indent != holders[-1][0]:
+                open_structs.append((indent, structs.setdefault(last_field.type, Struct(last_field.type))))
+            while indent < open_structs[-1][0]:
+                open_structs.pop()
+            if indent != open_structs[-1][0]:
                 raise SchemaError("the indent matches no open struct")
             last_field = _parse_field(line.split())
-            holder = holders[-1][1]
-            assert holder is not None
-            if any(f.name == last_field.name for f in holder.fields):
+            owner = open_structs[-1][1]
+            assert owner is not None
+            if any(f.name == last_field.name for f in owner.fields):
                 raise SchemaError(f"{last_field.name} is defined twice")
-            holder.fields.append(last_field)
+            owner.fields.append(last_field)
         except SchemaError as error:
             raise SchemaError(f"line {number}: {error}") from None
     return SchemaFile(name, messages, _link(messages, structs))
@@ -159,15 +160,15 @@ def _parse_message(words: list[str]) -> Message:
     if len(words) < 4 or words[0] not in ("request", "response", "data"):
         raise SchemaError("expected 'request', 'response' or 'data', a name and its versions")
     message = Message(words[1], kind=words[0])
-    rest = words[2:]
-    while rest:
-        if rest[0] == "flat":
+    options = words[2:]
+    while options:
+        if options[0] == "flat":
             message.flat = True
-            rest.pop(0)
+            options.pop(0)
             continue
-        if len(rest) < 2:
-            raise SchemaError(f"{rest[0]} needs a value")
-        option, value, rest = rest[0], rest[1], rest[2:]
+        if len(options) < 2:
+            raise SchemaError(f"{options[0]} needs a value")
+        option, value, options = options[0], options[1], options[2:]
         if option == "api":
             message.api_key = int(value)
         elif option == "versions":
@@ -186,7 +187,7 @@ def _parse_message(words: list[str]) -> Message:
 def _parse_field(words: list[str]) -> Field:
     if len(words) < 2:
         raise SchemaError("a field needs a name and a type")
-    name, type_name, rest = words[0], words[1], words[2:]
+    name, type_name, options = words[0], words[1], words[2:]
     nullable = type_name.endswith("?")
     type_name = type_name.rstrip("?")
     array = type_name.startswith("[")
@@ -197,14 +198,14 @@ def _parse_field(words: list[str]) -> Field:
     if type_name not in FIXED and type_name not in VARIABLE and not type_name[:1].isupper():
         raise SchemaError(f"not a type: {type_name}")
     result = Field(name, type_name, array, nullable=ALL if nullable else NONE)
-    if rest and rest[0][0].isdigit():
-        result.versions = Versions.parse(rest.pop(0))
-    while rest:
-        word = rest.pop(0)
+    if options and options[0][0].isdigit():
+        result.versions = Versions.parse(options.pop(0))
+    while options:
+        word = options.pop(0)
         if word == "ignorable":
             result.ignorable = True
-        elif word in ("nullable", "tag", "=") and rest:
-            value = rest.pop(0)
+        elif word in ("nullable", "tag", "=") and options:
+            value = options.pop(0)
             if word == "nullable":
                 result.nullable = Versions.parse(value)
             elif word == "tag":
@@ -221,16 +222,16 @@ def _link(messages: list[Message], structs: dict[str, Struct]) -> dict[str, Stru
     it uses."""
     ordered: dict[str, Struct] = {}
 
-    def visit(struct: Struct, above: tuple[str, ...]) -> None:
+    def visit(struct: Struct, ancestors: tuple[str, ...]) -> None:
         for f in struct.fields:
             if f.type in FIXED or f.type in VARIABLE:
                 continue
-            if f.type in above:
+            if f.type in ancestors:
                 raise SchemaError(f"{f.type} contains itself")
             if f.type not in structs:
                 raise SchemaError(f"{f.type} is not defined")
             f.struct = structs[f.type]
-            visit(f.struct, (*above, f.type))
+            visit(f.struct, (*ancestors, f.type))
             ordered.setdefault(f.type, f.struct)
 
     for message in messages:

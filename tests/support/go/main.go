@@ -1,5 +1,5 @@
-// franz-go against a broker: creates a topic, sends with every compression and every acks, reads it back with assigned
-// partitions from the beginning, an offset, a time and the end, and asks the admin questions. Prints one line of JSON.
+// Tests a broker with franz-go: creates a topic, produces with every compression and acks, consumes with assigned
+// partitions from the beginning, an offset, a time and the end, and sends admin requests. Prints one line of JSON.
 package main
 
 import (
@@ -23,9 +23,9 @@ func must(err error) {
 }
 
 func client(bootstrap string, options ...kgo.Opt) *kgo.Client {
-	made, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(bootstrap)}, options...)...)
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(bootstrap)}, options...)...)
 	must(err)
-	return made
+	return client
 }
 
 func produce(ctx context.Context, bootstrap, topic string, first int, options ...kgo.Opt) {
@@ -44,11 +44,11 @@ func produce(ctx context.Context, bootstrap, topic string, first int, options ..
 	must(producer.ProduceSync(ctx, records...).FirstErr())
 }
 
-func read(ctx context.Context, bootstrap, topic string, from kgo.Offset, wanted int) []string {
+func read(ctx context.Context, bootstrap, topic string, from kgo.Offset, count int) []string {
 	consumer := client(bootstrap, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: from}}))
 	defer consumer.Close()
 	values := []string{}
-	for len(values) < wanted {
+	for len(values) < count {
 		fetches := consumer.PollFetches(ctx)
 		must(fetches.Err())
 		fetches.EachRecord(func(record *kgo.Record) {

@@ -17,7 +17,7 @@ import org.apache.kafka.connect.sink.SinkRecord;
 import org.apache.kafka.connect.storage.SimpleHeaderConverter;
 import org.apache.kafka.connect.transforms.Transformation;
 
-/** Applies transformations to records; the cases are a JSON file, the results are printed as JSON. */
+/** Applies transformations to records. Reads the cases from a JSON file, and prints the results as JSON. */
 public class ConnectProbe {
     static final ObjectMapper JSON = new ObjectMapper();
 

@@ -25,8 +25,9 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * What only the newest Java client can do with groups: patterns that the broker resolves, and the descriptions of groups
- * of the new protocol. A command per line in, an answer per line out. Consumers live from "open" to "close" under a name.
+ * Group operations of the newest Java client: subscriptions with patterns that the broker resolves, and descriptions of
+ * groups of the new protocol. Reads a command per line and prints a response per line. "open" creates a consumer with a
+ * name, and "close" closes it.
  */
 public final class GroupProbe {
     private static final ObjectMapper JSON = new ObjectMapper();

@@ -42,8 +42,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Apache's Java client at the end of a pipe: a command per line in, an answer per line out, both JSON.
- * With the argument "consume-perf" it is the benchmark's reader instead: one consumer with an assigned partition.
+ * Runs Apache's Java client. Reads a command per line and prints a response per line, both JSON.
+ * With the argument "consume-perf", it is the consumer of the benchmarks, which has an assigned partition.
  */
 public final class KavkaProbe {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -381,7 +381,7 @@ public final class KavkaProbe {
         return result;
     }
 
-    /** Arguments: bootstrap, topic, records, fetch size, begin|end. Prints one JSON line when they are read. */
+    /** Arguments: bootstrap, topic, records, fetch size, begin|end. Prints a JSON line when all records are read. */
     private static void consumePerf(String[] args) throws Exception {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", args[1]);

@@ -10,9 +10,9 @@ import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import org.apache.kafka.common.utils.Exit;
 
-/** Runs Apache's command-line tools one after the other in one JVM: a line of JSON in, one out. */
+/** Runs Apache's command-line tools in one JVM. Reads a command per line and prints a result per line, both JSON. */
 public class KavkaTools {
-    /** What `exit` does instead of ending the JVM. A tool may catch it and exit again: its first code counts. */
+    /** Thrown instead of exiting the JVM. A tool may catch it and exit again, so the first exit code is the result. */
     private static class Ended extends RuntimeException {
     }
 
@@ -25,7 +25,7 @@ public class KavkaTools {
         throw new Ended();
     }
 
-    /** What is written in Scala prints to streams that it took when it was loaded. */
+    /** Redirects the output of Scala code, which ignores System.setOut. */
     private static void scalaStreams(PrintStream out, PrintStream err) throws ReflectiveOperationException {
         Class<?> console = Class.forName("scala.Console$");
         Object module = console.getField("MODULE$").get(null);
@@ -36,7 +36,7 @@ public class KavkaTools {
     public static void main(String[] ignored) throws Exception {
         ObjectMapper json = new ObjectMapper();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        PrintStream answers = System.out;
+        PrintStream results = System.out;
         Exit.setExitProcedure((code, message) -> end(code));
         Exit.setHaltProcedure((code, message) -> end(code));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
@@ -58,12 +58,12 @@ public class KavkaTools {
                     System.err.println(e.getCause());
                 }
             }
-            ObjectNode answer = json.createObjectNode();
-            answer.put("code", firstCode != null ? firstCode : failed ? 1 : 0);
-            answer.put("out", out.toString("UTF-8"));
-            answer.put("err", err.toString("UTF-8"));
-            answers.println(json.writeValueAsString(answer));
-            answers.flush();
+            ObjectNode result = json.createObjectNode();
+            result.put("code", firstCode != null ? firstCode : failed ? 1 : 0);
+            result.put("out", out.toString("UTF-8"));
+            result.put("err", err.toString("UTF-8"));
+            results.println(json.writeValueAsString(result));
+            results.flush();
         }
     }
 }

@@ -4,7 +4,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.connect.mirror.RemoteClusterUtils;
 
-/** What MirrorMaker 2's own client reads of what a mirror has written: MirrorProbe SERVERS SOURCE GROUP. */
+/** Prints the state of a mirror as MirrorMaker 2's client reads it. Arguments: SERVERS SOURCE GROUP. */
 public class MirrorProbe {
     public static void main(String[] args) throws Exception {
         Map<String, Object> p = new HashMap<>();
@@ -13,9 +13,9 @@ public class MirrorProbe {
         System.out.println("hops " + RemoteClusterUtils.replicationHops(p, args[1]));
         System.out.println("heartbeats " + new TreeSet<>(RemoteClusterUtils.heartbeatTopics(p)));
         System.out.println("checkpoints " + new TreeSet<>(RemoteClusterUtils.checkpointTopics(p)));
-        Map<TopicPartition, OffsetAndMetadata> found = RemoteClusterUtils.translateOffsets(p, args[1], args[2], Duration.ofSeconds(30));
+        Map<TopicPartition, OffsetAndMetadata> offsets = RemoteClusterUtils.translateOffsets(p, args[1], args[2], Duration.ofSeconds(30));
         TreeMap<String, Long> sorted = new TreeMap<>();
-        found.forEach((tp, at) -> sorted.put(tp.toString(), at.offset()));
+        offsets.forEach((tp, offset) -> sorted.put(tp.toString(), offset.offset()));
         System.out.println("offsets " + sorted);
     }
 }

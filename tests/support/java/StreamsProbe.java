@@ -6,7 +6,7 @@ import org.apache.kafka.streams.kstream.*;
 import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.test.TestRecord;
 
-/** Topologies and records as in streams_cases.py, in Kafka's own TopologyTestDriver: what they are and what they write. */
+/** Runs the topologies and records of streams_cases.py with Kafka's TopologyTestDriver. Prints topologies and output. */
 public class StreamsProbe {
     static Consumed<String, String> c() { return Consumed.with(Serdes.String(), Serdes.String()); }
     interface Make { void make(StreamsBuilder b); }
@@ -44,7 +44,7 @@ public class StreamsProbe {
     static final Object[][] RECORDS;
     static {
         List<Object[]> l = new ArrayList<>();
-        // deterministic pseudo-random records for topics a and b, partly late
+        // Deterministic pseudo-random records of the topics a and b. Some are late.
         long x = 12345;
         long t = 1000;
         for (int i = 0; i < 120; i++) {
@@ -69,7 +69,7 @@ public class StreamsProbe {
     static org.apache.kafka.streams.state.StoreBuilder<org.apache.kafka.streams.state.KeyValueStore<String, String>> kept(String n) {
         return Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore(n), Serdes.String(), Serdes.String());
     }
-    /** Appends every value that it is asked about to what a store has of the key. */
+    /** Appends every value to the stored text of its key. */
     static class Appending implements ValueTransformerWithKey<String, String, String> {
         final String name; org.apache.kafka.streams.state.KeyValueStore<String, String> store; org.apache.kafka.streams.processor.ProcessorContext context;
         Appending(String name) { this.name = name; }
@@ -82,14 +82,14 @@ public class StreamsProbe {
         }
         public void close() {}
     }
-    /** A value of its own for what is not there. */
+    /** Replaces missing values by a text. */
     static class Filling implements ValueTransformerWithKey<String, String, String> {
         org.apache.kafka.streams.processor.ProcessorContext context;
         public void init(org.apache.kafka.streams.processor.ProcessorContext c) { context = c; }
         public String transform(String key, String value) { return value == null ? "no-" + key : value + "@" + context.timestamp(); }
         public void close() {}
     }
-    /** Keeps what a topic has, and how often it was said, in a global store. */
+    /** Appends the values of a topic to a global store, by key. */
     static class Keeping implements org.apache.kafka.streams.processor.api.Processor<String, String, Void, Void> {
         org.apache.kafka.streams.state.KeyValueStore<String, String> store;
         public void init(org.apache.kafka.streams.processor.api.ProcessorContext<Void, Void> c) { store = c.getStateStore("G"); }

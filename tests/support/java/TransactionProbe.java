@@ -31,8 +31,8 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Transactional producers of Apache's Java client at the end of a pipe: a command per line in, an answer per line out.
- * Producers live from "open" to "close" under a name, so that several can be in each other's way.
+ * Runs transactional producers of Apache's Java client. Reads a command per line and prints a response per line. "open"
+ * creates a producer with a name, and "close" closes it, so that tests can use several producers at the same time.
  */
 public final class TransactionProbe {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -125,7 +125,7 @@ public final class TransactionProbe {
         return offsets;
     }
 
-    /** Producers at once ("names"), each with transactions of some records, one after the other; the seconds it took. */
+    /** Runs the producers in "names" concurrently, each with consecutive transactions. Returns the seconds. */
     private static Object perf(JsonNode command) throws Exception {
         ExecutorService threads = Executors.newCachedThreadPool();
         List<Future<?>> running = new ArrayList<>();

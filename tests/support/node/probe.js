@@ -1,5 +1,5 @@
-// kafkajs against a broker: creates a topic, sends with every acks and with gzip, asks for offsets, and prints one
-// line of JSON. Its consumer can only read as a member of a group, so what it sent is read back by somebody else.
+// Tests a broker with kafkajs: creates a topic, produces with every acks and with gzip, and requests offsets. Prints one
+// line of JSON. The test reads the records with another client, since kafkajs consumes only in groups.
 const { Kafka, CompressionTypes, logLevel } = require("kafkajs");
 
 async function main() {
@@ -34,9 +34,9 @@ async function main() {
   const sent = await idempotent.send({ topic, messages: [{ partition: 1, value: "once" }] });
   await idempotent.disconnect();
 
-  const wanted = Date.now() + 15000;
+  const deadline = Date.now() + 15000;
   let offsets = [];
-  while (Date.now() < wanted) {
+  while (Date.now() < deadline) {
     offsets = await admin.fetchTopicOffsets(topic);
     if (offsets.some((entry) => entry.partition === 0 && entry.high === "18")) break;
     await new Promise((resolve) => setTimeout(resolve, 50));

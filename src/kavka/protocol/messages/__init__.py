@@ -1,1 +1,1 @@
-"""Kafka's messages, a module per API, generated from schemas/. This one imports none of them."""
+"""Kafka's messages, one module per API, generated from schemas/."""
