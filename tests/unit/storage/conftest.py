@@ -9,6 +9,7 @@ import pytest
 from kavka.storage.log import Log
 from kavka.storage.log_config import LogConfig
 from tests.support.logs import TP, FakeClock
+from tests.unit.storage.managers import Managers
 
 Opener = Callable[..., Log]
 
@@ -47,3 +48,10 @@ def open_log(tmp_path: Path, clock: FakeClock) -> Iterator[Opener]:
     yield opener
     for log in logs:
         log.abandon()
+
+
+@pytest.fixture
+def managers(tmp_path: Path) -> Iterator[Managers]:
+    managers = Managers(tmp_path)
+    yield managers
+    managers.close()

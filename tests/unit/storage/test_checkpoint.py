@@ -27,7 +27,7 @@ def test_a_write_replaces_the_whole_file(tmp_path):
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_missing_file_and_an_empty_one_have_no_entries(tmp_path):
+def test_a_missing_file_and_an_empty_file_have_no_entries(tmp_path):
     file = OffsetCheckpoint(tmp_path, "x")
     assert file.read() == {}
     file.path.write_bytes(b"")
@@ -48,7 +48,7 @@ def test_a_missing_file_and_an_empty_one_have_no_entries(tmp_path):
         b"\xff\xfe\x00",
     ],
 )
-def test_an_error_of_a_corrupt_file_names_it(tmp_path, text):
+def test_the_error_of_a_corrupt_file_names_the_file(tmp_path, text):
     file = OffsetCheckpoint(tmp_path, "recovery-point-offset-checkpoint")
     file.path.write_bytes(text)
     with pytest.raises(CheckpointError, match="recovery-point-offset-checkpoint"):
@@ -61,7 +61,7 @@ def test_an_error_of_a_corrupt_file_names_it(tmp_path, text):
         st.integers(-1, 2**63 - 1),
     )
 )
-def test_any_offsets_survive_encoding(offsets):
+def test_any_offsets_are_decoded_as_encoded(offsets):
     assert decode_offsets(encode_offsets(offsets), "x") == offsets
 
 
@@ -72,7 +72,7 @@ def test_any_bytes_give_offsets_or_a_checkpoint_error(data):
 
 
 @pytest.mark.parametrize("step", ["pwrite", "fsync", "replace"])
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, step):
+def test_a_failed_write_leaves_the_previous_contents(tmp_path, monkeypatch, step):
     file = OffsetCheckpoint(tmp_path, "x")
     file.write({ORDERS: 1})
 
@@ -85,7 +85,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, step):
     assert file.read() == {ORDERS: 1}
 
 
-def test_the_new_content_is_on_disk_before_the_name_points_to_it(tmp_path, monkeypatch):
+def test_the_file_is_on_disk_before_it_is_renamed(tmp_path, monkeypatch):
     calls = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)

@@ -33,7 +33,7 @@ SETTINGS = CleanerSettings(dedupe_buffer_size=1 << 20)
 
 
 def keyed(*pairs: str) -> list[tuple[bytes | None, bytes | None]]:
-    """'a=1' is a record, 'a' a tombstone."""
+    """Key-value pairs. 'a=1' becomes a record, 'a' a tombstone."""
     out: list[tuple[bytes | None, bytes | None]] = []
     for pair in pairs:
         key, _, value = pair.partition("=")
@@ -41,7 +41,7 @@ def keyed(*pairs: str) -> list[tuple[bytes | None, bytes | None]]:
     return out
 
 
-def shown(log) -> list[str]:
+def contents_text(log) -> list[str]:
     return [
         f"{offset}:{key.decode()}={value.decode() if value is not None else ''}" for offset, key, value in contents(log)
     ]
@@ -67,7 +67,7 @@ def test_only_the_last_record_of_a_key_is_retained_at_its_offset(log):
     log.roll()
     append(log, keyed("a=3"))
     result = clean(log)
-    assert shown(log) == ["2:a=2", "3:c=1", "4:b=2", "5:a=3"]
+    assert contents_text(log) == ["2:a=2", "3:c=1", "4:b=2", "5:a=3"]
     assert result.end_offset == 5
     assert result.stats.records_read == 5 and result.stats.records_written == 3
 
@@ -78,7 +78,7 @@ def test_the_active_segment_is_not_cleaned(log):
     log.roll()
     append(log, keyed("a=3", "a=4"))
     clean(log)
-    assert shown(log) == ["1:a=2", "2:a=3", "3:a=4"]
+    assert contents_text(log) == ["1:a=2", "2:a=3", "3:a=4"]
 
 
 def test_batches_keep_their_offsets_and_producer_fields(log):
@@ -106,7 +106,7 @@ def test_an_empty_batch_is_retained_for_the_last_sequence_of_a_producer(log):
         (1, 1, 0, 8, 0),
     ]
     assert retained[0].size == 61 and retained[0].crc_ok() and retained[0].max_timestamp == START_MS
-    assert shown(log) == ["2:a=3", "3:x=1"]
+    assert contents_text(log) == ["2:a=3", "3:x=1"]
 
 
 def test_empty_batches_are_removed_when_their_producers_expire(log):
@@ -129,9 +129,9 @@ def test_the_sequence_of_a_producer_survives_compaction_and_a_crash(log, tmp_pat
     log.abandon()
     for snapshot in (tmp_path / "orders-0").glob("*.snapshot"):
         snapshot.unlink()
-    again = open_log(tmp_path / "orders-0", CONFIG, log.clock, clean_shutdown=False)
-    assert again.producer_states.entries.get(7).last_sequence == 0
-    again.abandon()
+    reopened = open_log(tmp_path / "orders-0", CONFIG, log.clock, clean_shutdown=False)
+    assert reopened.producer_states.entries.get(7).last_sequence == 0
+    reopened.abandon()
 
 
 def test_the_last_batch_of_the_cleaned_range_is_retained_without_records(log):
@@ -161,7 +161,7 @@ def test_a_tombstone_is_removed_after_its_delete_horizon(log):
     append(log, keyed("x=1"))
     log.clock.advance(10)
     clean(log)
-    assert shown(log) == ["1:b=1", "2:a=", "3:x=1"]
+    assert contents_text(log) == ["1:b=1", "2:a=", "3:x=1"]
     tombstone = stored_batches(log)[1]
     assert tombstone.delete_horizon == START_MS + 10 + 1000
     assert tombstone.max_timestamp == START_MS
@@ -171,14 +171,14 @@ def test_a_tombstone_is_removed_after_its_delete_horizon(log):
     log.roll()
     append(log, keyed("y=1"))
     clean(log, 3)
-    assert "2:a=" in shown(log)
+    assert "2:a=" in contents_text(log)
     assert stored_batches(log)[1].delete_horizon == START_MS + 10 + 1000
 
     log.clock.advance(1)
     log.roll()
     append(log, keyed("z=1"))
     clean(log, 4)
-    assert shown(log) == ["1:b=1", "3:x=1", "4:y=1", "5:z=1"]
+    assert contents_text(log) == ["1:b=1", "3:x=1", "4:y=1", "5:z=1"]
 
 
 def test_records_keep_their_timestamps_when_a_batch_gets_a_delete_horizon(log):
@@ -244,7 +244,7 @@ def test_markers_without_data_are_removed_after_their_delete_horizon(log):
     log.clock.advance(86_400_001)
     log.producer_states.expire(log.clock.now_ms())
     clean(log, 0)
-    # The data is removed. The markers have no delete horizon, because this cleaning saw the data.
+    # The data is removed. The markers have no delete horizon, because this cleaning read the data.
     assert [(b.base_offset, b.delete_horizon) for b in stored_batches(log) if b.is_control] == [(1, None), (3, None)]
     log.roll()
     append(log, keyed("y=1"))
@@ -325,7 +325,7 @@ def test_tombstones_of_old_formats_are_removed_by_the_age_of_their_segment(log):
     append(log, keyed("b=1"))
     clean(log, 0)
     assert [(r.key, r.value) for r in stored_records(log)] == [(b"a", None), (b"b", b"1")]
-    # The tombstone is now in the clean part, whose age decides.
+    # The tombstone is now in the clean part. It is removed by the age of that part.
     os.utime(log.segments[0].file.path, (1000, 1000))
     log.roll()
     append(log, keyed("c=1"))
@@ -341,7 +341,7 @@ def test_a_batch_larger_than_the_buffer_is_read(log):
     log.roll()
     append(log, keyed("x=1"))
     clean(log, settings=replace(SETTINGS, io_buffer_size=1000))
-    assert shown(log) == ["1:a=2", "2:b=1", "3:x=1"]
+    assert contents_text(log) == ["1:a=2", "2:b=1", "3:x=1"]
 
 
 def test_records_without_a_key_are_removed(tmp_path):
@@ -351,7 +351,7 @@ def test_records_without_a_key_are_removed(tmp_path):
     append(log, keyed("x=1"))
     log.update_config(CONFIG)
     result = clean(log)
-    assert shown(log) == ["1:a=1", "2:x=1"]
+    assert contents_text(log) == ["1:a=1", "2:x=1"]
     assert result.stats.keyless == 1
     log.abandon()
 
@@ -364,15 +364,15 @@ def test_small_segments_are_merged_up_to_the_segment_size(tmp_path):
     log = open_log(tmp_path / "orders-0", config)
     for n in range(60):
         append(log, [(b"key-%d" % (n % 12), b"x" * 50)])
-    before = len(log.segments)
+    segment_count = len(log.segments)
     log.roll()
     append(log, keyed("x=1"))
     clean(log)
-    # Groups depend on the sizes before a cleaning: the next cleaning merges the segments.
+    # Groups depend on the sizes before a cleaning, so only the next cleaning merges the segments.
     log.roll()
     append(log, keyed("y=1"))
     clean(log, 60)
-    assert before > 3 and len(log.segments) == 2
+    assert segment_count > 3 and len(log.segments) == 2
     assert all(s.size <= 2000 for s in log.segments)
     assert [o for o, *_ in contents(log)] == [*range(48, 60), 60, 61]
     for number, (offset, key, _) in enumerate(contents(log)[:-1]):
@@ -401,9 +401,9 @@ def test_a_segment_without_changes_is_not_replaced(log):
     append(log, keyed("a=1", "b=1"))
     log.roll()
     append(log, keyed("x=1"))
-    before = log.segments[0]
+    segment = log.segments[0]
     clean(log)
-    assert log.segments[0] is before
+    assert log.segments[0] is segment
     assert not [name for name in os.listdir(log.dir) if name.endswith((".cleaned", ".swap", ".deleted"))]
 
 
@@ -416,7 +416,7 @@ def test_cleaned_files_keep_their_modification_times(log):
     assert log.segments[0].last_modified_ms() == 1_000_000_000
 
 
-def test_a_full_map_leaves_the_rest_to_the_next_cleaning(log):
+def test_a_full_map_leaves_the_remaining_records_to_the_next_cleaning(log):
     for n in range(200):
         append(log, [(b"key-%d" % (n % 100), b"%d" % n)])
     log.roll()
@@ -468,8 +468,8 @@ def steps(cleaning: LogCleaning):
             return
 
 
-@pytest.mark.parametrize("when", range(1, 5))
-def test_a_truncation_at_any_step_aborts_the_cleaning(log, when):
+@pytest.mark.parametrize("step", range(1, 5))
+def test_a_truncation_at_any_step_aborts_the_cleaning(log, step):
     append(log, keyed("a=1", "a=2"))
     log.roll()
     append(log, keyed("a=3"))
@@ -477,7 +477,7 @@ def test_a_truncation_at_any_step_aborts_the_cleaning(log, when):
     append(log, keyed("x=1"))
     cleaning = LogCleaning(log, 0, 3, SETTINGS, log.clock)
     progress = steps(cleaning)
-    for _ in range(when):
+    for _ in range(step):
         next(progress)
     cleaning.abort()
     log.truncate_to(2)
@@ -485,7 +485,7 @@ def test_a_truncation_at_any_step_aborts_the_cleaning(log, when):
         for _ in progress:
             pass
     cleaning.fail()
-    assert shown(log) == ["0:a=1", "1:a=2"]
+    assert contents_text(log) == ["0:a=1", "1:a=2"]
     assert not [name for name in os.listdir(log.dir) if name.endswith((".cleaned", ".swap"))]
 
 
@@ -503,7 +503,7 @@ def test_retention_during_a_cleaning_stops_it(log):
     log.delete_old_segments()
     with pytest.raises(Stopped):
         next(progress)
-    assert shown(log) == ["2:a=3", "3:x=1"]
+    assert contents_text(log) == ["2:a=3", "3:x=1"]
 
 
 def test_records_appended_during_a_cleaning_are_retained(log):
@@ -515,16 +515,16 @@ def test_records_appended_during_a_cleaning_are_retained(log):
         append(log, [(b"new", b"%d" % n)])
         if n % 2:
             log.roll()
-    assert shown(log)[:2] == ["1:a=2", "2:a=3"]
+    assert contents_text(log)[:2] == ["1:a=2", "2:a=3"]
     assert [o for o, *_ in contents(log)] == list(range(1, log.end_offset))
 
 
-def test_a_full_disk_leaves_the_old_segments(log, monkeypatch):
+def test_a_full_disk_leaves_the_source_segments(log, monkeypatch):
     append(log, keyed("a=1", "a=2"))
     log.roll()
     append(log, keyed("x=1"))
     names = sorted(os.listdir(log.dir))
-    real = os.fdatasync
+    real_fdatasync = os.fdatasync
 
     def full(fd):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -532,10 +532,10 @@ def test_a_full_disk_leaves_the_old_segments(log, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", full)
     with pytest.raises(OSError):
         clean(log)
-    monkeypatch.setattr(os, "fdatasync", real)
+    monkeypatch.setattr(os, "fdatasync", real_fdatasync)
     assert sorted(os.listdir(log.dir)) == names
     clean(log)
-    assert shown(log) == ["1:a=2", "2:x=1"]
+    assert contents_text(log) == ["1:a=2", "2:x=1"]
 
 
 def test_a_cleaned_log_is_the_same_after_a_restart(log, tmp_path):
@@ -543,13 +543,13 @@ def test_a_cleaned_log_is_the_same_after_a_restart(log, tmp_path):
     log.roll()
     append(log, keyed("a=3"))
     clean(log)
-    before = shown(log)
+    expected = contents_text(log)
     log.close()
-    again = open_log(tmp_path / "orders-0", CONFIG)
-    assert shown(again) == before and again.end_offset == 4
-    again.abandon()
+    reopened = open_log(tmp_path / "orders-0", CONFIG)
+    assert contents_text(reopened) == expected and reopened.end_offset == 4
+    reopened.abandon()
     recovered = open_log(tmp_path / "orders-0", CONFIG, clean_shutdown=False)
-    assert shown(recovered) == before and recovered.end_offset == 4
+    assert contents_text(recovered) == expected and recovered.end_offset == 4
     recovered.abandon()
 
 

@@ -34,10 +34,11 @@ CONFIG = LogConfig(
     file_delete_delay_ms=0,
 )
 LARGE = CleanerSettings(dedupe_buffer_size=1 << 16, io_buffer_size=700)
+# With space for six keys, the map is full before the end of the dirty part.
 SMALL = replace(LARGE, dedupe_buffer_size=64 * BYTES_PER_SLOT, io_buffer_load_factor=0.1)
-"""Space for six keys: the map is full before the end of the dirty part."""
 
-# The operations that change the file system or sync changes. A crash may come before any of them.
+# The operations that change the file system or sync changes. A crash may happen before any of
+# them.
 FILE_OPERATIONS = (
     *("rename", "replace", "unlink", "rmdir", "utime", "truncate", "ftruncate", "posix_fallocate"),
     *("write", "writev", "pwrite", "pwritev", "fsync", "fdatasync"),
@@ -50,26 +51,26 @@ class Crash(BaseException):
 
 @contextmanager
 def crash_at(step: int) -> Iterator[list[str]]:
-    """The file operations from number `step` on are not executed. Yields the names of the executed
-    ones."""
-    done: list[str] = []
-    real = {name: getattr(os, name) for name in FILE_OPERATIONS if hasattr(os, name)}
+    """Raise Crash instead of executing the file operations from number `step` on. Yield the names
+    of the executed operations."""
+    executed: list[str] = []
+    originals = {name: getattr(os, name) for name in FILE_OPERATIONS if hasattr(os, name)}
 
     def patched(name: str):
         def call(*args, **kwargs):
-            if len(done) >= step:
+            if len(executed) >= step:
                 raise Crash(name)
-            done.append(name)
-            return real[name](*args, **kwargs)
+            executed.append(name)
+            return originals[name](*args, **kwargs)
 
         return call
 
-    for name in real:
+    for name in originals:
         setattr(os, name, patched(name))
     try:
-        yield done
+        yield executed
     finally:
-        for name, function in real.items():
+        for name, function in originals.items():
             setattr(os, name, function)
 
 
@@ -161,22 +162,24 @@ class Model:
         offsets = [offset for offset, *_ in visible]
         assert offsets == sorted(set(offsets)), "offsets are out of order"
         written = set(self.records)
-        assert all(record in written for record in visible), "a record is not what was written at its offset"
+        assert all(record in written for record in visible), "a record differs from the record written at its offset"
         active = log.active_segment.base_offset
-        here = set(visible)
-        assert all(record in here for record in self.records if record[0] >= active), "the active segment lost a record"
+        visible_records = set(visible)
+        assert all(record in visible_records for record in self.records if record[0] >= active), (
+            "the active segment lost a record"
+        )
 
         expected = {key: (offset, value) for offset, key, value in self.records}
-        got = {key: (offset, value) for offset, key, value in visible}
+        visible_state = {key: (offset, value) for offset, key, value in visible}
         for key, (offset, value) in expected.items():
             if value is not None:
-                assert got.get(key) == (offset, value), f"the last value of {key!r} is lost"
-            elif key in got:
-                assert got[key] == (offset, None), f"{key!r} was deleted and is back"
+                assert visible_state.get(key) == (offset, value), f"the last value of {key!r} is lost"
+            elif key in visible_state:
+                assert visible_state[key] == (offset, None), f"{key!r} is visible although it was deleted"
             else:
                 since = self.cleaned_since.get(offset)
-                assert since is not None, f"the tombstone of {key!r} went before it was cleaned"
-                assert self.clock.now_ms() >= since + RETENTION_MS, f"the tombstone of {key!r} went too early"
+                assert since is not None, f"the tombstone of {key!r} was removed before it was cleaned"
+                assert self.clock.now_ms() >= since + RETENTION_MS, f"the tombstone of {key!r} was removed too early"
         for segment in log.segments:
             assert segment.size <= CONFIG.segment_bytes
         for batch in stored_batches(log):
@@ -187,14 +190,14 @@ class Model:
 
 
 def committed(log: Log) -> list[tuple[int, bytes, bytes | None]]:
-    """The records that a read_committed consumer gets from the start. It skips by the transaction
-    index, like clients."""
-    waiting = sorted(log.aborted_transactions(log.start_offset, log.end_offset), key=lambda txn: txn.first_offset)
+    """The records that a read_committed consumer reads from the start. Like clients, it skips the
+    aborted transactions of the transaction index."""
+    pending = sorted(log.aborted_transactions(log.start_offset, log.end_offset), key=lambda txn: txn.first_offset)
     aborted: set[int] = set()
     records = []
     for batch in stored_batches(log):
-        while waiting and waiting[0].first_offset <= batch.last_offset:
-            aborted.add(waiting.pop(0).producer_id)
+        while pending and pending[0].first_offset <= batch.last_offset:
+            aborted.add(pending.pop(0).producer_id)
         if batch.is_control:
             aborted.discard(batch.producer_id)
         elif not (batch.is_transactional and batch.producer_id in aborted):
@@ -218,7 +221,7 @@ operations = st.one_of(
 
 @pytest.fixture
 def in_memory():
-    """A folder where fsync costs nothing, if there is one."""
+    """A folder in memory, if possible, so that fsync costs nothing."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
     yield folder
     shutil.rmtree(folder)
@@ -281,12 +284,12 @@ def test_a_crash_before_any_file_operation_of_a_cleaning_leaves_a_valid_log(in_m
             model.transaction([(n % 3, False)], 1, commit=n % 2 == 0)
         model.roll()
         model.append([(9, False)], 0)
-        before = model.log
+        log = model.log
         model.clean(LARGE, step)
         model.check()
         names = os.listdir(model.path)
-        finished = model.log is before
-        if not finished:
+        is_finished = model.log is log
+        if not is_finished:
             crashes += 1
             assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
         # A second cleaning from the checkpoint has the same result.
@@ -296,7 +299,7 @@ def test_a_crash_before_any_file_operation_of_a_cleaning_leaves_a_valid_log(in_m
         model.check()
         assert len(committed(model.log)) <= 11
         model.log.abandon()
-        if finished:
+        if is_finished:
             break
         step += 1
     assert crashes > 20

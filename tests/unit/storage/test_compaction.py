@@ -1,5 +1,5 @@
-"""The records of a batch are parsed in slices: results do not depend on slices, and memory is
-bounded."""
+"""The records of a batch are parsed in slices. The results do not depend on the slices, and memory
+is bounded."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def record(delta: int, key: bytes | None, value: bytes | None) -> bytes:
 @pytest.mark.parametrize("count", [1, SLICE - 1, SLICE, SLICE + 1, 3 * SLICE])
 def test_records_are_parsed_in_slices(count):
     records = [(n, None if n % 5 == 0 else b"k" * (n % 200), None if n % 7 == 0 else b"v" * n) for n in range(count)]
-    body = b"".join(record(*each) for each in records)
+    body = b"".join(record(*fields) for fields in records)
     slices = list(entries(body, count))
-    assert [len(part) for part in slices[:-1]] == [SLICE] * (len(slices) - 1)
+    assert [len(parsed) for parsed in slices[:-1]] == [SLICE] * (len(slices) - 1)
     assert 0 < len(slices[-1]) <= SLICE
     assert list(chain(*slices)) == [(delta, key, value is None) for delta, key, value in records]
 
@@ -69,9 +69,9 @@ RECORD = record(0, b"k", b"v")
     ],
 )
 def test_records_that_do_not_fill_their_body_are_corrupt(body, count, slices):
-    before = SLICE * slices
+    valid_count = SLICE * slices
     with pytest.raises(KafkaError) as caught:
-        list(entries(RECORD * before + body, before + count))
+        list(entries(RECORD * valid_count + body, valid_count + count))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
@@ -160,9 +160,9 @@ print([batch.count for batch in stored_batches(log)])
 
 
 def clean_in_process(folder: Path, count: int, records: bytes) -> tuple[str, int, str]:
-    """The outcome of cleaning a log that begins with a batch of `records`, the growth of memory in
-    MB, and the number of records in each batch afterwards. The growth is measured in a process that
-    has held no unpacked batch before."""
+    """Clean a log that begins with a batch of `records`. Return the outcome, the growth of memory
+    in MB, and the number of records in each batch afterwards. The growth is measured in a process
+    that has decompressed no batch before."""
     size = HEADER_SIZE - LOG_OVERHEAD + len(records)
     batch = bytearray(HEADER.pack(0, size, 0, 2, 0, ZSTD, 1, START_MS, START_MS, -1, -1, -1, count)) + records
     rewrite_crc(batch)

@@ -1,4 +1,5 @@
-"""The last user of a segment file closes it, and an access to a closed file is no disk failure."""
+"""Use of segment files by several threads: the last user closes a file, and an access to a closed
+file is no disk failure."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ def manager(tmp_path):
 
 
 def job(manager: LogManager, name: str) -> Job:
-    return next(each for each in manager.jobs() if each.name == name)
+    return {job.name: job for job in manager.jobs()}[name]
 
 
-def filled(manager: LogManager, partition: TopicPartition = A, count: int = 20) -> Log:
+def create_filled_log(manager: LogManager, partition: TopicPartition = A, count: int = 20) -> Log:
     log = manager.get_or_create(partition)
     for n in range(count):
         append(log, [(b"k%d" % n, b"v" * 50)])
@@ -92,10 +93,10 @@ def test_an_error_caused_by_a_closed_file_is_no_disk_failure():
 
 
 def test_readers_never_read_another_file_after_a_close(tmp_path):
-    """The number of the descriptor is reused at once by another file, which no reader may read."""
+    """Another file reuses the number of the descriptor at once. No reader may read that file."""
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"F" * 10)
-    wrong: list[bytes] = []
+    wrong_reads: list[bytes] = []
     for n in range(200):
         path = tmp_path / f"{n}.log"
         file = LogFile.create(str(path))
@@ -107,7 +108,7 @@ def test_readers_never_read_another_file_after_a_close(tmp_path):
             try:
                 for _ in range(20):
                     if (data := file.read(0, 10)) != b"o" * 10:
-                        wrong.append(data)
+                        wrong_reads.append(data)
             except FileClosed:
                 pass
 
@@ -116,13 +117,13 @@ def test_readers_never_read_another_file_after_a_close(tmp_path):
             thread.start()
         start.wait()
         file.close()
-        others = [os.open(foreign, os.O_RDONLY) for _ in range(3)]
+        foreign_fds = [os.open(foreign, os.O_RDONLY) for _ in range(3)]
         for thread in threads:
             thread.join()
-        for fd in others:
+        for fd in foreign_fds:
             os.close(fd)
         os.unlink(path)
-    assert not wrong
+    assert not wrong_reads
 
 
 # --- during a flush
@@ -147,12 +148,13 @@ def delete(manager: LogManager) -> None:
 
 @pytest.mark.parametrize("change", [empty, shorten, delete])
 def test_a_flush_completes_after_its_segments_are_deleted(manager, change):
-    filled(manager)
+    create_filled_log(manager)
     manager.clock.advance(10)
     flush = job(manager, "flush")
     assert flush.prepare()
     change(manager)
-    other = filled(manager, B)  # whose files take the numbers of those that were closed
+    # The files of this log reuse the closed descriptor numbers.
+    other = create_filled_log(manager, B)
     flush.run()
     flush.finish(None)
     assert manager.online_dirs == manager.dirs
@@ -162,7 +164,7 @@ def test_a_flush_completes_after_its_segments_are_deleted(manager, change):
 
 
 def test_a_cancelled_flush_leaves_no_file_open(manager):
-    log = filled(manager)
+    log = create_filled_log(manager)
     flush = log.prepare_flush()
     manager.truncate_fully_and_start_at(A, 0)
     assert removed_but_open(log)
@@ -183,21 +185,21 @@ def removed_but_open(log: Log) -> list[str]:
 
 @pytest.mark.parametrize("change", [empty, shorten, delete])
 def test_a_warm_up_read_completes_after_its_segment_is_deleted(manager, monkeypatch, change):
-    log = filled(manager)
+    log = create_filled_log(manager)
     piece = log.read(10, 10_000, limit=log.end_offset, min_one_batch=True).slice
     inode = os.fstat(piece.fd).st_ino
-    reading, go_on = threading.Event(), threading.Event()
+    reading, may_read = threading.Event(), threading.Event()
     inodes: list[int] = []
 
     class Slow:
-        """The `os` module for page_cache.py, whose first read waits."""
+        """The `os` module for page_cache.py, with reads that wait for `may_read`."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(os, name)
 
         def preadv(self, fd: int, *args: object) -> int:
             reading.set()
-            assert go_on.wait(60)
+            assert may_read.wait(60)
             inodes.append(os.fstat(fd).st_ino)
             return os.preadv(fd, *args)
 
@@ -206,8 +208,8 @@ def test_a_warm_up_read_completes_after_its_segment_is_deleted(manager, monkeypa
         future = pool.submit(warm, piece)
         assert reading.wait(60)
         change(manager)
-        filled(manager, B)
-        go_on.set()
+        create_filled_log(manager, B)
+        may_read.set()
         future.result(60)
     assert set(inodes) == {inode}
     with pytest.raises(FileClosed):
@@ -221,13 +223,13 @@ def test_a_warm_up_read_completes_after_its_segment_is_deleted(manager, monkeypa
 
 @pytest.mark.parametrize("change", [empty, shorten])
 def test_a_truncation_during_a_copy_fails_neither_the_move_nor_a_directory(manager, change):
-    log = filled(manager)
+    log = create_filled_log(manager)
     target = next(log_dir for log_dir in manager.dirs if log_dir is not manager.dir_of(log))
     manager.move(A, target.path)
     moves = job(manager, "move-logs")
     assert moves.prepare()
     change(manager)
-    filled(manager, B)
+    create_filled_log(manager, B)
     raised = None
     try:
         moves.run()
@@ -235,14 +237,14 @@ def test_a_truncation_during_a_copy_fails_neither_the_move_nor_a_directory(manag
         raised = error
     moves.finish(raised)
     assert manager.online_dirs == manager.dirs
-    append(manager.get(A), [(b"after", b"it")])
+    append(manager.get(A), [(b"last", b"record")])
     for _ in range(100):
         if not moves.prepare():
             break
         moves.run()
         moves.finish(None)
     assert manager.dir_of(manager.get(A)) is target
-    assert contents(manager.get(A))[-1][1:] == (b"after", b"it")
+    assert contents(manager.get(A))[-1][1:] == (b"last", b"record")
 
 
 def test_an_unreadable_source_takes_its_own_directory_offline(tmp_path, monkeypatch):
@@ -255,7 +257,7 @@ def test_an_unreadable_source_takes_its_own_directory_offline(tmp_path, monkeypa
     )
     manager.open_dirs()
     manager.load()
-    log = filled(manager)
+    log = create_filled_log(manager)
     source = manager.dir_of(log)
     manager.move(A, next(log_dir for log_dir in manager.dirs if log_dir is not source).path)
     moves = job(manager, "move-logs")
@@ -282,7 +284,7 @@ def test_a_truncation_and_new_records_abort_a_cleaning_and_the_log_stays_cleanab
         append(log, [(b"k%d" % (n % 3), b"v" * 100)])
     cleaning = job(manager, "cleaner")
     assert cleaning.prepare()
-    # Batches of another size, so that an old position is within a new batch.
+    # Append batches of another size, so that a previous position is within a batch.
     manager.truncate_to(A, 1)
     while log.end_offset < 80:
         append(log, [(b"other", b"w" * 333)])

@@ -62,9 +62,7 @@ def test_any_bytes_give_epochs_or_a_checkpoint_error(data: bytes) -> None:
         decode_epochs(data, "x")
 
 
-def test_the_file_is_on_disk_before_its_name_points_to_it(
-    epochs: LeaderEpochs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_on_disk_before_it_is_renamed(epochs: LeaderEpochs, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)
@@ -76,10 +74,10 @@ def test_the_file_is_on_disk_before_its_name_points_to_it(
 
 def test_an_older_state_never_replaces_a_newer_one(epochs: LeaderEpochs) -> None:
     epochs.assign(7, 55)
-    older = epochs.snapshot()
+    older_snapshot = epochs.snapshot()
     epochs.truncate_from_end(20)
     epochs.save()
-    epochs.write(older)
+    epochs.write(older_snapshot)
     assert Path(epochs.path).read_text() == "0\n1\n2 10\n"
     assert not epochs.dirty
 
@@ -93,35 +91,39 @@ def test_a_change_during_a_write_is_written_later(epochs: LeaderEpochs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stale", "batches", "right"),
+    ("stored", "batches", "expected"),
     [
         # (epoch, base offset, last offset)
         ([(0, 0), (1, 100)], [(0, 0, 49), (1, 50, 150)], [(0, 0), (1, 50)]),
         ([(0, 0), (1, 50), (2, 80)], [(1, 50, 79), (1, 80, 99)], [(0, 0), (1, 50)]),
         ([(2, 0), (3, 40)], [(2, 30, 45), (2, 46, 50), (4, 51, 60)], [(2, 0), (4, 51)]),
         ([(3, 50), (4, 80)], [(2, 0, 9), (2, 10, 99)], [(2, 0)]),
-        ([(0, 0), (1, 50)], [(1, 60, 70), (1, 71, 80)], [(0, 0), (1, 50)]),  # compacted at its beginning
+        (
+            [(0, 0), (1, 50)],
+            [(1, 60, 70), (1, 71, 80)],
+            [(0, 0), (1, 50)],
+        ),  # epoch 1 is compacted at its start
         ([(0, 0)], [(-1, 5, 5), (0, 6, 6)], [(0, 0)]),
         ([], [(4, 10, 20), (4, 21, 30), (6, 31, 31)], [(4, 10), (6, 31)]),
     ],
 )
-def test_batches_correct_the_epochs_that_a_crash_left(stale: list, batches: list, right: list) -> None:
-    epochs = LeaderEpochs("x", stale)
+def test_batches_correct_the_epochs_that_a_crash_left(stored: list, batches: list, expected: list) -> None:
+    epochs = LeaderEpochs("x", stored)
     for batch in batches:
         epochs.recover_batch(*batch)
-    assert epochs.entries == right
+    assert epochs.entries == expected
 
 
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [
         (-1, (-1, -1)),
-        (5, (5, 100)),  # the latest one ends with the log
+        (5, (5, 100)),  # the latest epoch ends with the log
         (6, (-1, -1)),  # an unknown epoch
         (3, (3, 40)),
-        (4, (3, 40)),  # the largest one that is known below it
+        (4, (3, 40)),  # the largest epoch below it
         (2, (2, 20)),
-        (1, (1, 10)),  # older than all that is known: ends where the first known one begins
+        (1, (1, 10)),  # older than all entries: ends at the start of the first entry
         (0, (0, 10)),
     ],
 )
@@ -157,7 +159,7 @@ def test_truncation_from_the_end_removes_epochs_that_begin_there_or_later(epochs
     assert epochs.latest == 3
 
 
-def test_truncation_from_the_start_moves_the_epoch_that_holds_it(epochs: LeaderEpochs) -> None:
+def test_truncation_from_the_start_moves_the_epoch_of_the_start_offset(epochs: LeaderEpochs) -> None:
     epochs.truncate_from_start(25)
     assert epochs.entries == [(3, 25), (5, 40)]
     epochs.truncate_from_start(40)
@@ -166,7 +168,7 @@ def test_truncation_from_the_start_moves_the_epoch_that_holds_it(epochs: LeaderE
     assert epochs.entries == [(5, 40)]
 
 
-def test_the_epoch_of_an_offset_is_the_last_one_that_begins_before_it(epochs: LeaderEpochs) -> None:
+def test_the_epoch_of_an_offset_is_the_last_epoch_that_begins_at_or_before_it(epochs: LeaderEpochs) -> None:
     assert [epochs.epoch_for(o) for o in (9, 10, 19, 20, 39, 40, 1000)] == [-1, 2, 2, 3, 3, 5, 5]
 
 
@@ -175,6 +177,6 @@ def test_only_changes_are_written(epochs: LeaderEpochs) -> None:
     assert not Path(epochs.path).exists()
     epochs.assign(9, 90)
     epochs.save()
-    before = Path(epochs.path).stat().st_mtime_ns
+    modified_ns = Path(epochs.path).stat().st_mtime_ns
     epochs.save()
-    assert Path(epochs.path).stat().st_mtime_ns == before
+    assert Path(epochs.path).stat().st_mtime_ns == modified_ns

@@ -72,17 +72,17 @@ def test_a_batch_gets_its_offsets_and_leader_epoch_and_is_otherwise_unchanged(
 ) -> None:
     log = open_log()
     data = build([(b"a", b"1"), (b"b", b"2"), (None, None)], START_MS)
-    before = bytes(data)
+    original = bytes(data)
     first = log.stage_as_leader(memoryview(data), 4)
     log.write_staged()
-    again = append(log, 2, epoch=4)
-    assert (first.first_offset, first.last_offset, first.count, first.size) == (0, 2, 3, len(before))
+    second = append(log, 2, epoch=4)
+    assert (first.first_offset, first.last_offset, first.count, first.size) == (0, 2, 3, len(original))
     assert (first.max_timestamp, first.append_time, first.leader_epoch, first.duplicate) == (START_MS, -1, 4, False)
-    assert (again.first_offset, again.last_offset) == (3, 4)
+    assert (second.first_offset, second.last_offset) == (3, 4)
     assert [(h.base_offset, h.last_offset, h.leader_epoch) for h in headers(log)] == [(0, 2, 4), (3, 4, 4)]
-    on_disk = (log.dir / "00000000000000000000.log").read_bytes()[: len(before)]
-    assert on_disk[16:] == before[16:]
-    assert on_disk[:16] == struct.pack(">qii", 0, len(before) - 12, 4)
+    on_disk = (log.dir / "00000000000000000000.log").read_bytes()[: len(original)]
+    assert on_disk[16:] == original[16:]
+    assert on_disk[:16] == struct.pack(">qii", 0, len(original) - 12, 4)
 
 
 def test_staged_batches_are_neither_in_the_file_nor_visible(open_log: Opener) -> None:
@@ -142,7 +142,7 @@ def test_an_index_entry_is_added_after_each_interval(open_log: Opener) -> None:
     assert [times.entry(n) for n in range(times.entries)] == [(START_MS + 2, 5), (START_MS + 4, 9), (START_MS + 6, 13)]
 
 
-def test_batches_staged_together_or_one_by_one_give_the_same_files(tmp_path: Path, clock: FakeClock) -> None:
+def test_batches_staged_together_or_separately_result_in_the_same_files(tmp_path: Path, clock: FakeClock) -> None:
     contents = []
     for folder, turn in (("a", 1), ("b", 7), ("c", 100)):
         log = Log.open(tmp_path / folder, TP, LogConfig(index_interval_bytes=150, segment_bytes=1500), clock)
@@ -177,15 +177,15 @@ def test_a_duplicate_batch_gets_the_offsets_of_the_original(open_log: Opener) ->
     options = {"producer_id": 5, "producer_epoch": 0}
     append(log, 3)
     first = append(log, 2, base_sequence=0, **options)
-    before = state(log)
-    again = append(log, 2, base_sequence=0, **options)
-    assert again.duplicate
-    assert (again.first_offset, again.last_offset) == (first.first_offset, first.last_offset) == (3, 4)
-    assert state(log) == before
+    previous_state = state(log)
+    duplicate = append(log, 2, base_sequence=0, **options)
+    assert duplicate.duplicate
+    assert (duplicate.first_offset, duplicate.last_offset) == (first.first_offset, first.last_offset) == (3, 4)
+    assert state(log) == previous_state
     with pytest.raises(KafkaError) as raised:
         append(log, 1, base_sequence=9, **options)
     assert raised.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert state(log) == before
+    assert state(log) == previous_state
 
 
 def test_a_duplicate_of_a_batch_staged_in_the_same_turn_is_detected(open_log: Opener) -> None:
@@ -358,8 +358,8 @@ def mixed_history(log: Log) -> None:
 
 
 def mixed_turn(log: Log) -> None:
-    """Changes of all kinds in one turn: old and new producers, transactions, epochs, index entries,
-    perhaps segments."""
+    """Stage changes of all kinds in one turn: existing and new producers, transactions, epochs,
+    index entries, and segments if they are small."""
     stage(log, 2, 30, producer_id=1, producer_epoch=0, base_sequence=2, transactional=True, epoch=3)
     stage(log, 1, 30, producer_id=2, producer_epoch=1, base_sequence=0, epoch=3)
     stage(log, 2, 30, producer_id=3, producer_epoch=0, base_sequence=0, transactional=True, epoch=3)
@@ -369,7 +369,7 @@ def mixed_turn(log: Log) -> None:
 
 
 class FailingDisk:
-    """Accepts `budget` bytes, then none."""
+    """A disk that accepts `budget` bytes and then no more."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
         self.budget = budget
@@ -378,19 +378,19 @@ class FailingDisk:
         monkeypatch.setattr(os, "pwritev", self.pwritev)
         monkeypatch.setattr(os, "pwrite", self.pwrite)
 
-    def take(self, size: int) -> int:
+    def accept(self, size: int) -> int:
         if self.budget <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        taken = min(size, self.budget)
-        self.budget -= taken
-        return taken
+        accepted = min(size, self.budget)
+        self.budget -= accepted
+        return accepted
 
     def pwritev(self, fd: int, buffers: list[bytes], position: int) -> int:
         data = b"".join(map(bytes, buffers))
-        return self.write(fd, data[: self.take(len(data))], position)
+        return self.write(fd, data[: self.accept(len(data))], position)
 
     def pwrite(self, fd: int, data: bytes, position: int) -> int:
-        return self.write(fd, bytes(data)[: self.take(len(data))], position)
+        return self.write(fd, bytes(data)[: self.accept(len(data))], position)
 
 
 @pytest.mark.usefixtures("no_fsync")
@@ -402,60 +402,60 @@ def test_a_full_disk_at_any_byte_leaves_the_log_as_before_the_turn(
     for budget in range(0, 900, 13):
         log = Log.open(tmp_path / f"orders-{budget}", TP, config, clock)
         mixed_history(log)
-        before = state(log)
+        previous_state = state(log)
         with monkeypatch.context() as patched:
             FailingDisk(patched, budget)
             try:
                 mixed_turn(log)
-                failed = False
+                has_failed = False
             except KafkaError as error:
                 assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
-                failed = True
+                has_failed = True
             try:
                 log.write_staged()
             except KafkaError as error:
                 assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
                 assert isinstance(error.__cause__, OSError)
             else:
-                assert failed or log.end_offset == 13
+                assert has_failed or log.end_offset == 13
                 log.abandon()
                 continue
-        assert state(log) == before, budget
+        assert state(log) == previous_state, budget
         mixed_turn(log)
         log.write_staged()
         assert log.end_offset == 13
         assert [txn[:3] for txn in log.aborted_transactions(0, 13)] == [(1, 0, 11)]
         log.close()
-        again = Log.open(tmp_path / f"orders-{budget}", TP, config, clock)
-        assert [h.base_offset for h in headers(again)] == [0, 2, 5, 6, 8, 9, 11, 12]
-        again.abandon()
+        reopened = Log.open(tmp_path / f"orders-{budget}", TP, config, clock)
+        assert [h.base_offset for h in headers(reopened)] == [0, 2, 5, 6, 8, 9, 11, 12]
+        reopened.abandon()
 
 
-@pytest.mark.parametrize("what", ["posix_fallocate", "mmap", "open", "ftruncate"])
+@pytest.mark.parametrize("function", ["posix_fallocate", "mmap", "open", "ftruncate"])
 def test_a_failure_besides_the_write_leaves_the_log_unchanged(
-    open_log: Opener, monkeypatch: pytest.MonkeyPatch, what: str
+    open_log: Opener, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     log = open_log(index_interval_bytes=100)
     mixed_history(log)
-    before = state(log)
+    previous_state = state(log)
 
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     log.active_segment.offset_index.trim()
     with monkeypatch.context() as patched:
-        patched.setattr("mmap.mmap" if what == "mmap" else f"os.{what}", fail)
+        patched.setattr("mmap.mmap" if function == "mmap" else f"os.{function}", fail)
         mixed_turn(log)
         with pytest.raises(KafkaError) as raised:
             log.write_staged()
     assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert state(log) == before
+    assert state(log) == previous_state
     mixed_turn(log)
     log.write_staged()
     assert log.end_offset == 13
 
 
-def test_the_rest_of_a_failed_write_is_truncated_before_the_next_one(
+def test_the_bytes_of_a_failed_write_are_truncated_before_the_next_write(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log()
@@ -466,12 +466,12 @@ def test_the_rest_of_a_failed_write_is_truncated_before_the_next_one(
         real(fd, b"".join(map(bytes, buffers)), position)
         raise OSError(errno.EIO, "Input/output error")
 
-    def no_cut(fd: int, size: int) -> None:
+    def fail_truncation(fd: int, size: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwritev", torn)
-        patched.setattr(os, "ftruncate", no_cut)
+        patched.setattr(os, "ftruncate", fail_truncation)
         stage(log)
         stage(log)
         with pytest.raises(KafkaError):
@@ -488,7 +488,7 @@ def test_batches_staged_before_a_failed_roll_fail_when_they_are_written(
 ) -> None:
     log = open_log(segment_bytes=250)
     append(log, size=60)
-    before = state(log)
+    previous_state = state(log)
     with monkeypatch.context() as patched:
         FailingDisk(patched, 10)
         stage(log, size=30)
@@ -499,7 +499,7 @@ def test_batches_staged_before_a_failed_roll_fail_when_they_are_written(
     with pytest.raises(KafkaError):
         log.write_staged()
     log.write_staged()
-    assert state(log) == before
+    assert state(log) == previous_state
 
 
 def test_a_failed_roll_rejects_its_batch_and_keeps_earlier_staged_batches(
@@ -600,7 +600,7 @@ NO_PAGE_FOR_AN_INDEX = """
     except KafkaError as error:
         assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
     else:
-        raise SystemExit("there was room for an index entry")
+        raise SystemExit("there was space for an index entry")
     assert log.end_offset == 1
     (root / "ballast").unlink()
     append()
@@ -620,7 +620,7 @@ def run_on_small_disk(root: Path, *arguments: str, script: str = SMALL_DISK, lim
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), str(root), *arguments],
         cwd=repository,
         preexec_fn=restrict,
@@ -628,7 +628,7 @@ def run_on_small_disk(root: Path, *arguments: str, script: str = SMALL_DISK, lim
         text=True,
         timeout=100,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_a_file_that_may_not_grow_further_fails_appends_and_nothing_else(tmp_path: Path) -> None:
@@ -675,10 +675,10 @@ def test_a_follower_keeps_offsets_and_epochs(open_log: Opener) -> None:
 
 def test_an_incomplete_batch_at_the_end_is_ignored(open_log: Opener) -> None:
     log = open_log()
-    whole = bytes(follower_batch(0, 2))
-    info = log.append_as_follower(whole + bytes(follower_batch(2, 2))[:-1])
+    complete = bytes(follower_batch(0, 2))
+    info = log.append_as_follower(complete + bytes(follower_batch(2, 2))[:-1])
     assert info.last_offset == 1
-    assert Path(log.active_segment.file.path).read_bytes() == whole
+    assert Path(log.active_segment.file.path).read_bytes() == complete
     assert log.append_as_follower(b"").count == 0
 
 
@@ -693,26 +693,26 @@ def test_batches_that_begin_before_the_end_of_the_log_are_rejected(open_log: Ope
 
 def test_an_invalid_batch_rejects_the_whole_append(open_log: Opener) -> None:
     log = open_log()
-    bad = follower_batch(2)
-    bad[-1] ^= 1
-    before = state(log)
-    for data in (follower_batch(0) + bad, follower_batch(4) + follower_batch(2)):
+    corrupt_batch = follower_batch(2)
+    corrupt_batch[-1] ^= 1
+    previous_state = state(log)
+    for data in (follower_batch(0) + corrupt_batch, follower_batch(4) + follower_batch(2)):
         with pytest.raises(KafkaError) as raised:
             log.append_as_follower(data)
         assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
-        assert state(log) == before
+        assert state(log) == previous_state
 
 
 def test_a_batch_of_a_later_epoch_than_the_leader_is_rejected(open_log: Opener) -> None:
-    """The leader was replaced during the response, which has batches that it copied as a
-    follower."""
+    """The leader became a follower while it sent the response, which therefore has batches that it
+    fetched as a follower."""
     log = open_log()
     log.append_as_follower(follower_batch(0, 2, 4), 4)
-    before = state(log)
+    previous_state = state(log)
     with pytest.raises(KafkaError) as raised:
         log.append_as_follower(follower_batch(2, 1, 4) + follower_batch(3, 1, 5), 4)
     assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
-    assert state(log) == before
+    assert state(log) == previous_state
     log.append_as_follower(follower_batch(2, 1, 4) + follower_batch(3, 1, 5), 5)
     assert log.end_offset == 4
 
@@ -735,13 +735,13 @@ def test_a_follower_keeps_nothing_of_a_fetch_when_the_disk_fails(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log(segment_bytes=250)
-    before = state(log)
+    previous_state = state(log)
     data = b"".join(bytes(follower_batch(n)) for n in range(10))
     with monkeypatch.context() as patched:
         FailingDisk(patched, 400)
         with pytest.raises(KafkaError) as raised:
             log.append_as_follower(data)
     assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert state(log) == before
+    assert state(log) == previous_state
     log.append_as_follower(data)
     assert log.end_offset == 10

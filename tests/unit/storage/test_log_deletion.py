@@ -1,4 +1,4 @@
-"""Retention, delete-records, truncation, and swapping in cleaned segments."""
+"""Retention, delete-records, truncation, and the swap of cleaned segments."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ def test_delete_records_moves_the_start_and_deletes_whole_segments_before_it(ope
     assert log.delete_records_before(3) == 3
     assert log.start_offset == 3
     assert log.epochs.entries == [(1, 3)]
-    assert log.delete_records_before(1) == 3, "never back"
+    assert log.delete_records_before(1) == 3, "the start offset never moves back"
     assert log.delete_old_segments() == 1
     assert bases(log) == [2, 4]
     assert log.delete_records_before(-1) == 6
     assert log.delete_old_segments() == 1
-    assert bases(log) == [4], "the active segment stays although all of it is deleted"
+    assert bases(log) == [4], "the active segment remains although all its records are deleted"
     for offset in (7, -2):
         with pytest.raises(KafkaError) as raised:
             log.delete_records_before(offset)
@@ -191,8 +191,8 @@ def no_room(*_: object, **__: object) -> None:
 def test_truncation_on_a_full_disk_removes_the_state_of_lost_batches(
     open_log: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise new records would be visible too early, and a lost batch that is sent again would
-    be a duplicate."""
+    """Otherwise new records would be visible too early, and a retry of a lost batch would count as
+    a duplicate."""
     log = open_log()
     for n in range(6):
         append(log, epoch=n // 2, producer_id=1, producer_epoch=0, base_sequence=n)
@@ -204,10 +204,10 @@ def test_truncation_on_a_full_disk_removes_the_state_of_lost_batches(
     assert log.producer_states.entries.get(1).last_sequence == 2  # type: ignore[union-attr]
     assert log.epochs.entries == [(0, 0), (1, 2)]
     append(log, epoch=7, producer_id=1, producer_epoch=0, base_sequence=3)
-    again = open_log(clean=False)
-    assert [offset for offset, _, _ in contents(again)] == [0, 1, 2, 3]
-    assert again.epochs.entries == [(0, 0), (1, 2), (7, 3)]
-    assert again.producer_states.entries.get(1).last_sequence == 3  # type: ignore[union-attr]
+    reopened = open_log(clean=False)
+    assert [offset for offset, _, _ in contents(reopened)] == [0, 1, 2, 3]
+    assert reopened.epochs.entries == [(0, 0), (1, 2), (7, 3)]
+    assert reopened.producer_states.entries.get(1).last_sequence == 3  # type: ignore[union-attr]
 
 
 def test_a_full_truncation_without_disk_space_fails_the_directory(
@@ -274,12 +274,12 @@ def test_truncation_of_a_marker_reopens_its_transaction(open_log: Opener) -> Non
     assert log.producer_states.entries.get(1).txn_first_offset == 0  # type: ignore[union-attr]
 
 
-# --- swapping in cleaned segments
+# --- the swap of cleaned segments
 
 
-def cleaned_segment(log: Log, base: int, keep: list[int], suffix: str = ".cleaned") -> LogSegment:
+def cleaned_segment(log: Log, base: int, offsets: list[int], suffix: str = ".cleaned") -> LogSegment:
     segment = LogSegment.create(str(log.dir), base, log.config, log.clock.now_ms(), suffix=suffix)
-    for offset in keep:
+    for offset in offsets:
         segment.append_batches(build([(b"k", b"v" * 20)], START_MS, base_offset=offset, leader_epoch=0))
     segment.become_inactive()
     return segment
@@ -288,8 +288,8 @@ def cleaned_segment(log: Log, base: int, keep: list[int], suffix: str = ".cleane
 def test_cleaned_segments_replace_their_sources(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE, file_delete_delay_ms=0)
     append(log, 7)
-    old = list(log.segments)[:3]
-    log.replace_segments([cleaned_segment(log, 0, [1, 4])], old)
+    sources = list(log.segments)[:3]
+    log.replace_segments([cleaned_segment(log, 0, [1, 4])], sources)
     assert bases(log) == [0, 6]
     assert [offset for offset, _, _ in contents(log)] == [1, 4, 6]
     assert log.read(2, 1000, limit=7, min_one_batch=True).slice.read()[7] == 4  # type: ignore[union-attr]
@@ -307,11 +307,11 @@ class Crash(BaseException):
 
 
 @pytest.mark.usefixtures("no_fsync")
-def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
+def test_a_crash_at_any_rename_leaves_either_the_source_or_the_cleaned_segments(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = LogConfig(segment_bytes=2 * SIZE, file_delete_delay_ms=0)
-    real = os.rename
+    real_rename = os.rename
     outcomes = []
     for step in range(1000):
         folder = tmp_path / f"run-{step}" / "orders-0"
@@ -319,35 +319,35 @@ def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
         log = Log.open(folder, TP, config, clock)
         append(log, 9)
         log.flush()
-        old = list(log.segments)[:4]
-        new = [cleaned_segment(log, 0, [1, 3]), cleaned_segment(log, 4, [5, 7])]
-        left = step
+        sources = list(log.segments)[:4]
+        cleaned = [cleaned_segment(log, 0, [1, 3]), cleaned_segment(log, 4, [5, 7])]
+        remaining_renames = step
 
         def rename(source: str, target: str) -> None:
-            nonlocal left
-            if not left:
+            nonlocal remaining_renames
+            if not remaining_renames:
                 raise Crash
-            left -= 1
-            real(source, target)
+            remaining_renames -= 1
+            real_rename(source, target)
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "rename", rename)
             try:
-                log.replace_segments(new, old)
-                done = True
+                log.replace_segments(cleaned, sources)
+                is_done = True
             except Crash:
-                done = False
+                is_done = False
         log.abandon()
-        again = Log.open(folder, TP, config, clock, clean_shutdown=False, recovery_point=9)
-        offsets = [offset for offset, _, _ in contents(again)]
+        reopened = Log.open(folder, TP, config, clock, clean_shutdown=False, recovery_point=9)
+        offsets = [offset for offset, _, _ in contents(reopened)]
         assert offsets in (list(range(9)), [1, 3, 5, 7, 8]), (step, offsets)
-        assert not [n for n in names(again) if n.endswith((".swap", ".cleaned", ".deleted"))]
-        for segment in again.segments:
+        assert not [n for n in names(reopened) if n.endswith((".swap", ".cleaned", ".deleted"))]
+        for segment in reopened.segments:
             segment.check()
         outcomes.append(len(offsets))
-        again.abandon()
+        reopened.abandon()
         shutil.rmtree(folder)
-        if done:
+        if is_done:
             break
     assert outcomes == sorted(outcomes, reverse=True)
     assert set(outcomes) == {9, 5}
@@ -359,24 +359,24 @@ def test_a_crash_at_any_rename_leaves_either_the_old_or_the_new_segments(
 def test_a_log_stays_usable_after_its_folder_is_renamed(open_log: Opener, clock: FakeClock) -> None:
     log = open_log(segment_bytes=2 * SIZE)
     append(log, 3)
-    moved = log.rename_dir("orders-0.abc-future")
+    renamed_dir = log.rename_dir("orders-0.abc-future")
     append(log, 4, epoch=7)
     log.roll()
     assert [offset for offset, _, _ in contents(log)] == list(range(7))
     log.close()
-    assert (moved / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n7 3\n"
-    again = Log.open(moved, TP, LogConfig(), clock)
-    assert again.end_offset == 7
-    again.close()
+    assert (renamed_dir / "leader-epoch-checkpoint").read_text() == "0\n2\n0 0\n7 3\n"
+    reopened = Log.open(renamed_dir, TP, LogConfig(), clock)
+    assert reopened.end_offset == 7
+    reopened.close()
 
 
 def test_the_topic_id_is_written_once_and_checked(open_log: Opener) -> None:
     log = open_log()
-    topic_id, other = uuid4(), uuid4()
+    topic_id, other_id = uuid4(), uuid4()
     log.set_topic_id(topic_id)
     log.set_topic_id(topic_id)
     with pytest.raises(KafkaError) as raised:
-        log.set_topic_id(other)
+        log.set_topic_id(other_id)
     assert raised.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
     text = (log.dir / "partition.metadata").read_text()
     lines = text.split("\n")

@@ -21,7 +21,7 @@ from kavka.storage.log_dir import (
 )
 
 
-def ready(path) -> LogDir:
+def prepared_dir(path) -> LogDir:
     log_dir = LogDir(path)
     log_dir.prepare()
     return log_dir
@@ -31,7 +31,7 @@ def ready(path) -> LogDir:
 
 
 def test_a_missing_directory_is_created_and_locked(tmp_path):
-    log_dir = ready(tmp_path / "a" / "b")
+    log_dir = prepared_dir(tmp_path / "a" / "b")
     log_dir.lock()
     assert (tmp_path / "a" / "b" / ".lock").exists()
     log_dir.unlock()
@@ -47,7 +47,7 @@ def test_the_lock_error_of_a_second_process_names_the_directory(tmp_path):
                 import sys
                 from kavka.storage.log_dir import LogDir
                 d = LogDir(sys.argv[1]); d.prepare(); d.lock()
-                print("held", flush=True)
+                print("locked", flush=True)
                 sys.stdin.read()
                 """
             ),
@@ -58,15 +58,15 @@ def test_the_lock_error_of_a_second_process_names_the_directory(tmp_path):
         text=True,
     )
     try:
-        assert holder.stdout.readline() == "held\n"
+        assert holder.stdout.readline() == "locked\n"
         with pytest.raises(LogDirError, match=str(tmp_path)) as caught:
-            ready(tmp_path).lock()
+            prepared_dir(tmp_path).lock()
         assert "\n" not in str(caught.value)
     finally:
         holder.communicate(timeout=10)
-    again = ready(tmp_path)
-    again.lock()
-    again.unlock()
+    log_dir = prepared_dir(tmp_path)
+    log_dir.lock()
+    log_dir.unlock()
 
 
 def test_a_killed_process_releases_its_lock(tmp_path):
@@ -84,19 +84,19 @@ def test_a_killed_process_releases_its_lock(tmp_path):
     holder.kill()
     holder.wait(timeout=10)
     holder.stdout.close()
-    log_dir = ready(tmp_path)
+    log_dir = prepared_dir(tmp_path)
     log_dir.lock()
     log_dir.unlock()
 
 
 def test_a_second_lock_in_the_same_process_fails(tmp_path):
-    first = ready(tmp_path)
+    first = prepared_dir(tmp_path)
     first.lock()
     for _ in range(2):
         with pytest.raises(LogDirError):
-            ready(tmp_path).lock()
+            prepared_dir(tmp_path).lock()
     first.unlock()
-    second = ready(tmp_path)
+    second = prepared_dir(tmp_path)
     second.lock()
     second.unlock()
 
@@ -108,13 +108,13 @@ def test_the_lock_excludes_record_locks_of_java_and_vice_versa(tmp_path):
     try:
         fcntl.fcntl(fd, fcntl.F_SETLK, whole_file)
         with pytest.raises(LogDirError):
-            ready(tmp_path).lock()
+            prepared_dir(tmp_path).lock()
         fcntl.fcntl(fd, fcntl.F_SETLK, struct.pack("@hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-        ours = ready(tmp_path)
-        ours.lock()
+        log_dir = prepared_dir(tmp_path)
+        log_dir.lock()
         with pytest.raises(OSError):
             fcntl.fcntl(fd, fcntl.F_SETLK, whole_file)
-        ours.unlock()
+        log_dir.unlock()
     finally:
         os.close(fd)
 
@@ -123,18 +123,18 @@ def test_the_lock_excludes_record_locks_of_java_and_vice_versa(tmp_path):
 
 
 def test_version_0_has_the_format_of_zookeeper_mode(tmp_path):
-    log_dir = ready(tmp_path)
+    log_dir = prepared_dir(tmp_path)
     mark_dirs([log_dir], 3, "MkU3OEVBNTcwNTJENDM2Qg")
     lines = (tmp_path / "meta.properties").read_text().splitlines()
     assert lines[0] == "#" and lines[1].startswith("#")
     assert lines[2:] == ["broker.id=3", "cluster.id=MkU3OEVBNTcwNTJENDM2Qg", "version=0"]
 
 
-def test_version_1_of_kraft_is_read_and_kept(tmp_path):
+def test_version_1_of_kraft_is_read_and_written_unchanged(tmp_path):
     (tmp_path / "meta.properties").write_text(
         "#\n#Thu Jan 01 00:00:00 UTC 2026\nnode.id=7\nversion=1\ndirectory.id=XQ\\=\\=\ncluster.id=abc\nextra=1\n"
     )
-    log_dir = ready(tmp_path)
+    log_dir = prepared_dir(tmp_path)
     meta = log_dir.read_meta()
     assert meta == MetaProperties(7, "abc", 1, "XQ==", {"extra": "1"})
     log_dir.write_meta(meta)
@@ -151,27 +151,27 @@ def test_a_malformed_file_gives_a_clear_error(text):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe garbage"])
-def test_the_error_of_a_damaged_file_says_what_to_do(tmp_path, content):
+def test_the_error_of_a_damaged_file_explains_the_fix(tmp_path, content):
     (tmp_path / "meta.properties").write_bytes(content)
     with pytest.raises(LogDirError, match="restore it, or remove it") as raised:
-        claim_dirs([ready(tmp_path)], 1, None)
+        claim_dirs([prepared_dir(tmp_path)], 1, None)
     assert "\n" not in str(raised.value)
 
 
 def test_a_directory_of_another_broker_is_rejected(tmp_path):
-    mark_dirs([ready(tmp_path)], 1, "c")
+    mark_dirs([prepared_dir(tmp_path)], 1, "c")
     with pytest.raises(LogDirError, match=r"broker\.id 1, but 2 is configured"):
         claim_dirs([LogDir(tmp_path)], 2, "c")
 
 
 def test_a_directory_of_another_cluster_is_rejected(tmp_path):
-    mark_dirs([ready(tmp_path)], 1, "theirs")
+    mark_dirs([prepared_dir(tmp_path)], 1, "theirs")
     with pytest.raises(LogDirError, match=r"cluster\.id theirs, but ours"):
         claim_dirs([LogDir(tmp_path)], 1, "ours")
 
 
 def test_directories_with_different_ids_are_rejected(tmp_path):
-    a, b = ready(tmp_path / "a"), ready(tmp_path / "b")
+    a, b = prepared_dir(tmp_path / "a"), prepared_dir(tmp_path / "b")
     mark_dirs([a], 1, "c")
     mark_dirs([b], 2, "c")
     with pytest.raises(LogDirError, match=str(tmp_path / "b")):
@@ -179,7 +179,7 @@ def test_directories_with_different_ids_are_rejected(tmp_path):
 
 
 def test_ids_that_are_not_configured_are_taken_from_the_directories(tmp_path):
-    a, b = ready(tmp_path / "a"), ready(tmp_path / "b")
+    a, b = prepared_dir(tmp_path / "a"), prepared_dir(tmp_path / "b")
     mark_dirs([a], 5, "c")
     assert claim_dirs([b, a], None, None) == (5, "c")
     mark_dirs([a, b], 5, "c")
@@ -190,7 +190,7 @@ def test_ids_that_are_not_configured_are_taken_from_the_directories(tmp_path):
 
 
 def test_the_clean_shutdown_file_has_kafkas_format_and_is_removed_at_the_start(tmp_path):
-    log_dir = ready(tmp_path)
+    log_dir = prepared_dir(tmp_path)
     assert not log_dir.take_clean_shutdown()
     log_dir.write_clean_shutdown()
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
@@ -200,7 +200,7 @@ def test_the_clean_shutdown_file_has_kafkas_format_and_is_removed_at_the_start(t
 
 def test_an_empty_clean_shutdown_file_of_an_older_kafka_is_valid(tmp_path):
     (tmp_path / ".kafka_cleanshutdown").touch()
-    assert ready(tmp_path).take_clean_shutdown()
+    assert prepared_dir(tmp_path).take_clean_shutdown()
 
 
 # --- failure
@@ -247,7 +247,7 @@ def test_other_errors_are_no_disk_failures():
 
 
 def test_a_directory_keeps_its_first_failure(tmp_path):
-    log_dir = ready(tmp_path)
+    log_dir = prepared_dir(tmp_path)
     assert log_dir.online
     first = OSError(errno.EIO, "x")
     assert log_dir.fail(first)

@@ -1,4 +1,4 @@
-"""Flushing: which files are synced, in which order, while the log takes appends."""
+"""Flushing: the synced files, their order, and appends in the meantime."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Synced:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         self.threads: set[int] = set()
-        monkeypatch.setattr(os, "fsync", self.note)
-        monkeypatch.setattr(os, "fdatasync", self.note)
+        monkeypatch.setattr(os, "fsync", self.record)
+        monkeypatch.setattr(os, "fdatasync", self.record)
 
-    def note(self, fd: int) -> None:
+    def record(self, fd: int) -> None:
         self.names.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
         self.threads.add(threading.get_ident())
 
@@ -70,7 +70,7 @@ def test_nothing_is_synced_without_appends(open_log: Opener, synced: Synced) -> 
     assert synced.names == []
 
 
-def test_a_finished_segment_is_synced_with_its_indexes_and_the_snapshot_after_it(
+def test_an_inactive_segment_is_synced_with_its_indexes_and_the_snapshot_at_its_end(
     open_log: Opener, synced: Synced
 ) -> None:
     log = open_log(index_interval_bytes=0)

@@ -1,4 +1,4 @@
-"""The jobs in real worker threads, while the loop thread appends and reads."""
+"""Runs the jobs in real worker threads, while the loop thread appends and reads."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Scheduler:
             if start and job.prepare():
                 self._running[job] = self._pool.submit(job.run)
 
-    def worked(self) -> bool:
-        """Every kind of job has run several times."""
+    def has_run_all(self) -> bool:
+        """Whether every kind of job has run several times."""
         enough = {"cleaner": 5, "flush": 5, "move-logs": 2}
         return all(self.rounds.get(name, 0) > times for name, times in enough.items())
 
@@ -73,7 +73,7 @@ def test_a_busy_broker_loses_no_record_while_logs_are_cleaned_flushed_and_moved(
             manager.get_or_create(tp)
         start = time.monotonic()
         turn = 0
-        while time.monotonic() < start + (2 if scheduler.worked() else 60):
+        while time.monotonic() < start + (2 if scheduler.has_run_all() else 60):
             turn += 1
             tp = draw.choice(PARTITIONS)
             log = manager.get(tp)
@@ -94,16 +94,16 @@ def test_a_busy_broker_loses_no_record_while_logs_are_cleaned_flushed_and_moved(
         scheduler.drain()
     assert not manager.cleaner.uncleanable
     assert manager.online_dirs == manager.dirs
-    assert scheduler.worked(), scheduler.rounds
+    assert scheduler.has_run_all(), scheduler.rounds
     for tp in PARTITIONS:
         assert latest(contents(manager.get(tp))) == written[tp]
     sizes = {tp: manager.get(tp).end_offset for tp in PARTITIONS}
     manager.shutdown()
 
-    again = LogManager([tmp_path / "one", tmp_path / "two"], lambda topic: CONFIG)
-    again.open_dirs()
-    again.load()
+    restarted = LogManager([tmp_path / "one", tmp_path / "two"], lambda topic: CONFIG)
+    restarted.open_dirs()
+    restarted.load()
     for tp in PARTITIONS:
-        assert again.get(tp).end_offset == sizes[tp]
-        assert latest(contents(again.get(tp))) == written[tp]
-    again.abandon()
+        assert restarted.get(tp).end_offset == sizes[tp]
+        assert latest(contents(restarted.get(tp))) == written[tp]
+    restarted.abandon()

@@ -25,7 +25,7 @@ PRODUCERS = st.integers(0, 2)
 
 
 @dataclass(frozen=True)
-class Appended:
+class ModelBatch:
     """One batch of the model."""
 
     first: int
@@ -44,7 +44,7 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
         self.clock = FakeClock()
-        self.batches: list[Appended] = []
+        self.batches: list[ModelBatch] = []
         self.start = 0
         self.end = 0
         self.epoch = 0
@@ -113,7 +113,7 @@ class LogMachine(RuleBasedStateMachine):
         data = build([(b"k", b"v" * size)] * count, timestamp, **options)
         info = self.log.stage_as_leader(memoryview(data), self.epoch)
         assert (info.first_offset, info.last_offset, info.duplicate) == (self.end, self.end + count - 1, False)
-        batch = Appended(self.end, self.end + count - 1, bytes(data), self.epoch, timestamp)
+        batch = ModelBatch(self.end, self.end + count - 1, bytes(data), self.epoch, timestamp)
         if producer is not None:
             batch = replace(
                 batch, producer=producer, sequence=self.next_sequence[producer] + count - 1, transactional=transactional
@@ -133,7 +133,7 @@ class LogMachine(RuleBasedStateMachine):
         info = self.log.stage_as_leader(memoryview(data), self.epoch, origin=AppendOrigin.COORDINATOR)
         assert info.first_offset == self.end
         self.batches.append(
-            Appended(self.end, self.end, bytes(data), self.epoch, self.clock.ms, producer, -1, True, commit)
+            ModelBatch(self.end, self.end, bytes(data), self.epoch, self.clock.ms, producer, -1, True, commit)
         )
         self.open_txns.pop(producer, None)
         self.end += 1
@@ -146,11 +146,11 @@ class LogMachine(RuleBasedStateMachine):
         self.buffers = []
         self.staged = 0
 
-    @rule(part=st.floats(0, 1))
-    def replicate(self, part: float) -> None:
+    @rule(fraction=st.floats(0, 1))
+    def replicate(self, fraction: float) -> None:
         self.write()
-        mark = self.start + int((self.end - self.start) * part)
-        boundary = max([b.last + 1 for b in self.batches if b.last < mark], default=self.start)
+        target = self.start + int((self.end - self.start) * fraction)
+        boundary = max([b.last + 1 for b in self.batches if b.last < target], default=self.start)
         self.log.set_high_watermark(max(boundary, self.log.high_watermark))
 
     @rule()
@@ -170,23 +170,24 @@ class LogMachine(RuleBasedStateMachine):
         self.log.flush()
         assert self.log.flushed_offset == self.end
 
-    @rule(part=st.floats(0, 1))
-    def truncate(self, part: float) -> None:
+    @rule(fraction=st.floats(0, 1))
+    def truncate(self, fraction: float) -> None:
         self.write()
-        target = self.start + int((self.end - self.start) * part)
+        target = self.start + int((self.end - self.start) * fraction)
         self.log.truncate_to(target)
-        self.cut_model(target)
+        self.truncate_model(target)
 
-    def settle_end(self) -> None:
-        """After a truncation into a batch, a reopened log ends with the previous batch."""
+    def adjust_end(self) -> None:
+        """Adjust the model after a log was truncated within a batch and reopened: the log then ends
+        with the previous batch."""
         if self.log.end_offset != self.end:
             assert self.log.end_offset == max([b.last + 1 for b in self.batches], default=self.log.end_offset)
             assert self.start <= self.log.end_offset < self.end
             self.end = self.log.end_offset
             self.rebuild()
 
-    def cut_model(self, target: int) -> None:
-        """Whole batches are removed, but the log ends at the requested offset."""
+    def truncate_model(self, target: int) -> None:
+        """Truncate the model. Complete batches are removed, but the log ends at `target`."""
         self.batches = [b for b in self.batches if b.last < target]
         self.end = target
         self.rebuild()
@@ -212,11 +213,11 @@ class LogMachine(RuleBasedStateMachine):
             for producer in set(self.next_sequence) - producers:
                 self.open_txns.pop(producer, None)
 
-    @rule(part=st.floats(0, 1))
-    def delete_records(self, part: float) -> None:
+    @rule(fraction=st.floats(0, 1))
+    def delete_records(self, fraction: float) -> None:
         self.write()
         self.log.set_high_watermark(self.end)
-        target = self.start + int((self.end - self.start) * part)
+        target = self.start + int((self.end - self.start) * fraction)
         assert self.log.delete_records_before(target) == target
         self.trimmed = self.trimmed or target > self.start
         self.start = target
@@ -227,14 +228,14 @@ class LogMachine(RuleBasedStateMachine):
         self.write()
         self.log.set_high_watermark(self.end)
         self.clock.advance(wait)
-        before = {s.base_offset for s in self.log.segments}
+        previous_bases = {s.base_offset for s in self.log.segments}
         deleted = self.log.delete_old_segments()
         for deletion in self.log.take_due_deletions(self.clock.ms):
             deletion.run()
-        after = {s.base_offset for s in self.log.segments}
-        assert len(before - after) == deleted
+        remaining_bases = {s.base_offset for s in self.log.segments}
+        assert len(previous_bases - remaining_bases) == deleted
         if deleted:
-            first = min(after)
+            first = min(remaining_bases)
             if first > self.start:
                 self.trimmed = True
                 self.start = first
@@ -244,89 +245,91 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def stop_and_start(self) -> None:
         self.write()
-        mark = self.log.high_watermark
+        high_watermark = self.log.high_watermark
         self.log.close()
         self.log = self.open(clean=True, recovery_point=0)
-        self.settle_end()
+        self.adjust_end()
         assert self.log.flushed_offset == self.end
-        self.log.set_high_watermark(mark)
+        self.log.set_high_watermark(high_watermark)
         for segment in self.log.segments:
             assert os.path.getsize(segment.offset_index.path) == 8 * segment.offset_index.entries
             assert os.path.getsize(segment.time_index.path) == 12 * segment.time_index.entries
             segment.check()
 
     @precondition(lambda self: self.batches)
-    @rule(data=st.data(), harm=st.sampled_from(["none", "torn", "spoiled", "garbage"]))
-    def crash(self, data: st.DataObject, harm: str) -> None:
+    @rule(data=st.data(), damage=st.sampled_from(["none", "torn", "corrupt", "garbage"]))
+    def crash(self, data: st.DataObject, damage: str) -> None:
         self.write()
         log = self.log
-        mark, recovery_point = log.high_watermark, log.flushed_offset
-        places = []
+        high_watermark, recovery_point = log.high_watermark, log.flushed_offset
+        stored = []
         for segment in log.segments:
             position = 0
             for at, header in segment.batches():
-                places.append((segment.file.path, at, header))
+                stored.append((segment.file.path, at, header))
                 position = at + header.size
             assert position == segment.size
         log.abandon()
-        exposed = [place for place in places if place[2].base_offset >= recovery_point]
-        lost_from, lost_to, stays = None, self.end, 0
-        if exposed and harm in ("torn", "spoiled"):
-            path, at, header = data.draw(st.sampled_from(exposed))
+        unflushed = [batch for batch in stored if batch[2].base_offset >= recovery_point]
+        lost_from, lost_to, remaining_end = None, self.end, 0
+        if unflushed and damage in ("torn", "corrupt"):
+            path, at, header = data.draw(st.sampled_from(unflushed))
             lost_from = header.base_offset
-            if harm == "torn":
-                left = data.draw(st.integers(0, header.size - 1))
-                os.truncate(path, at + left)
-                if not left:
-                    # A loss of whole batches cannot be detected: later segments stay, also an empty
-                    # one.
-                    after = [s.base_offset for s in log.segments if s.base_offset > lost_from]
-                    lost_to, stays = (after[0], after[-1]) if after else (lost_to, 0)
+            if damage == "torn":
+                remaining = data.draw(st.integers(0, header.size - 1))
+                os.truncate(path, at + remaining)
+                if not remaining:
+                    # The loss of complete batches cannot be detected. Later segments remain, even
+                    # an empty one.
+                    later_bases = [s.base_offset for s in log.segments if s.base_offset > lost_from]
+                    lost_to, remaining_end = (later_bases[0], later_bases[-1]) if later_bases else (lost_to, 0)
             else:
-                spoil(path, at + data.draw(st.integers(17, header.size - 1)))
-        elif harm == "garbage":
+                corrupt_byte(path, at + data.draw(st.integers(17, header.size - 1)))
+        elif damage == "garbage":
             with open(log.active_segment.file.path, "r+b") as file:
                 file.seek(log.active_segment.size)
                 file.write(data.draw(st.binary(min_size=1, max_size=100)) + bytes(20))
         self.log = self.open(clean=False, recovery_point=recovery_point)
         if lost_from is not None:
             self.batches = [b for b in self.batches if not lost_from <= b.first < lost_to]
-            self.end = max([stays, *(b.last + 1 for b in self.batches)])
+            self.end = max([remaining_end, *(b.last + 1 for b in self.batches)])
             if not self.batches:
                 assert self.log.end_offset >= self.start
                 self.end = self.log.end_offset
                 self.start = self.log.start_offset
             self.rebuild()
         else:
-            self.settle_end()
-        self.log.set_high_watermark(min(mark, self.end))
+            self.adjust_end()
+        self.log.set_high_watermark(min(high_watermark, self.end))
         self.epoch += 1
 
-    @rule(part=st.floats(0, 1), limit_part=st.floats(0, 1), max_bytes=st.integers(0, 1000), min_one=st.booleans())
-    def read(self, part: float, limit_part: float, max_bytes: int, min_one: bool) -> None:
+    @rule(
+        fraction=st.floats(0, 1), limit_fraction=st.floats(0, 1), max_bytes=st.integers(0, 1000), min_one=st.booleans()
+    )
+    def read(self, fraction: float, limit_fraction: float, max_bytes: int, min_one: bool) -> None:
         visible = self.log.written_end
-        offset = self.start + int((self.end - self.start) * part)
-        limit = self.start + int((visible - self.start) * limit_part)
+        offset = self.start + int((self.end - self.start) * fraction)
+        limit = self.start + int((visible - self.start) * limit_fraction)
         limit = max([b.last + 1 for b in self.batches if b.last < limit], default=self.start)
         result = self.log.read(offset, max_bytes, limit=limit, min_one_batch=min_one)
         expected = [b for b in self.batches if b.last >= offset and b.last < limit]
         if result is None:
             assert not expected or (max_bytes == 0 and not min_one)
             return
-        got = result.slice.read()
-        assert len(got) == len(result.slice)
+        data = result.slice.read()
+        assert len(data) == len(result.slice)
         stream = b"".join(b.data for b in expected)
-        assert stream.startswith(got)
+        assert stream.startswith(data)
         assert result.first_batch_size == len(expected[0].data)
         if min_one:
-            assert len(got) >= len(expected[0].data)
-        assert len(got) <= max(max_bytes, len(expected[0].data) if min_one else 0)
-        after = min([s.base_offset for s in self.log.segments if s.base_offset > expected[0].last], default=limit)
-        of_segment = b"".join(b.data for b in expected if b.first < after)
-        assert len(got) == len(of_segment) or len(got) >= max_bytes
-        whole = list(batches(got))
-        if whole:
-            assert result.upper_bound() > whole[-1].last_offset
+            assert len(data) >= len(expected[0].data)
+        assert len(data) <= max(max_bytes, len(expected[0].data) if min_one else 0)
+        next_base = min([s.base_offset for s in self.log.segments if s.base_offset > expected[0].last], default=limit)
+        segment_data = b"".join(b.data for b in expected if b.first < next_base)
+        assert len(data) == len(segment_data) or len(data) >= max_bytes
+        complete_batches = list(batches(data))
+        if complete_batches:
+            assert result.upper_bound() > complete_batches[-1].last_offset
 
     @rule(age=st.integers(-10, 600))
     def find_by_time(self, age: int) -> None:
@@ -381,14 +384,14 @@ class LogMachine(RuleBasedStateMachine):
         if not hasattr(self, "log") or self.staged or self.trimmed:
             return
         aborted = []
-        begun: dict[int, int] = {}
+        first_offsets: dict[int, int] = {}
         for b in self.batches:
             if b.marker is not None:
-                first = begun.pop(b.producer, None)
+                first = first_offsets.pop(b.producer, None)
                 if first is not None and not b.marker:
                     aborted.append((b.producer, first, b.first))
             elif b.transactional:
-                begun.setdefault(b.producer, b.first)
+                first_offsets.setdefault(b.producer, b.first)
         indexed = self.log.aborted_transactions(self.start, self.end)
         assert [txn[:3] for txn in indexed] == aborted
 
@@ -399,7 +402,7 @@ class LogMachine(RuleBasedStateMachine):
                 assert self.log.epochs.epoch_for(max(b.first, self.start)) == b.epoch
 
 
-def spoil(path: str, position: int) -> None:
+def corrupt_byte(path: str, position: int) -> None:
     with open(path, "r+b") as file:
         file.seek(position)
         byte = file.read(1)

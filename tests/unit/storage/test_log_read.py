@@ -1,4 +1,4 @@
-"""Reading from a log: the bytes that a fetch gets, and searches by time."""
+"""Reads of a log: the slices for a fetch, and searches by time."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def forget_recent(log: Log) -> None:
 
 
 @pytest.mark.parametrize("recent", [True, False])
-def test_a_read_begins_with_the_batch_that_holds_the_offset_and_ends_before_the_limit(
-    open_log: Opener, recent: bool
-) -> None:
+def test_a_read_begins_with_the_batch_of_the_offset_and_ends_before_the_limit(open_log: Opener, recent: bool) -> None:
     log = open_log(index_interval_bytes=200)
     fill(log, 50)
     if not recent:
@@ -101,17 +99,17 @@ def test_the_last_batch_may_be_incomplete_but_the_first_is_complete_on_request(o
     assert read(log, 2, 0, min_one=False) is None
 
 
-def test_a_read_stays_in_one_segment_and_the_next_one_begins_where_it_ended(open_log: Opener) -> None:
+def test_a_read_stays_in_one_segment_and_the_next_read_continues_after_it(open_log: Opener) -> None:
     log = open_log(segment_bytes=500)
     fill(log, 20)
     assert len(log.segments) > 3
-    seen: list[int] = []
-    at = 0
-    while at < log.end_offset:
-        result = read(log, at)
-        seen += offsets(result)
-        at = seen[-1] + 2
-    assert seen == list(range(0, 40, 2))
+    read_offsets: list[int] = []
+    offset = 0
+    while offset < log.end_offset:
+        result = read(log, offset)
+        read_offsets += offsets(result)
+        offset = read_offsets[-1] + 2
+    assert read_offsets == list(range(0, 40, 2))
 
 
 def test_batches_written_by_a_roll_within_a_turn_are_not_visible(open_log: Opener) -> None:
@@ -205,7 +203,7 @@ def test_no_log_file_is_read_for_a_fetch_near_the_end(open_log: Opener, monkeypa
     fill(log, 100)
 
     def unexpected(*args: object) -> bytes:
-        raise AssertionError("read a file")
+        raise AssertionError("a file was read")
 
     monkeypatch.setattr(os, "pread", unexpected)
     monkeypatch.setattr(os, "preadv", unexpected)
@@ -349,8 +347,8 @@ def test_a_large_batch_is_read_only_in_a_worker_thread(open_log: Opener, monkeyp
         raised.value.batch.first_record()
 
 
-def claiming_later(log: Log, count: int) -> None:
-    """Batches whose headers have a later timestamp than their records."""
+def append_with_late_headers(log: Log, count: int) -> None:
+    """Append batches whose headers have a later timestamp than their records."""
     for n in range(count):
         data = build([(b"k", b"v" * 20)] * 2, START_MS + n)
         struct.pack_into(">q", data, 35, START_MS + 1000)
@@ -361,7 +359,7 @@ def claiming_later(log: Log, count: int) -> None:
 
 def test_a_search_on_the_loop_decompresses_a_bounded_number_of_batches(open_log: Opener) -> None:
     log = open_log(segment_bytes=300)
-    claiming_later(log, 40)
+    append_with_late_headers(log, 40)
     assert len(log.segments) > 10
     with pytest.raises(UnopenedBatch) as raised:
         log.offset_for_timestamp(START_MS + 500, max_opened=OPENED_ON_LOOP)
@@ -372,14 +370,14 @@ def test_a_search_on_the_loop_decompresses_a_bounded_number_of_batches(open_log:
     assert log.offset_for_timestamp(START_MS + 500) is None
 
 
-def test_a_reopened_log_holds_no_descriptor_and_is_readable(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_reopened_log_has_no_open_descriptor_and_is_readable(tmp_path: Path, clock: FakeClock) -> None:
     log = Log.open(tmp_path / "orders-0", TP, LogConfig(), clock)
     fill(log, 10)
     log.close()
-    before = len(os.listdir("/proc/self/fd"))
+    descriptor_count = len(os.listdir("/proc/self/fd"))
     log = Log.open(tmp_path / "orders-0", TP, LogConfig(), clock)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptor_count
     log.set_high_watermark(20)
     assert offsets(read(log, 3)) == list(range(2, 20, 2))
     log.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptor_count

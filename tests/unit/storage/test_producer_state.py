@@ -39,12 +39,12 @@ class Producers:
         self.offset += 1
         return self.states.append_marker(pid, epoch, marker, self.offset - 1, 500)
 
-    def refused(self, code: ErrorCode, sequence: int, count: int = 1, **options: object) -> None:
-        before = dict(self.states.entries)
+    def assert_rejected(self, code: ErrorCode, sequence: int, count: int = 1, **options: object) -> None:
+        previous_entries = dict(self.states.entries)
         with pytest.raises(KafkaError) as raised:
             self.send(sequence, count, **options)  # type: ignore[arg-type]
         assert raised.value.code == code
-        assert self.states.entries == before
+        assert self.states.entries == previous_entries
 
 
 @pytest.fixture
@@ -59,18 +59,18 @@ def test_duplicates_of_the_last_five_batches_are_detected(producers: Producers) 
         original = producers.send(n * 2, 2)
         assert original is not None
         assert (original.first_offset, original.last_offset, original.timestamp) == (n * 2, n * 2 + 1, 500)
-    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 2)
+    producers.assert_rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 2)
 
 
 def test_a_batch_that_overlaps_an_earlier_one_is_out_of_order(producers: Producers) -> None:
     producers.send(0, 4)
-    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 3)
-    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2, 4)
+    producers.assert_rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 3)
+    producers.assert_rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2, 4)
 
 
 def test_a_gap_in_the_sequence_is_rejected(producers: Producers) -> None:
     producers.send(0)
-    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2)
+    producers.assert_rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2)
     assert producers.send(1) is None
 
 
@@ -81,14 +81,14 @@ def test_an_unknown_producer_may_begin_with_any_sequence(producers: Producers) -
 
 def test_a_new_epoch_begins_with_sequence_zero(producers: Producers) -> None:
     producers.send(0)
-    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, epoch=1)
+    producers.assert_rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, epoch=1)
     assert producers.send(0, epoch=1) is None
     assert producers.send(1, epoch=1) is None
 
 
 def test_an_older_epoch_is_fenced(producers: Producers) -> None:
     producers.send(0, epoch=3)
-    producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 1, epoch=2)
+    producers.assert_rejected(ErrorCode.INVALID_PRODUCER_EPOCH, 1, epoch=2)
 
 
 def test_batches_of_an_earlier_epoch_are_no_duplicates(producers: Producers) -> None:
@@ -121,7 +121,7 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker(producers: Pro
     assert states.entries[1].txn_first_offset == 1
     assert producers.end(True) is None
     assert states.ongoing == {}
-    assert states.first_unstable_offset == 1, "the marker may still be lost"
+    assert states.first_unstable_offset == 1, "the marker can still be lost"
     states.on_high_watermark(4)
     assert states.first_unstable_offset == 1
     states.on_high_watermark(5)
@@ -144,8 +144,8 @@ def test_a_marker_without_a_transaction_aborts_nothing(producers: Producers) -> 
 def test_a_marker_with_a_newer_epoch_fences_the_producer(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.end(False, epoch=1)
-    producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 1)
-    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, epoch=1)
+    producers.assert_rejected(ErrorCode.INVALID_PRODUCER_EPOCH, 1)
+    producers.assert_rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, epoch=1)
     assert producers.send(0, epoch=1) is None
 
 
@@ -159,35 +159,35 @@ def test_a_marker_of_an_old_coordinator_is_fenced(producers: Producers) -> None:
 
 def test_a_batch_outside_of_the_open_transaction_is_rejected(producers: Producers) -> None:
     producers.send(0, txn=True)
-    producers.refused(ErrorCode.INVALID_TXN_STATE, 1)
+    producers.assert_rejected(ErrorCode.INVALID_TXN_STATE, 1)
 
 
 def test_only_the_admitted_producer_may_begin_a_transaction(producers: Producers) -> None:
     states = producers.states
     states.admitted = NO_PRODUCER
-    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
+    producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
     states.admitted = 2
-    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
+    producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, txn=True)
     states.admitted = 1
     assert producers.send(0, txn=True) is None
     states.admitted = NO_PRODUCER
-    assert producers.send(1, txn=True) is None, "it is open by now"
-    assert producers.send(0, pid=3) is None, "what is no transaction needs nobody's leave"
+    assert producers.send(1, txn=True) is None, "the transaction is already open"
+    assert producers.send(0, pid=3) is None, "a batch outside of a transaction needs no admission"
 
 
 def test_a_late_batch_of_a_completed_transaction_cannot_begin_another(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.end(True)
     producers.states.admitted = NO_PRODUCER
-    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 1, txn=True)
+    producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 1, txn=True)
     original = producers.send(0, txn=True)
-    assert original is not None, "a repeated batch is still known for what it is"
+    assert original is not None, "a duplicate is still detected"
 
 
 def test_a_transaction_of_an_older_epoch_does_not_admit_the_next_epoch(producers: Producers) -> None:
     producers.send(0, txn=True)
     producers.states.admitted = NO_PRODUCER
-    producers.refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, epoch=1, txn=True)
+    producers.assert_rejected(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, 0, epoch=1, txn=True)
     assert not producers.states.has_open(1, 1)
     assert producers.states.has_open(1, 0)
 
@@ -201,7 +201,7 @@ def test_a_marker_that_bumps_the_epoch_must_exceed_that_of_the_open_transaction(
     producers.end(True, epoch=5)
     producers.states.check_raised_epoch(1, 5)
     producers.end(True, epoch=5)
-    assert producers.states.entries[1].txn_first_offset == -1, "written twice, it is still over"
+    assert producers.states.entries[1].txn_first_offset == -1, "a repeated marker leaves the transaction completed"
     producers.send(0, epoch=5, txn=True)
     with pytest.raises(KafkaError):
         producers.states.check_raised_epoch(1, 5)
@@ -217,13 +217,13 @@ def test_a_batch_of_the_next_epoch_does_not_end_the_transaction_of_the_previous_
 def test_a_fenced_producer_cannot_repeat_a_batch(producers: Producers) -> None:
     producers.send(0)
     producers.send(0, epoch=1)
-    producers.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 0)
+    producers.assert_rejected(ErrorCode.INVALID_PRODUCER_EPOCH, 0)
 
 
 def test_a_marker_of_the_same_epoch_keeps_the_sequence(producers: Producers) -> None:
     producers.send(0, 3, txn=True)
     producers.end(True)
-    producers.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 1, txn=True)
+    producers.assert_rejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0, 1, txn=True)
     assert producers.send(3, txn=True) is None
 
 
@@ -274,14 +274,14 @@ def test_a_snapshot_restores_the_last_batch_of_each_producer() -> None:
     assert decode_snapshot(encode_snapshot([fresh])) == [fresh]
 
 
-@pytest.mark.parametrize("harm", ["cut", "flipped", "version", "count"])
-def test_a_malformed_snapshot_is_rejected(harm: str) -> None:
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "version", "count"])
+def test_a_malformed_snapshot_is_rejected(damage: str) -> None:
     data = bytearray(encode_snapshot([ENTRY]))
-    if harm == "cut":
+    if damage == "truncated":
         del data[-1]
-    elif harm == "flipped":
+    elif damage == "flipped":
         data[20] ^= 1
-    elif harm == "version":
+    elif damage == "version":
         data[1] = 2
     else:
         body = struct.pack(">i", 1000)

@@ -36,7 +36,7 @@ def names(log: Log) -> list[str]:
     return sorted(p.name for p in log.dir.iterdir())
 
 
-def spoil(path: Path | str, position: int) -> None:
+def corrupt_byte(path: Path | str, position: int) -> None:
     with open(path, "r+b") as file:
         file.seek(position)
         byte = file.read(1)
@@ -55,7 +55,7 @@ def index_entries(log: Log) -> list[object]:
     ]
 
 
-def everything(log: Log) -> object:
+def rebuilt_state(log: Log) -> object:
     producers = {e.producer_id: (e.last_sequence, e.last_offset, e.txn_first_offset) for e in log.producers()}
     return index_entries(log), log.epochs.entries, producers
 
@@ -67,7 +67,7 @@ def test_no_batch_is_checked_after_a_clean_shutdown(open_log: Opener) -> None:
     log = open_log(segment_bytes=3 * SIZE)
     append(log, 8)
     log.close()
-    spoil(log.segments[0].file.path, SIZE // 2)
+    corrupt_byte(log.segments[0].file.path, SIZE // 2)
     log = open_log(segment_bytes=3 * SIZE)
     assert (log.end_offset, log.flushed_offset) == (8, 8)
 
@@ -78,19 +78,19 @@ def test_only_headers_past_the_last_index_entry_are_read_after_a_clean_shutdown(
     log = open_log(index_interval_bytes=300)
     append(log, 500)
     log.close()
-    read = 0
-    real = os.pread
+    read_bytes = 0
+    real_pread = os.pread
 
     def counted(fd: int, size: int, position: int) -> bytes:
-        nonlocal read
-        data = real(fd, size, position)
-        read += len(data)
+        nonlocal read_bytes
+        data = real_pread(fd, size, position)
+        read_bytes += len(data)
         return data
 
     monkeypatch.setattr(os, "pread", counted)
     log = open_log(index_interval_bytes=300)
     assert log.end_offset == 500
-    assert read < 1000
+    assert read_bytes < 1000
 
 
 def test_producers_epochs_and_times_survive_a_clean_shutdown(open_log: Opener) -> None:
@@ -133,18 +133,18 @@ def test_an_inactive_producer_expires_when_the_log_is_opened(tmp_path: Path, clo
     log.close()
 
 
-def test_opening_a_thousand_logs_after_a_clean_shutdown_is_fast(tmp_path: Path, clock: FakeClock) -> None:
+def test_opening_many_logs_after_a_clean_shutdown_is_fast(tmp_path: Path, clock: FakeClock) -> None:
     config = LogConfig()
     for n in range(20):
         log = Log.open(tmp_path / f"t-{n}", TP, config, clock)
         append(log, 30, 100)
         log.close()
-    began = time.process_time()
+    start = time.process_time()
     logs = [Log.open(tmp_path / f"t-{n}", TP, config, clock) for n in range(20) for _ in range(5)]
-    took = (time.process_time() - began) / len(logs)
+    seconds = (time.process_time() - start) / len(logs)
     for log in logs:
         log.abandon()
-    assert took < 0.005, f"{took * 1000:.2f} ms a log"
+    assert seconds < 0.005, f"{seconds * 1000:.2f} ms per log"
 
 
 # --- after a crash
@@ -155,9 +155,9 @@ def test_a_batch_torn_at_any_byte_is_truncated(tmp_path: Path, clock: FakeClock)
     append(log, 3)
     log.abandon()
     path = tmp_path / "orders-0" / "00000000000000000000.log"
-    whole = path.read_bytes()
-    for left in range(2 * SIZE, 3 * SIZE):
-        path.write_bytes(whole[:left])
+    complete = path.read_bytes()
+    for size in range(2 * SIZE, 3 * SIZE):
+        path.write_bytes(complete[:size])
         log = Log.open(tmp_path / "orders-0", TP, LogConfig(), clock, clean_shutdown=False)
         assert log.end_offset == 2
         assert path.stat().st_size == 2 * SIZE
@@ -168,7 +168,7 @@ def test_segments_after_a_corrupt_batch_are_removed(open_log: Opener) -> None:
     log = open_log(segment_bytes=3 * SIZE)
     append(log, 10)
     log.abandon()
-    spoil(log.segments[1].file.path, SIZE + 70)
+    corrupt_byte(log.segments[1].file.path, SIZE + 70)
     log = open_log(segment_bytes=3 * SIZE, clean=False)
     assert offsets(log) == [0, 1, 2, 3]
     assert log.end_offset == 4
@@ -182,7 +182,7 @@ def test_segments_before_the_recovery_point_are_not_read(open_log: Opener) -> No
     append(log, 10)
     log.flush()
     log.abandon()
-    spoil(log.segments[0].file.path, SIZE + 70)
+    corrupt_byte(log.segments[0].file.path, SIZE + 70)
     log = open_log(segment_bytes=3 * SIZE, clean=False, recovery_point=9)
     assert log.end_offset == 10
     assert log.flushed_offset == 9
@@ -197,7 +197,7 @@ def test_recovery_rebuilds_indexes_and_transactions(open_log: Opener) -> None:
             append_marker(log, n % 3, commit=n % 8 == 3)
     for segment in log.segments:
         segment.become_inactive()
-    expected = everything(log)
+    expected = rebuilt_state(log)
     aborted = log.aborted_transactions(0, 100)
     assert aborted
     log.abandon()
@@ -207,7 +207,7 @@ def test_recovery_rebuilds_indexes_and_transactions(open_log: Opener) -> None:
         elif path.suffix != ".log":
             path.unlink()
     log = open_log(**options, clean=False)
-    assert everything(log) == expected
+    assert rebuilt_state(log) == expected
     assert log.aborted_transactions(0, 100) == aborted
 
 
@@ -220,7 +220,7 @@ def test_a_batch_larger_than_a_chunk_is_checked(open_log: Opener, monkeypatch: p
     log = open_log(clean=False)
     assert log.end_offset == 5
     log.abandon()
-    spoil(log.segments[0].file.path, log.segments[0].size - 1000)
+    corrupt_byte(log.segments[0].file.path, log.segments[0].size - 1000)
     log = open_log(clean=False)
     assert log.end_offset == 3
 
@@ -329,8 +329,8 @@ def test_a_snapshot_of_lost_batches_is_not_used(open_log: Opener) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-@pytest.mark.parametrize("harm", ["missing", "short", "zeros", "behind"])
-def test_a_malformed_index_is_rebuilt(open_log: Opener, clean: bool, suffix: str, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["missing", "short", "zeros", "past the end"])
+def test_a_malformed_index_is_rebuilt(open_log: Opener, clean: bool, suffix: str, damage: str) -> None:
     options = {"segment_bytes": 6 * SIZE, "index_interval_bytes": 100}
     log = open_log(**options)
     append(log, 20)
@@ -341,11 +341,11 @@ def test_a_malformed_index_is_rebuilt(open_log: Opener, clean: bool, suffix: str
     for segment in log.segments[:2]:
         path = Path(segment.file.path).with_suffix(suffix)
         data = path.read_bytes()
-        if harm == "missing":
+        if damage == "missing":
             path.unlink()
-        elif harm == "short":
+        elif damage == "short":
             path.write_bytes(data[:-3])
-        elif harm == "zeros":
+        elif damage == "zeros":
             path.write_bytes(data + bytes(24))
         elif suffix == ".index":
             path.write_bytes(data[:-4] + struct.pack(">I", 10**6))
@@ -498,11 +498,11 @@ def test_a_file_whose_name_is_no_offset_is_ignored(
         log.close()
     else:
         log.abandon()
-    stranger = log.dir / f"{digits}{suffix}"
-    stranger.write_bytes(b"of somebody else")
+    other_file = log.dir / f"{digits}{suffix}"
+    other_file.write_bytes(b"other data")
     log = open_log(clean=clean)
     assert (log.start_offset, log.end_offset, len(log.segments)) == (0, 5, 1)
     append(log, 5)
     assert offsets(log) == list(range(10))
-    assert stranger.read_bytes() == b"of somebody else"
-    assert stranger.name in caplog.text
+    assert other_file.read_bytes() == b"other data"
+    assert other_file.name in caplog.text

@@ -41,7 +41,7 @@ def start(root: Path) -> LogManager:
 
 
 def job(manager: LogManager, name: str) -> Job:
-    return next(each for each in manager.jobs() if each.name == name)
+    return {job.name: job for job in manager.jobs()}[name]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_damaged_partition_metadata_file_takes_only_its_partition_offline(root
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_the_error_of_a_damaged_meta_properties_file_says_what_to_do(root, damage):
+def test_the_error_of_a_damaged_meta_properties_file_explains_the_fix(root, damage):
     (root / "meta.properties").write_bytes(DAMAGE[damage])
     manager = LogManager([root], lambda topic: LogConfig(), clock=FakeClock())
     manager.open_dirs()
@@ -124,7 +124,7 @@ def test_becoming_leader_of_many_partitions_does_not_wait_for_the_disk(tmp_path,
     worker.start()
     worker.join()
     assert waits and loop_thread not in waits
-    assert saving.finish(None)  # there are more
+    assert saving.finish(None), "five logs are left for the next round"
     run_now(saving)
     assert not any(log.epochs.dirty for log in logs)
     for log in logs:
