@@ -37,11 +37,11 @@ names = st.lists(st.sampled_from([f"m{i}" for i in range(8)]), min_size=1, max_s
 
 
 @st.composite
-def groups(draw: st.DrawFn, alike: bool | None = None) -> tuple[Specs, TopicsById]:
+def groups(draw: st.DrawFn, same_topics: bool | None = None) -> tuple[Specs, TopicsById]:
     racks = draw(st.sampled_from([(), (("r1",), ("r2",), ("r1", "r3"))]))
     topics = topics_of(draw(counts), racks)
     ids = sorted(topics, key=lambda topic: topics[topic].name)
-    same = draw(st.booleans()) if alike is None else alike
+    same = draw(st.booleans()) if same_topics is None else same_topics
     everything = frozenset(ids)
     members = {}
     for name in draw(names):
@@ -55,39 +55,41 @@ def with_target(members: Specs, target: dict[str, Partitions]) -> Specs:
     return {name: spec._replace(assigned=target.get(name, {})) for name, spec in members.items()}
 
 
-def places(partitions: Partitions) -> set[tuple[UUID, int]]:
+def partition_set(partitions: Partitions) -> set[tuple[UUID, int]]:
     return {(topic, index) for topic, indexes in partitions.items() for index in indexes}
 
 
-def moved(before: dict[str, Partitions], after: dict[str, Partitions]) -> int:
-    """Partitions that another member has now."""
-    owner = {place: name for name, partitions in before.items() for place in places(partitions)}
-    return sum(owner.get(place, name) != name for name, assigned in after.items() for place in places(assigned))
+def moved(previous: dict[str, Partitions], target: dict[str, Partitions]) -> int:
+    """Return the number of partitions whose owner changed."""
+    owner = {partition: name for name, partitions in previous.items() for partition in partition_set(partitions)}
+    return sum(
+        owner.get(partition, name) != name for name, assigned in target.items() for partition in partition_set(assigned)
+    )
 
 
-def check_whole(members: Specs, topics: TopicsById, target: dict[str, Partitions]) -> None:
+def check_complete(members: Specs, topics: TopicsById, target: dict[str, Partitions]) -> None:
     assert set(target) == set(members)
-    given_out = Counter(place for partitions in target.values() for place in places(partitions))
+    assigned = Counter(partition for partitions in target.values() for partition in partition_set(partitions))
     subscribed = {topic for spec in members.values() for topic in spec.topics}
-    assert given_out == Counter((topic, index) for topic in subscribed for index in range(topics[topic].partitions))
+    assert assigned == Counter((topic, index) for topic in subscribed for index in range(topics[topic].partitions))
     for name, partitions in target.items():
         assert set(partitions) <= members[name].topics
-        assert all(partitions.values()), "an empty topic says nothing"
+        assert all(partitions.values()), "there is no topic without partitions"
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS)
 @settings(max_examples=150, deadline=None)
-@given(group=groups(), more=groups())
+@given(group=groups(), changed_group=groups())
 def test_every_partition_of_a_subscribed_topic_has_exactly_one_owner(
-    assignor: Assignor, group: tuple[Specs, TopicsById], more: tuple[Specs, TopicsById]
+    assignor: Assignor, group: tuple[Specs, TopicsById], changed_group: tuple[Specs, TopicsById]
 ) -> None:
     members, topics = group
     target = assignor(members, topics)
-    check_whole(members, topics, target)
-    # Members and topics come and go; what the last target says of them must not matter.
-    later, changed = more
-    later = with_target(later, target)
-    check_whole(later, changed, assignor(later, changed))
+    check_complete(members, topics, target)
+    # Other members and topics, with the previous target of the first group.
+    changed_members, changed_topics = changed_group
+    changed_members = with_target(changed_members, target)
+    check_complete(changed_members, changed_topics, assignor(changed_members, changed_topics))
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=ASSIGNORS)
@@ -115,60 +117,59 @@ def test_no_partition_moves_without_a_change(assignor: Assignor, group: tuple[Sp
 
 
 @settings(max_examples=150, deadline=None)
-@given(group=groups(alike=True), more=names, bigger=counts)
+@given(group=groups(same_topics=True), new_names=names, new_counts=counts)
 def test_uniform_loads_differ_by_at_most_one_if_all_subscriptions_are_equal(
-    group: tuple[Specs, TopicsById], more: list[str], bigger: dict[str, int]
+    group: tuple[Specs, TopicsById], new_names: list[str], new_counts: dict[str, int]
 ) -> None:
     members, topics = group
     target = assign_uniformly(members, topics)
     check_even(target)
-    grown = topics_of(bigger)
-    subscribed = frozenset(grown)
-    later = with_target({name: MemberSpec(subscribed) for name in more}, target)
-    check_even(assign_uniformly(later, grown))
+    new_topics = topics_of(new_counts)
+    subscribed = frozenset(new_topics)
+    new_members = with_target({name: MemberSpec(subscribed) for name in new_names}, target)
+    check_even(assign_uniformly(new_members, new_topics))
 
 
 def check_even(target: dict[str, Partitions]) -> None:
-    shares = [len(places(partitions)) for partitions in target.values()]
+    shares = [len(partition_set(partitions)) for partitions in target.values()]
     assert max(shares) - min(shares) <= 1, shares
 
 
 @settings(max_examples=150, deadline=None)
-@given(group=groups(alike=True), more=names)
-def test_uniform_moves_as_few_partitions_as_possible(group: tuple[Specs, TopicsById], more: list[str]) -> None:
+@given(group=groups(same_topics=True), new_names=names)
+def test_uniform_moves_as_few_partitions_as_possible(group: tuple[Specs, TopicsById], new_names: list[str]) -> None:
     members, topics = group
     members = {name: spec._replace(rack_id=None) for name, spec in members.items()}
     target = assign_uniformly(members, topics)
     subscribed = frozenset(topics)
-    later = with_target({name: MemberSpec(subscribed) for name in more}, target)
-    after = assign_uniformly(later, topics)
+    new_members = with_target({name: MemberSpec(subscribed) for name in new_names}, target)
+    new_target = assign_uniformly(new_members, topics)
     total = sum(topic.partitions for topic in topics.values())
-    share, extras = divmod(total, len(later))
-    sizes = [len(places(target.get(name, {}))) for name in later]
-    # The most that could stay: each keeps its share, and as many as there are extras one more.
+    share, extras = divmod(total, len(new_members))
+    sizes = [len(partition_set(target.get(name, {}))) for name in new_members]
+    # The maximum: each member keeps its share, and `extras` members keep one partition new_names.
     could_stay = sum(min(count, share) for count in sizes) + min(extras, sum(count > share for count in sizes))
-    stayed = sum(len(places(target.get(name, {})) & places(after[name])) for name in later)
+    stayed = sum(len(partition_set(target.get(name, {})) & partition_set(new_target[name])) for name in new_members)
     assert stayed == could_stay
 
 
 @settings(max_examples=150, deadline=None)
-@given(group=groups(alike=False), data=st.data())
+@given(group=groups(same_topics=False), data=st.data())
 def test_no_single_move_makes_uniform_loads_more_even(group: tuple[Specs, TopicsById], data: st.DataObject) -> None:
     members, topics = group
     target = assign_uniformly(members, topics)
     check_locally_even(members, target)
     staying = data.draw(st.lists(st.sampled_from(sorted(members)), min_size=1, unique=True))
-    later = with_target({name: members[name] for name in staying}, target)
-    after = assign_uniformly(later, topics)
-    check_locally_even(later, after)
-    # A remaining member keeps at least the partitions that do not make the shares uneven: no
-    # useless moves.
+    new_members = with_target({name: members[name] for name in staying}, target)
+    new_target = assign_uniformly(new_members, topics)
+    check_locally_even(new_members, new_target)
+    # Without a change of the members no partition moves.
     if set(staying) == set(members):
-        assert moved(target, after) == 0
+        assert moved(target, new_target) == 0
 
 
 def check_locally_even(members: Specs, target: dict[str, Partitions]) -> None:
-    loads = {name: len(places(partitions)) for name, partitions in target.items()}
+    loads = {name: len(partition_set(partitions)) for name, partitions in target.items()}
     for name, partitions in target.items():
         for partition in partitions:
             for other, spec in members.items():
@@ -203,33 +204,33 @@ def test_uniform_prefers_members_in_the_racks_of_the_replicas_if_subscriptions_d
     assert [sorted(target[name][a]) for name in ("m1", "m2", "m3")] == [[2], [0], [1]]
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_a_large_group_is_assigned_within_two_seconds(alike: bool) -> None:
+@pytest.mark.parametrize("same_topics", [True, False])
+def test_a_large_group_is_assigned_within_two_seconds(same_topics: bool) -> None:
     topics = topics_of({f"t{i}": 20 for i in range(50)})
     everything = frozenset(topics)
     some = frozenset(sorted(topics)[:40])
-    members = {f"m{i}": MemberSpec(everything if alike or i % 2 else some) for i in range(200)}
-    began = time.process_time()
+    members = {f"m{i}": MemberSpec(everything if same_topics or i % 2 else some) for i in range(200)}
+    start = time.process_time()
     target = assign_uniformly(members, topics)
     del members["m7"]
     assign_uniformly(with_target(members, target), topics)
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - start < 2.0
 
 
 # ---- range
 
 
 @settings(max_examples=150, deadline=None)
-@given(group=groups(), more=names)
+@given(group=groups(), new_names=names)
 def test_range_co_partitions_topics_with_equal_subscribers_and_partition_counts(
-    group: tuple[Specs, TopicsById], more: list[str]
+    group: tuple[Specs, TopicsById], new_names: list[str]
 ) -> None:
     members, topics = group
     target = assign_ranges(members, topics)
     check_ranges(members, topics, target)
     subscribed = frozenset(topics)
-    later = with_target({name: MemberSpec(subscribed) for name in more}, target)
-    check_ranges(later, topics, assign_ranges(later, topics))
+    new_members = with_target({name: MemberSpec(subscribed) for name in new_names}, target)
+    check_ranges(new_members, topics, assign_ranges(new_members, topics))
 
 
 def check_ranges(members: Specs, topics: TopicsById, target: dict[str, Partitions]) -> None:
@@ -242,8 +243,10 @@ def check_ranges(members: Specs, topics: TopicsById, target: dict[str, Partition
             lengths = [len(target[name].get(topic, ())) for name in subscribers[topic]]
             assert max(lengths) - min(lengths) <= 1
         for other in topics:
-            alike = topics[topic].partitions == topics[other].partitions and subscribers[topic] == subscribers[other]
-            if alike:
+            same_topics = (
+                topics[topic].partitions == topics[other].partitions and subscribers[topic] == subscribers[other]
+            )
+            if same_topics:
                 assert all(assigned.get(topic) == assigned.get(other) for assigned in target.values())
 
 
@@ -251,9 +254,9 @@ def test_range_keeps_the_order_of_members_when_a_member_is_replaced() -> None:
     topics = topics_of({"a": 6})
     subscribed, topic_uuid = frozenset(topics), topic_id("a")
     target = assign_ranges({name: MemberSpec(subscribed) for name in ("m1", "m2", "m3")}, topics)
-    later = with_target({name: MemberSpec(subscribed) for name in ("a0", "m2", "m3")}, target)
-    after = assign_ranges(later, topics)
-    assert [sorted(after[name][topic_uuid]) for name in ("m2", "m3", "a0")] == [[0, 1], [2, 3], [4, 5]]
+    new_members = with_target({name: MemberSpec(subscribed) for name in ("a0", "m2", "m3")}, target)
+    new_target = assign_ranges(new_members, topics)
+    assert [sorted(new_target[name][topic_uuid]) for name in ("m2", "m3", "a0")] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_range_sorts_new_static_members_by_instance_id() -> None:

@@ -147,10 +147,10 @@ def test_a_member_whose_response_was_lost_may_send_the_previous_epoch() -> None:
     harness.topics.set("t", 6)
     lost = harness.beat(member.name, epoch)
     assert (lost.member_epoch, len(assigned(harness, lost))) == (epoch + 1, 6)
-    # It reports its partitions and has only assigned ones: it continues.
+    # The member reports its partitions and owns only assigned partitions: it continues.
     response = harness.beat(member.name, epoch, owned=sorted(member.owned))
     assert (response.error_code, response.member_epoch) == (0, epoch + 1)
-    # If it does not report them, or has others, its state is unknown.
+    # If it does not report its partitions, or owns other partitions, it is fenced.
     for owned in (None, [("other", 0)], [("t", 77)]):
         response = harness.beat(member.name, epoch, owned=owned)
         assert ErrorCode(response.error_code) is ErrorCode.FENCED_MEMBER_EPOCH, owned
@@ -160,9 +160,9 @@ def test_a_fenced_member_rejoins_with_its_id_and_gets_its_partitions_again() -> 
     harness = ConsumerHarness({"t": 4})
     first, second = harness.member("t"), harness.member("t")
     harness.settle(first, second)
-    had, group_epoch = set(first.owned), harness.group.epoch
+    previously_owned, group_epoch = set(first.owned), harness.group.epoch
     assert first.join() is ErrorCode.NONE
-    assert first.owned == had
+    assert first.owned == previously_owned
     assert harness.group.epoch == group_epoch
 
 
@@ -209,7 +209,7 @@ def test_a_partition_is_assigned_only_after_the_old_owner_has_revoked_it() -> No
     assert response.member_epoch == 1
     second.beat()
     assert second.owned == set()
-    # It still has both.
+    # The first member still owns both partitions.
     harness.beat(first.name, 1, owned=sorted(first.owned))
     second.beat()
     assert second.owned == set()
@@ -455,13 +455,13 @@ def test_a_static_member_that_leaves_temporarily_keeps_its_partitions() -> None:
     harness = ConsumerHarness({"t": 4})
     static, other = harness.member("t", instance_id="i"), harness.member("t")
     harness.settle(static, other)
-    had, epoch = set(static.owned), harness.group.epoch
+    previously_owned, epoch = set(static.owned), harness.group.epoch
     static.leave()
     assert harness.group.members[static.name].epoch == -2
     other.beat()
     assert len(other.owned) == 2
     back = harness.member("t", instance_id="i")
-    assert back.owned == had
+    assert back.owned == previously_owned
     assert harness.group.epoch == epoch
     assert set(harness.group.members) == {other.name, back.name}
     response = harness.beat(static.name, epoch, instance_id="i")
@@ -557,7 +557,7 @@ def test_patterns_survive_a_restart() -> None:
     assert harness.group.subscribes_to("foo-1")
 
 
-# ---- the whole group
+# ---- groups
 
 
 def test_a_group_survives_a_restart() -> None:
@@ -603,10 +603,10 @@ def test_an_empty_group_can_be_deleted_with_all_its_records() -> None:
     member.leave()
     harness.submit(harness.shard.delete_group(GROUP))
     assert harness.shard.groups == {}
-    left: dict[bytes, bytes | None] = {}
+    last_values: dict[bytes, bytes | None] = {}
     for key, value in harness.log:
-        left[key] = value
-    assert set(left.values()) == {None}
+        last_values[key] = value
+    assert set(last_values.values()) == {None}
     harness.restart()
     assert harness.shard.groups == {}
 

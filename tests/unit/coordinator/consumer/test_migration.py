@@ -1,4 +1,4 @@
-"""A group goes from one protocol to the other and back, with its members and offsets."""
+"""Migration of groups between the classic and the consumer protocol."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.unit.coordinator.harness import GROUP, SESSION
 
 
 def subscription(topics: tuple[str, ...] = ("t",), owned: set[TopicIndex] | None = None) -> bytes:
-    """The subscription of a cooperative consumer. Without `owned`: an eager consumer, which
-    revokes everything before it joins."""
+    """Encode a subscription of a cooperative consumer. Without `owned`, it is that of an eager
+    consumer, which revokes all partitions before it joins."""
     message = ConsumerProtocolSubscription(topics=list(topics))
     if owned is None:
         return b"\x00\x00" + message.to_bytes(0)
@@ -50,7 +50,8 @@ def assignment(*partitions: TopicIndex, user_data: bytes | None = None) -> bytes
 
 
 class ClassicClient:
-    """A member of the classic protocol. A cooperative one keeps what it has while it joins."""
+    """A member of the classic protocol. A cooperative member keeps its partitions while it
+    joins."""
 
     def __init__(
         self, harness: ConsumerHarness, *topics: str, cooperative: bool = True, instance_id: str | None = None
@@ -86,10 +87,10 @@ class ClassicClient:
             self.name, self.generation, assignments, instance_id=self.instance_id, protocol=("consumer", None)
         )
         if pending.response is not None and pending.code is ErrorCode.NONE:
-            self.take(pending.response)
+            self.apply_assignment(pending.response)
         return pending.code
 
-    def take(self, response: Any) -> None:
+    def apply_assignment(self, response: Any) -> None:
         owned = read_assignment(bytes(response.assignment), "", 0, self.harness.topics)
         self.owned = {
             (self.harness.topics.name_of(topic_uuid) or "?", i)
@@ -100,24 +101,24 @@ class ClassicClient:
     def beat(self) -> ErrorCode:
         return self.harness.heartbeat(self.name, self.generation, self.instance_id)
 
-    def go_on(self) -> bool:
-        """As the client does: a heartbeat, and where that says so, join and sync. Whether there was
-        something new."""
+    def heartbeat_and_rejoin(self) -> bool:
+        """Send a heartbeat. If the response requires it, rejoin and sync. Return whether the member
+        rejoined."""
         code = self.beat()
         if code is ErrorCode.NONE:
             return False
         assert code is ErrorCode.REBALANCE_IN_PROGRESS, code
-        before = set(self.owned)
+        previously_owned = set(self.owned)
         self.joined(self.join())
         assert self.sync() is ErrorCode.NONE
-        if self.cooperative and before - self.owned:
+        if self.cooperative and previously_owned - self.owned:
             self.joined(self.join())
             assert self.sync() is ErrorCode.NONE
         return True
 
 
 def classic_group(harness: ConsumerHarness, count: int, **options: Any) -> list[ClassicClient]:
-    """A stable classic group; partition n of topic t to member n modulo count."""
+    """Create a stable classic group. Member n modulo `count` has partition n of topic t."""
     clients = [ClassicClient(harness, **options) for _ in range(count)]
     pending_joins = [client.join() for client in clients]
     harness.advance(harness.config.initial_rebalance_delay_ms)
@@ -143,14 +144,14 @@ def classic_group(harness: ConsumerHarness, count: int, **options: Any) -> list[
     ]
     for client, pending in zip(clients, synced, strict=True):
         assert pending.code is ErrorCode.NONE
-        client.take(pending.response)
+        client.apply_assignment(pending.response)
     assert harness.state == "Stable"
     return clients
 
 
 def settle(harness: ConsumerHarness, classic: list[ClassicClient], new: list[Any], rounds: int = 20) -> None:
     for _ in range(rounds):
-        changed = [client.go_on() for client in classic] + [client.beat() for client in new]
+        changed = [client.heartbeat_and_rejoin() for client in classic] + [client.beat() for client in new]
         if not any(changed) and harness.state == "Stable":
             break
     owned = Counter(partition for client in (*classic, *new) for partition in client.owned)
@@ -209,7 +210,7 @@ def test_members_of_both_protocols_share_the_partitions_after_an_upgrade(coopera
     new = harness.member("t")
     assert harness.group.type == "consumer"
     assert harness.group.epoch == generation + 1
-    # They keep their partitions until they are asked to revoke them.
+    # The classic members keep their partitions until the coordinator revokes them.
     assert new.owned == set()
     settle(harness, classic, [new])
     assert [len(client.owned) for client in (*classic, new)] == [2, 2, 2]
@@ -310,7 +311,7 @@ def test_a_failed_write_of_an_upgrade_restores_the_classic_group() -> None:
     assert harness.state == "Empty"
 
 
-# ---- classic members of a group of the new protocol
+# ---- classic members of a consumer group
 
 
 def test_a_classic_member_joins_a_consumer_group() -> None:
@@ -359,8 +360,8 @@ def test_invalid_requests_of_classic_members_are_refused() -> None:
     assert wrong.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert harness.join("x", protocols=(("range", b"\x00"),)).code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert harness.join("x", protocol_type="connect").code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    nothing_in_common = harness.join("x", protocols=(("mine", subscription()),))
-    assert nothing_in_common.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    no_common_protocol = harness.join("x", protocols=(("mine", subscription()),))
+    assert no_common_protocol.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert len(harness.group.members) == 2
 
 
@@ -404,9 +405,11 @@ def test_commits_of_a_classic_member_need_its_generation() -> None:
     client = ClassicClient(harness)
     client.joined(client.join())
     client.sync()
-    ok = {"member_id": client.name, "generation": client.generation, "version": 8}
-    assert set(harness.commit({("t", 0): 1}, **ok).values()) == {ErrorCode.NONE}
-    assert set(harness.commit({("t", 0): 1}, **(ok | {"generation": 99})).values()) == {ErrorCode.ILLEGAL_GENERATION}
+    fields = {"member_id": client.name, "generation": client.generation, "version": 8}
+    assert set(harness.commit({("t", 0): 1}, **fields).values()) == {ErrorCode.NONE}
+    assert set(harness.commit({("t", 0): 1}, **(fields | {"generation": 99})).values()) == {
+        ErrorCode.ILLEGAL_GENERATION
+    }
 
 
 def test_an_administrator_may_remove_members_of_both_protocols() -> None:
@@ -414,7 +417,7 @@ def test_an_administrator_may_remove_members_of_both_protocols() -> None:
     new = harness.member("t", instance_id="i")
     client = ClassicClient(harness)
     client.joined(client.join())
-    pending = harness.leave(("", "i"), (client.name, None), ("nobody", None), ("", "j"))
+    pending = harness.leave(("", "i"), (client.name, None), ("unknown", None), ("", "j"))
     codes = [ErrorCode(member.error_code) for member in pending.members]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
     assert (harness.group.is_empty, new.name in harness.group.members) == (True, False)
@@ -501,8 +504,8 @@ def test_a_group_stays_a_consumer_group_if_downgrades_are_disabled() -> None:
     assert len(client.owned) == 4
 
 
-def one_static_and_one_classic() -> tuple[ConsumerHarness, ClassicClient, Any]:
-    """A settled group of the new protocol, whose only member of that has the instance id "i"."""
+def static_and_classic_member() -> tuple[ConsumerHarness, ClassicClient, Any]:
+    """Create a stable consumer group with a static consumer member "i" and a classic member."""
     harness = ConsumerHarness({"t": 4})
     static = harness.member("t", instance_id="i")
     client = ClassicClient(harness)
@@ -513,7 +516,7 @@ def one_static_and_one_classic() -> tuple[ConsumerHarness, ClassicClient, Any]:
 
 
 def test_a_group_becomes_classic_when_a_classic_static_member_replaces_its_last_consumer_member() -> None:
-    harness, client, _ = one_static_and_one_classic()
+    harness, client, _ = static_and_classic_member()
     back = ClassicClient(harness, instance_id="i")
     waiting = back.join()
     assert harness.group.type == "classic"
@@ -525,7 +528,7 @@ def test_a_group_becomes_classic_when_a_classic_static_member_replaces_its_last_
 
 
 def test_a_group_stays_a_consumer_group_if_the_replacing_static_member_has_no_common_protocol() -> None:
-    harness, client, static = one_static_and_one_classic()
+    harness, client, static = static_and_classic_member()
     refused = harness.join(instance_id="i", protocols=(("another", subscription()),))
     assert refused.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     for _ in range(20):

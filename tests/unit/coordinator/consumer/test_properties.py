@@ -1,5 +1,4 @@
-"""Whatever members do, however often they, the network and the coordinator fail: no partition
-has two owners."""
+"""Random operations and faults of members, network and coordinator. No partition has two owners."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ TOPICS = ("a", "b", "c")
 
 
 class Consumer:
-    """One that does things in its own time: it learns of an assignment, gives up, and takes, in
+    """A consumer that receives an assignment, revokes partitions and takes over partitions in
     separate steps."""
 
     def __init__(self, harness: ConsumerHarness, name: str, instance_id: str | None, topics: tuple[str, ...]) -> None:
@@ -35,14 +34,14 @@ class Consumer:
         self.pattern: str | None = None
         self.epoch = 0
         self.owned: set[TopicIndex] = set()
-        self.target: set[TopicIndex] = set()  # the last assignment it received
-        self.says_all = True  # with its next heartbeat: it cannot know the coordinator's state
+        self.target: set[TopicIndex] = set()  # The last assignment.
+        self.sends_all_fields = True  # Whether the next heartbeat has all fields.
         self.reported: set[TopicIndex] = set()
         self.is_running = True
 
     @property
     def is_member(self) -> bool:
-        """A member of the group that has not learned otherwise."""
+        """Whether the group has this consumer as a member, and the consumer has not left."""
         group = self.harness.shard.groups.get(GROUP)
         member = group.members.get(self.name) if group is not None else None
         return member is not None and self.epoch > 0 and member.epoch != -2
@@ -53,14 +52,14 @@ class Consumer:
         if joins:
             self.owned.clear()
             self.target.clear()
-        if joins or self.says_all:
+        if joins or self.sends_all_fields:
             fields |= {"topics": self.topics, "pattern": self.pattern, "rebalance_timeout_ms": REBALANCE}
-        if joins or self.says_all or self.owned != self.reported:
+        if joins or self.sends_all_fields or self.owned != self.reported:
             fields["owned"] = sorted(self.owned)
         reported = set(self.owned)
         response = self.harness.beat(self.name, self.epoch, **fields)
         if lost:
-            self.says_all = True
+            self.sends_all_fields = True
             return
         code = ErrorCode(response.error_code)
         if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
@@ -71,17 +70,17 @@ class Consumer:
             self.stop()
             return
         if code is ErrorCode.NOT_ENOUGH_REPLICAS:
-            self.says_all = True
+            self.sends_all_fields = True
             return
         assert code is ErrorCode.NONE, (code, response.error_message)
         if "owned" in fields:
             self.reported = reported
-        self.says_all = False
+        self.sends_all_fields = False
         self.epoch = response.member_epoch
         if response.assignment is not None:
             self.target = assigned(self.harness, response)
 
-    def give_up(self) -> None:
+    def revoke(self) -> None:
         self.owned &= self.target
 
     def take(self) -> None:
@@ -99,13 +98,13 @@ class Groups(RuleBasedStateMachine):
     @initialize(target=consumers, interval_ms=st.sampled_from([0, 0, 1_000]), count=st.integers(1, 3))
     def begin(self, interval_ms: int, count: int) -> Any:
         self.harness = ConsumerHarness({"a": 3, "b": 2}, interval_ms=interval_ms)
-        self.all: list[Consumer] = []
+        self.members: list[Consumer] = []
         return multiple(*(self._start(("a", "b"), None, None) for _ in range(count)))
 
     def _start(self, topics: tuple[str, ...], instance_id: str | None, pattern: str | None) -> Consumer:
-        consumer = Consumer(self.harness, f"m{len(self.all)}", instance_id, topics)
+        consumer = Consumer(self.harness, f"m{len(self.members)}", instance_id, topics)
         consumer.pattern = pattern
-        self.all.append(consumer)
+        self.members.append(consumer)
         consumer.beat()
         consumer.take()
         return consumer
@@ -119,48 +118,48 @@ class Groups(RuleBasedStateMachine):
         pattern=st.sampled_from([None, None, None, "[ab]", ".*"]),
     )
     def start(self, topics: tuple[str, ...], instance_id: str | None, pattern: str | None) -> Any:
-        if sum(member.is_running for member in self.all) >= 5:
+        if sum(member.is_running for member in self.members) >= 5:
             return multiple()
         return self._start(topics, instance_id, pattern)
 
     def _pick(self, number: int) -> Consumer | None:
-        running = [member for member in self.all if member.is_running]
+        running = [member for member in self.members if member.is_running]
         return running[number % len(running)] if running else None
 
-    @rule(number=st.integers(0, 4), then=st.sampled_from(["", "give up", "take", "take"]))
-    def beat(self, number: int, then: str) -> None:
+    @rule(number=st.integers(0, 4), next_step=st.sampled_from(["", "revoke", "take", "take"]))
+    def beat(self, number: int, next_step: str) -> None:
         consumer = self._pick(number)
         if consumer is None:
             return
         consumer.beat()
-        if then:
-            consumer.give_up()
-        if then == "take":
+        if next_step:
+            consumer.revoke()
+        if next_step == "take":
             consumer.take()
 
     @rule(number=st.integers(0, 4), waits=st.booleans())
-    def come_to_rest(self, number: int, waits: bool) -> None:
-        """All but one member behave correctly; that one may be slow to revoke."""
+    def all_send_heartbeats(self, number: int, waits: bool) -> None:
+        """Send heartbeats of all members. With `waits`, one member does not revoke partitions."""
         slow = self._pick(number)
         for _ in range(3):
-            for member in self.all:
+            for member in self.members:
                 if member.is_running:
                     member.beat()
                     if member is not slow or not waits:
-                        member.give_up()
+                        member.revoke()
                         member.take()
 
     @rule(number=st.integers(0, 4))
-    def an_answer_is_lost(self, number: int) -> None:
+    def a_response_is_lost(self, number: int) -> None:
         consumer = self._pick(number)
         if consumer is not None:
             consumer.beat(lost=True)
 
     @rule(number=st.integers(0, 4))
-    def give_up_only(self, number: int) -> None:
+    def revoke_only(self, number: int) -> None:
         consumer = self._pick(number)
         if consumer is not None:
-            consumer.give_up()
+            consumer.revoke()
 
     @rule(number=st.integers(0, 4))
     def take_only(self, number: int) -> None:
@@ -175,36 +174,36 @@ class Groups(RuleBasedStateMachine):
     )
     def subscribe(self, consumer: Consumer, topics: tuple[str, ...], pattern: str) -> None:
         consumer.topics, consumer.pattern = topics, pattern
-        consumer.says_all = True
+        consumer.sends_all_fields = True
 
     @rule(consumer=consumers)
     def crash(self, consumer: Consumer) -> None:
         consumer.stop()
 
-    @rule(consumer=consumers, for_good=st.booleans())
-    def leave(self, consumer: Consumer, for_good: bool) -> None:
+    @rule(consumer=consumers, permanently=st.booleans())
+    def leave(self, consumer: Consumer, permanently: bool) -> None:
         if consumer.is_running and consumer.epoch > 0:
-            epoch = -1 if for_good or consumer.instance_id is None else -2
+            epoch = -1 if permanently or consumer.instance_id is None else -2
             consumer.owned.clear()
             self.harness.beat(consumer.name, epoch, instance_id=consumer.instance_id)
             consumer.stop()
 
-    # ---- the rest of the world
+    # ---- time, topics and the coordinator
 
     @rule(ms=st.sampled_from([100, 1_000, 5_000, 5_000, 20_000, SESSION]))
     def time_passes(self, ms: int) -> None:
         self.harness.advance(ms)
 
     @rule(number=st.integers(0, 4))
-    def one_is_slow_until_its_rebalance_is_over(self, number: int) -> None:
+    def one_member_exceeds_its_rebalance_timeout(self, number: int) -> None:
         slow = self._pick(number)
         for _ in range(REBALANCE // 10_000 + 1):
             self.harness.advance(10_000)
-            for member in self.all:
+            for member in self.members:
                 if member.is_running:
                     member.beat()
                     if member is not slow:
-                        member.give_up()
+                        member.revoke()
                         member.take()
 
     @rule(name=st.sampled_from(TOPICS), count=st.integers(0, 6))
@@ -218,9 +217,9 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def coordinator_restarts(self) -> None:
-        before = _tables(self.harness.shard.groups.get(GROUP))
+        tables = _tables(self.harness.shard.groups.get(GROUP))
         self.harness.restart()
-        assert _tables(self.harness.shard.groups.get(GROUP)) == before
+        assert _tables(self.harness.shard.groups.get(GROUP)) == tables
 
     @rule(consumer=consumers)
     def a_write_fails(self, consumer: Consumer) -> None:
@@ -230,12 +229,12 @@ class Groups(RuleBasedStateMachine):
             self.harness.failure = None
 
     @rule()
-    def all_go_on(self) -> None:
-        """Members that keep sending heartbeats get to a stable group in which everything has an
-        owner."""
-        running = [member for member in self.all if member.is_running]
+    def the_group_becomes_stable(self) -> None:
+        """Check that a group whose members send heartbeats becomes stable, and that every partition
+        has an owner."""
+        running = [member for member in self.members if member.is_running]
         for _ in range(4):
-            # Removed members are not in the group.
+            # The sessions of stopped members expire.
             self.harness.advance(SESSION // 4 + 1)
             self._round(running)
         for _ in range(30):
@@ -247,7 +246,7 @@ class Groups(RuleBasedStateMachine):
         for member in running:
             if member.is_running:
                 member.beat()
-                member.give_up()
+                member.revoke()
                 member.take()
 
     def _check_settled(self, running: list[Consumer]) -> None:
@@ -258,20 +257,20 @@ class Groups(RuleBasedStateMachine):
         assert group is not None and group.state_name == "Stable", group and group.state_name
         owned = sorted(partition for member in running for partition in member.owned)
         subscribed = group.subscribed_topics()
-        there = [
+        expected = [
             (name, index)
             for name in sorted(self.harness.topics.names())
             if name in subscribed
             for index in range(self.harness.topics.get(name).partitions)  # type: ignore[union-attr]
         ]
-        assert owned == there
+        assert owned == expected
 
-    # ---- what always holds
+    # ---- invariants
 
     @invariant()
-    def nobody_has_what_another_has(self) -> None:
+    def no_partition_has_two_owners(self) -> None:
         owner: dict[TopicIndex, str] = {}
-        for member in getattr(self, "all", ()):
+        for member in getattr(self, "members", ()):
             if member.is_running and member.is_member:
                 for partition in member.owned:
                     assert owner.setdefault(partition, member.name) == member.name, (

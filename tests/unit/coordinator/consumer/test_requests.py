@@ -34,14 +34,14 @@ def heartbeat(epoch: int = 0, **fields: Any) -> ConsumerGroupHeartbeatRequest:
     return ConsumerGroupHeartbeatRequest(member_epoch=epoch, **(options | fields))
 
 
-def offer(services: Any, level: int = 1) -> None:
+def enable_protocol(services: Any, level: int = 1) -> None:
     services.features = SimpleNamespace(level=lambda name: level if name == GROUP_VERSION else 0)
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
     async def main(services: Services) -> None:
-        offer(services)
+        enable_protocol(services)
         response = await services.send(heartbeat(), version)
         assert (response.error_code, response.member_id, response.member_epoch) == (0, "m", 1)
         (topic,) = response.assignment.topic_partitions
@@ -63,7 +63,7 @@ def test_a_member_joins_and_is_described_in_every_version(version: int) -> None:
 
 @with_services
 async def test_error_responses_have_a_message(services: Services) -> None:
-    offer(services)
+    enable_protocol(services)
     response = await services.send(heartbeat(5), 1)
     assert ErrorCode(response.error_code) is ErrorCode.GROUP_ID_NOT_FOUND
     assert "g not found" in response.error_message
@@ -71,7 +71,7 @@ async def test_error_responses_have_a_message(services: Services) -> None:
 
 @with_services
 async def test_a_too_large_subscription_is_refused_and_changes_nothing(services: Services) -> None:
-    offer(services)
+    enable_protocol(services)
     names = [f"{'x' * 200}-{number}" for number in range(6_000)]
     response = await services.send(heartbeat(subscribed_topic_names=names), 1)
     assert ErrorCode(response.error_code) is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -80,14 +80,14 @@ async def test_a_too_large_subscription_is_refused_and_changes_nothing(services:
 
 @with_services
 async def test_the_protocol_is_refused_until_all_brokers_support_it(services: Services) -> None:
-    offer(services, 0)
+    enable_protocol(services, 0)
     response = await services.send(heartbeat(), 1)
     assert ErrorCode(response.error_code) is ErrorCode.UNSUPPORTED_VERSION
 
 
 @with_services
 async def test_consumer_groups_are_listed_but_not_described_as_classic_groups(services: Services) -> None:
-    offer(services)
+    enable_protocol(services)
     await services.send(heartbeat(), 1)
     (listed,) = (await services.send(ListGroupsRequest(types_filter=["Consumer"]), 5)).groups
     assert (listed.group_id, listed.group_state, listed.group_type) == ("g", "Stable", "consumer")
@@ -99,7 +99,7 @@ async def test_consumer_groups_are_listed_but_not_described_as_classic_groups(se
 
 @with_services
 async def test_commits_and_fetches_check_the_member_epoch(services: Services) -> None:
-    offer(services)
+    enable_protocol(services)
     await services.send(heartbeat(), 1)
     for epoch, code in ((1, ErrorCode.NONE), (2, ErrorCode.STALE_MEMBER_EPOCH)):
         response = await services.send(commit(member_id="m", generation_id_or_member_epoch=epoch), 9)
@@ -118,7 +118,7 @@ async def test_commits_and_fetches_check_the_member_epoch(services: Services) ->
 
 @with_services
 async def test_added_partitions_are_assigned_with_the_next_heartbeat(services: Services) -> None:
-    offer(services)
+    enable_protocol(services)
     await services.send(heartbeat(), 1)
     services.publish_metadata("orders", TOPIC_ID, 5)
     response = await services.send(heartbeat(1), 1)
@@ -126,10 +126,12 @@ async def test_added_partitions_are_assigned_with_the_next_heartbeat(services: S
     assert response.assignment.topic_partitions[0].partitions == [0, 1, 2, 3, 4]
 
 
-# ---- the metadata that groups see
+# ---- the metadata of topics
 
 
-def tell(cache: MetadataCache, name: str, partitions: int, *, leader: int = 1, replicas: tuple[int, ...] = (1,)) -> int:
+def publish(
+    cache: MetadataCache, name: str, partitions: int, *, leader: int = 1, replicas: tuple[int, ...] = (1,)
+) -> int:
     states = [PartitionInfo(index, leader, replicas=list(replicas)) for index in range(partitions)]
     brokers = [BrokerInfo(1, "r1", {}), BrokerInfo(2, "r2", {})]
     cache.update(brokers, [TopicUpdate(name, UUID(int=len(name)), states)])
@@ -139,16 +141,16 @@ def tell(cache: MetadataCache, name: str, partitions: int, *, leader: int = 1, r
 def test_the_topic_version_increases_only_with_relevant_changes() -> None:
     cache = MetadataCache()
     topics = CachedTopics(cache)
-    versions = [topics.version, tell(cache, "a", 2), tell(cache, "a", 3), tell(cache, "a", 3, replicas=(1, 2))]
+    versions = [topics.version, publish(cache, "a", 2), publish(cache, "a", 3), publish(cache, "a", 3, replicas=(1, 2))]
     assert versions == sorted(set(versions))
-    assert tell(cache, "a", 3, leader=2, replicas=(1, 2)) == versions[-1]
-    assert tell(cache, "a", 3, leader=LEADER_DURING_DELETION) > versions[-1]
+    assert publish(cache, "a", 3, leader=2, replicas=(1, 2)) == versions[-1]
+    assert publish(cache, "a", 3, leader=LEADER_DURING_DELETION) > versions[-1]
     assert topics.get("a") is None
 
 
 def test_a_topic_has_the_racks_of_its_replicas() -> None:
     cache = MetadataCache()
-    tell(cache, "a", 2, replicas=(1, 2, 3))
+    publish(cache, "a", 2, replicas=(1, 2, 3))
     topic = CachedTopics(cache).get("a")
     assert topic is not None
     assert (topic.partitions, topic.racks) == (2, (frozenset(["r1", "r2"]),) * 2)
@@ -158,13 +160,13 @@ def test_the_metadata_hash_changes_with_the_topics_of_the_group() -> None:
     cache = MetadataCache()
     topics = CachedTopics(cache)
     assert metadata_hash(["a", "bb"], topics) == 0
-    tell(cache, "a", 2)
+    publish(cache, "a", 2)
     first = metadata_hash(["a", "bb"], topics)
-    tell(cache, "ccc", 2)
+    publish(cache, "ccc", 2)
     assert metadata_hash(["bb", "a"], topics) == first
-    tell(cache, "bb", 1)
+    publish(cache, "bb", 1)
     second = metadata_hash(["a", "bb"], topics)
-    tell(cache, "a", 3)
+    publish(cache, "a", 3)
     assert len({0, first, second, metadata_hash(["a", "bb"], topics)}) == 4
 
 
