@@ -1,4 +1,4 @@
-"""Kavka: an event-streaming platform that speaks Kafka's protocol and uses Kafka's file format.
+"""Kavka: an event-streaming platform that is compatible with Kafka's protocol and file format.
 
     from kavka import Admin, Consumer, NewTopic, Producer
 

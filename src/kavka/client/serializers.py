@@ -95,7 +95,7 @@ class _Number(Generic[Number]):
         if data is None:
             return None
         if len(data) != self.LAYOUT.size:
-            raise SerializationError(f"{self.NAME} takes {self.LAYOUT.size} bytes, not {len(data)}")
+            raise SerializationError(f"{self.NAME} has {self.LAYOUT.size} bytes, not {len(data)}")
         number: Number = self.LAYOUT.unpack(data)[0]
         return number
 

@@ -57,9 +57,9 @@ class Admin:
         with Admin(bootstrap_servers="localhost:9092") as admin:
             admin.create_topics([NewTopic("orders", 3)])
 
-    A call for several items returns a result for each, or raises AdminError, which has the
-    `results` that succeeded and the `errors` of the rest. `timeout` is in seconds; without it,
-    `default.api.timeout.ms` applies.
+    A call for several items returns a result for each item. If some items fail, it raises
+    AdminError with the `results` of the other items and the `errors`. `timeout` is in seconds;
+    without it, `default.api.timeout.ms` applies.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminSettings]) -> None:

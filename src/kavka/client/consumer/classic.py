@@ -61,7 +61,7 @@ _MAY_COMMIT = frozenset({MemberState.STABLE, MemberState.LEAVING})
 
 class ClassicMember(Member):
     """Owns the member's part of the classic protocol: its generation, the chosen assignor
-    (`protocol`), and the reason to rejoin. For who may call, see `Member`."""
+    (`protocol`), and the reason to rejoin. `Member` documents who may call it."""
 
     TRANSITIONS = CLASSIC_TRANSITIONS
 

@@ -344,7 +344,7 @@ class Consumer(Generic[K, V]):
             return self._run(self._core.partitions_for(topic, self._core.deadline(timeout)), wakes=True)
 
     def list_topics(self, timeout: float | None = None) -> dict[str, list[PartitionMetadata]]:
-        """All topics that this consumer is authorized to see, with their partitions."""
+        """All topics that this consumer is authorized to describe, with their partitions."""
         with self._acquire():
             return self._run(self._core.list_topics(self._core.deadline(timeout)), wakes=True)
 

@@ -55,7 +55,7 @@ Target = dict[UUID, tuple[int, ...]]
 
 class ModernMember(Member):
     """Owns the member's part of the consumer protocol: its epoch (`generation`), the fields that
-    the coordinator has received, and the target assignment. For who may call, see `Member`."""
+    the coordinator has received, and the target assignment. `Member` documents who may call it."""
 
     TRANSITIONS = CONSUMER_TRANSITIONS
 
@@ -251,7 +251,7 @@ class ModernMember(Member):
         response = await self.coordinator.send(request)
         self.host.metrics.record_heartbeat(time.monotonic() - started)
         if epoch != self.generation or self.state not in _ACTIVE:
-            # The member was fenced or left in the meantime.
+            # The member was fenced, or left the group, while the heartbeat was in flight.
             return True
         return self._handle_response(response, fields)
 

@@ -184,7 +184,8 @@ class Positions:
         state.leader_epoch = -1
         self._check_leader_epoch(state)
         self._on_position()
-        self.start()  # the position may need validation at once
+        # The new position may need validation.
+        self.start()
 
     def reset(self, state: PartitionState) -> None:
         """Apply the reset policy; called by a poll. Raises OffsetOutOfRange if the policy is

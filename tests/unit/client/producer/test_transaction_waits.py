@@ -349,7 +349,7 @@ def test_offsets_in_flight_during_an_abort_are_in_no_later_transaction(cluster: 
         abort = threading.Thread(target=producer.abort_transaction)
         abort.start()
         abort.join(0.1)
-        assert abort.is_alive(), "the abort has to wait for the offsets"
+        assert abort.is_alive(), "the abort does not wait for the offsets"
         cluster.offsets_gate.shut = False
         late.join(WAIT)
         abort.join(WAIT)

@@ -51,7 +51,7 @@ class Assignment(NamedTuple):
 
 
 class Assignor:
-    """The base of assignors; custom ones need not inherit from it.
+    """The base of assignors. A custom assignor does not have to inherit from it.
 
     `name` is the same in all members of a group. With `cooperative`, members keep their partitions
     while they rejoin, and `assign` must not assign a partition that another member still owns
