@@ -75,8 +75,8 @@ MAX_REQUEST_BYTES = 0xFFFFF - 1024
 # How long `close` waits for pending operations, and then for kazoo's thread.
 CLOSE_TIMEOUT_S = 5.0
 RESTART_DELAY_S = 1.0
-# kazoo wakes its thread with a byte per request in a pipe. The pipe blocks the loop when it is full,
-# at about 270 bytes.
+# kazoo wakes its thread with a byte per request in a pipe. A full pipe, at about 270 bytes, blocks
+# the loop.
 MAX_IN_FLIGHT = 200
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2

@@ -1,22 +1,25 @@
-"""Several brokers' replicas in one process: real logs and the real handlers, joined by peers that
-carry the encoded requests over without a network, and told what to do as a controller would."""
+"""The replicas of several brokers in one process, in virtual time.
+
+Logs and handlers are real. Fake connections pass the encoded requests between the brokers. The test
+takes the part of the controller.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from uuid import UUID, uuid4
 
 from kavka.api import registry
 from kavka.api.fetch_session import FetchSessionCache
 from kavka.broker.settings import Settings
-from kavka.broker.workers import Workers
 from kavka.client.errors import Disconnected
 from kavka.common.clock import SystemClock
 from kavka.common.errors import ErrorCode
@@ -45,6 +48,7 @@ from kavka.storage.log_config import LogConfig
 from kavka.storage.log_manager import LogManager
 from tests.support.handlers import call_handler
 from tests.support.logs import build
+from tests.support.virtual_time import InlineWorkers, run
 
 QUICK = ReplicationSettings(fetch_backoff_s=0.02, fetch_wait_max_ms=200)
 TOPIC = "t"
@@ -52,7 +56,7 @@ TP = TopicPartition(TOPIC, 0)
 
 
 class World:
-    """The brokers and, in place of a controller, one partition's state that the test changes."""
+    """The brokers, and the state of one partition, which the test changes like a controller."""
 
     def __init__(self, folder: Path, brokers: Iterable[int], settings: ReplicationSettings, config: LogConfig) -> None:
         self.folder = folder
@@ -60,7 +64,7 @@ class World:
         self.config = config
         self.topic_id: UUID = uuid4()
         self.nodes: dict[int, Node] = {}
-        self.cut: set[frozenset[int]] = set()
+        self.disconnected: set[frozenset[int]] = set()
         self.leader = -1
         self.leader_epoch = -1
         self.partition_epoch = 0
@@ -75,33 +79,42 @@ class World:
 
     def start(self, broker_id: int) -> Node:
         node = self.nodes[broker_id] = Node(self, broker_id)
-        self._tell_who_is_alive()
+        self._update_live_brokers()
         return node
 
     async def kill(self, broker_id: int) -> None:
-        """As kill -9: nothing is flushed, no checkpoint is written."""
+        """Stop the broker like kill -9: it flushes nothing and writes no checkpoint."""
         node = self.nodes.pop(broker_id)
-        for other in [node, *self.nodes.values()]:
-            other.peers.lost(broker_id)
+        for peers in (node.peers, *(other.peers for other in self.nodes.values())):
+            peers.close_connections_of(broker_id)
         await node.abandon()
-        self._tell_who_is_alive()
+        self._update_live_brokers()
 
-    def _tell_who_is_alive(self) -> None:
+    def _update_live_brokers(self) -> None:
         for node in self.nodes.values():
-            node.cache.brokers = {id_: BrokerInfo(id_, node.rack_of(id_), {}) for id_ in self.nodes}
+            node.cache.brokers = {id_: BrokerInfo(id_, f"rack-{id_}", {}) for id_ in self.nodes}
+
+    def disconnect(self, *pairs: tuple[int, int]) -> None:
+        """Break the connections between these pairs of brokers."""
+        self.disconnected.update(map(frozenset, pairs))
+
+    def reconnect(self) -> None:
+        """Restore all connections."""
+        self.disconnected.clear()
 
     # ---- orders
 
     async def elect(self, leader: int, isr: Iterable[int] | None = None, to: Iterable[int] | None = None) -> None:
-        """Start an epoch with this leader. The order goes to the brokers `to` (default: all)."""
+        """Start an epoch with this leader. Sends the order to the brokers `to` (default: all)."""
         self.leader = leader
         self.leader_epoch += 1
         self.partition_epoch += 1
         if isr is not None:
             self.isr = list(isr)
-        await self.tell(self.nodes if to is None else to)
+        await self.send_order(self.nodes if to is None else to)
 
-    async def tell(self, to: Iterable[int]) -> None:
+    async def send_order(self, to: Iterable[int]) -> None:
+        """Send the current state to these brokers."""
         state = LeaderAndIsr(
             leader=self.leader,
             leader_epoch=self.leader_epoch,
@@ -118,7 +131,7 @@ class World:
         self.is_new = False
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """The controller's side of a change of the ISR."""
+        """Handle a proposed ISR change like the controller."""
         await asyncio.sleep(0)
         [topic] = request.topics
         [partition] = topic.partitions
@@ -129,19 +142,19 @@ class World:
             code = ErrorCode.FENCED_LEADER_EPOCH
         if code is None and partition.partition_epoch != self.partition_epoch:
             code = ErrorCode.INVALID_UPDATE_VERSION
-        answer = AlterPartitionResponsePartitionData(partition_index=0, error_code=int(code or 0))
+        result = AlterPartitionResponsePartitionData(partition_index=0, error_code=int(code or 0))
         if code is None:
             self.isr = isr
             self.partition_epoch += 1
-            answer.leader_id = self.leader
-            answer.leader_epoch = self.leader_epoch
-            answer.isr = list(isr)
-            answer.partition_epoch = self.partition_epoch
+            result.leader_id = self.leader
+            result.leader_epoch = self.leader_epoch
+            result.isr = list(isr)
+            result.partition_epoch = self.partition_epoch
         return AlterPartitionResponse(
-            topics=[AlterPartitionResponseTopicData(topic_id=topic.topic_id, partitions=[answer])]
+            topics=[AlterPartitionResponseTopicData(topic_id=topic.topic_id, partitions=[result])]
         )
 
-    # ---- looking
+    # ---- requests and state
 
     def partition(self, broker_id: int) -> Partition:
         return self.nodes[broker_id].replicas.partitions[TP]
@@ -152,8 +165,8 @@ class World:
         return log
 
     def produce(self, data: bytes | bytearray, acks: int = -1, timeout_ms: int = 10_000) -> Any:
-        """To the leader; the response or a future of it."""
-        return self.nodes[self.leader].ask(
+        """Send a batch to the leader. Returns the response or a future of it."""
+        return self.nodes[self.leader].handle(
             ProduceRequest(
                 acks=acks,
                 timeout_ms=timeout_ms,
@@ -162,15 +175,15 @@ class World:
             12,
         )
 
-    async def committed(self, count: int = 1, **options: Any) -> Any:
-        """Append one batch with acks=all; returns the partition's part of the response."""
+    async def produce_and_wait(self, count: int = 1, **options: Any) -> Any:
+        """Append one batch with acks=all. Returns the partition's result."""
         result = self.produce(batch(count, **options))
         response = await result if isinstance(result, asyncio.Future) else result
         return response.responses[0].partition_responses[0]
 
     async def delete_records(self, offset: int, timeout_ms: int = 10_000) -> Any:
         topic = DeleteRecordsTopic(name=TOPIC, partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
-        result = self.nodes[self.leader].ask(DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms), 2)
+        result = self.nodes[self.leader].handle(DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms), 2)
         response = await result if isinstance(result, asyncio.Future) else result
         return response.topics[0].partitions[0]
 
@@ -179,7 +192,7 @@ class World:
         request = ListOffsetsRequest(
             replica_id=replica_id, topics=[ListOffsetsTopic(name=TOPIC, partitions=[partition])]
         )
-        return self.nodes[self.leader].ask(request, version).topics[0].partitions[0]
+        return self.nodes[self.leader].handle(request, version).topics[0].partitions[0]
 
     def fetch_as(self, replica_id: int, offset: int, *, epoch: int = -1, broker_epoch: int = -1) -> Any:
         """A follower's fetch from the leader that does not wait."""
@@ -192,11 +205,11 @@ class World:
             session_epoch=-1,
             topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[partition])],
         )
-        return self.nodes[self.leader].ask(request, 17).responses[0].partitions[0]
+        return self.nodes[self.leader].handle(request, 17).responses[0].partitions[0]
 
     def fetch_in(self, rack: str, offset: int, *, at: int | None = None, max_wait_ms: int = 0) -> Any:
-        """A consumer's fetch, in that rack, from the leader or from `at`; a future of the
-        response where it waits."""
+        """A consumer's fetch, in that rack, from the leader or from broker `at`. Returns the
+        partition's result, or a future of the response."""
         partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1_000_000)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
@@ -206,18 +219,20 @@ class World:
             rack_id=rack,
             topics=[FetchTopic(topic=TOPIC, topic_id=self.topic_id, partitions=[partition])],
         )
-        result = self.nodes[self.leader if at is None else at].ask(request, 13)
+        result = self.nodes[self.leader if at is None else at].handle(request, 13)
         return result if isinstance(result, asyncio.Future) else result.responses[0].partitions[0]
 
-    async def until(self, condition: Callable[[], Any], what: str = "") -> None:
-        deadline = time.monotonic() + 30
+    async def until(self, condition: Callable[[], Any], description: str = "") -> None:
+        deadline = self.now() + 30
         while not condition():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not reached: {what or condition}")
+            assert self.now() < deadline, f"not reached: {description or condition}"
             await asyncio.sleep(0.002)
 
-    async def caught_up(self) -> None:
-        """Every replica has all of the leader's log, and knows that it is committed."""
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def until_caught_up(self) -> None:
+        """Wait until every replica has the leader's log and its high watermark."""
         end = self.log(self.leader).end_offset
         await self.until(
             lambda: all(
@@ -229,8 +244,8 @@ class World:
         )
 
     def digests(self) -> dict[int, str]:
-        """Of every replica's .log files."""
-        return {b: self.nodes[b].digest() for b in self.nodes}
+        """A digest of every replica's .log files."""
+        return {broker_id: node.digest() for broker_id, node in self.nodes.items()}
 
     async def close(self) -> None:
         for node in list(self.nodes.values()):
@@ -238,16 +253,18 @@ class World:
 
 
 class Node:
+    """One broker, without a network."""
+
     def __init__(self, world: World, broker_id: int) -> None:
         self.world = world
         self.broker_id = broker_id
-        self.workers = Workers(2)
+        self.workers = InlineWorkers()
         self.cache = MetadataCache()
-        self.failed: list[Any] = []
+        self.failed_dirs: list[Any] = []
         self.folder = world.folder / str(broker_id)
         clock = SystemClock()
         self.log_manager = LogManager(
-            [self.folder], lambda topic: world.config, None, clock, on_dir_failure=self._dir_failed
+            [self.folder], lambda topic: world.config, None, clock, on_dir_failure=self._on_dir_failure
         )
         self.log_manager.open_dirs()
         self.log_manager.mark(broker_id, "cluster")
@@ -260,6 +277,7 @@ class Node:
             TopicMetrics(Registry()),
             world.settings,
         )
+        self.replicas.shared.monotonic = world.now
         self.peers = FakePeers(self)
         self.isr_changes = IsrChanges(broker_id, lambda: 100 + broker_id, world.alter_partition)
         self.replicas.start(self.peers, self.isr_changes, lambda: 100 + broker_id)  # type: ignore[arg-type]
@@ -270,18 +288,16 @@ class Node:
             replica_manager=self.replicas,
             metadata_cache=self.cache,
             run_in_worker=self.workers.run,
-            fetch_sessions=FetchSessionCache(10, 120.0, time.monotonic),
+            fetch_sessions=FetchSessionCache(10, 120.0, world.now),
         )
 
-    def rack_of(self, broker_id: int) -> str:
-        return f"rack-{broker_id}"
-
-    def _dir_failed(self, directory: Any, offline: Any) -> None:
-        self.failed.append(directory)
+    def _on_dir_failure(self, directory: Any, offline: Any) -> None:
+        self.failed_dirs.append(directory)
         self.replicas.on_dir_failure(directory, offline)
 
-    def ask(self, request: Any, version: int) -> Any:
-        """The response of this broker's handler, or a future of it. Staged appends are written."""
+    def handle(self, request: Any, version: int) -> Any:
+        """Call the broker's handler and write the staged appends. Returns the response or a future
+        of it."""
         result = call_handler(self.broker, request, version)
         self.replicas.staged_appends.write()
         return result
@@ -315,8 +331,8 @@ class FakePeers:
     async def connection(self, broker_id: int, channel: str = "") -> Any:
         await asyncio.sleep(0)
         world = self.node.world
-        if broker_id not in world.nodes or frozenset((broker_id, self.node.broker_id)) in world.cut:
-            raise Disconnected(f"broker {broker_id} is not there")
+        if broker_id not in world.nodes or frozenset((broker_id, self.node.broker_id)) in world.disconnected:
+            raise Disconnected(f"broker {broker_id} is unreachable")
         connection = self._open.get((broker_id, channel))
         if connection is None or connection.closed:
             connection = self._open[broker_id, channel] = FakeConnection(self.node, world.nodes[broker_id])
@@ -324,60 +340,61 @@ class FakePeers:
 
     async def ask(self, broker_id: int, request: Any, *, channel: str = "", timeout: float = 30.0, **_: Any) -> Any:
         connection = await self.connection(broker_id, channel)
-        answer = asyncio.get_running_loop().create_future()
-        connection.send_to(request, connection.version_of(request.API_KEY), answer, timeout)
-        return await answer
+        future = asyncio.get_running_loop().create_future()
+        connection.send_to(request, connection.version_of(request.API_KEY), future, timeout)
+        return await future
 
     def close_channel(self, broker_id: int, channel: str = "") -> None:
         connection = self._open.pop((broker_id, channel), None)
         if connection is not None:
             connection.close()
 
-    def lost(self, broker_id: int) -> None:
+    def close_connections_of(self, broker_id: int) -> None:
         for (source, _), connection in list(self._open.items()):
             if broker_id in (source, self.node.broker_id):
                 connection.close()
 
 
 class FakeConnection:
-    """Carries requests as bytes. Responses arrive in a later turn of the loop, in order."""
+    """Passes requests and encoded responses between two brokers. Responses arrive in a later turn
+    of the loop, in order."""
 
     def __init__(self, origin: Node, target: Node) -> None:
         self.origin = origin
         self.target = target
         self.closed = False
         self.bytes_in = 0
-        self._in_flight: list[Any] = []
+        self._handlers: list[Any] = []
         self._futures: set[asyncio.Future[Any]] = set()
 
     def version_of(self, api_key: int, max_version: int | None = None) -> int:
         highest = registry.load()[api_key].max_version
         return highest if max_version is None else min(highest, max_version)
 
-    def send_to(self, request: Any, version: int, answer: Any, timeout: float) -> int:
+    def send_to(self, request: Any, version: int, handler: Any, timeout: float) -> int:
         if self.closed:
             raise Disconnected("closed")
-        self._in_flight.append(answer)
-        asyncio.get_running_loop().call_soon(self._deliver, request, version, answer)
+        self._handlers.append(handler)
+        asyncio.get_running_loop().call_soon(self._deliver, request, version, handler)
         return 0
 
-    def _deliver(self, request: Any, version: int, answer: Any) -> None:
+    def _deliver(self, request: Any, version: int, handler: Any) -> None:
         if self.closed:
             return
-        result = self.target.ask(request, version)
+        result = self.target.handle(request, version)
         if isinstance(result, asyncio.Future):
             self._futures.add(result)
-            result.add_done_callback(lambda done: self._answer(request.API_KEY, version, done, answer))
+            result.add_done_callback(lambda done: self._on_done(request.API_KEY, version, done, handler))
         else:
-            asyncio.get_running_loop().call_soon(self._return, request.API_KEY, version, result, answer)
+            asyncio.get_running_loop().call_soon(self._return, request.API_KEY, version, result, handler)
 
-    def _answer(self, api_key: int, version: int, done: asyncio.Future[Any], answer: Any) -> None:
+    def _on_done(self, api_key: int, version: int, done: asyncio.Future[Any], handler: Any) -> None:
         self._futures.discard(done)
         if not done.cancelled():
-            self._return(api_key, version, done.result(), answer)
+            self._return(api_key, version, done.result(), handler)
 
-    def _return(self, api_key: int, version: int, response: Any, answer: Any) -> None:
-        if frozenset((self.origin.broker_id, self.target.broker_id)) in self.origin.world.cut:
+    def _return(self, api_key: int, version: int, response: Any, handler: Any) -> None:
+        if frozenset((self.origin.broker_id, self.target.broker_id)) in self.origin.world.disconnected:
             self.close()
         if self.closed:
             return
@@ -390,9 +407,9 @@ class FakeConnection:
             return
         self.bytes_in += len(data)
         decoded, _ = APIS[api_key].response_class().decode(memoryview(data), 0, version)
-        self._in_flight.remove(answer)
-        if not answer.done():
-            answer.set_result(decoded)
+        self._handlers.remove(handler)
+        if not handler.done():
+            handler.set_result(decoded)
 
     def close(self) -> None:
         if self.closed:
@@ -400,9 +417,9 @@ class FakeConnection:
         self.closed = True
         for future in list(self._futures):
             future.cancel()
-        for answer in self._in_flight:
-            if not answer.done():
-                answer.set_exception(Disconnected("closed"))
+        for handler in self._handlers:
+            if not handler.done():
+                handler.set_exception(Disconnected("closed"))
 
 
 def batch(count: int = 1, size: int = 10, **options: Any) -> bytearray:
@@ -421,8 +438,14 @@ def in_world(
         world = World(folder, brokers, settings, replace(LogConfig(), **config))
         world.replicas = list(brokers if replicas is None else replicas)
         try:
-            await asyncio.wait_for(body(world), 60)
+            await asyncio.wait_for(body(world), 600)
         finally:
             await world.close()
 
-    asyncio.run(scenario())
+    run_with_virtual_clock(scenario())
+
+
+def run_with_virtual_clock(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run the coroutine in virtual time, with the same clock for the handlers of Fetch."""
+    with mock.patch("kavka.api.fetch_reads.monotonic", lambda: asyncio.get_running_loop().time()):
+        run(coroutine)

@@ -1,4 +1,4 @@
-"""A leader looks, for a follower's fetch, only at where something has happened."""
+"""For a follower's fetch, a leader reads only the partitions that have changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def lead_many(world: World) -> None:
 
 def produce(world: World, partition: int) -> Any:
     data = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=partition, records=batch())])]
-    return world.nodes[0].ask(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data), 12)
+    return world.nodes[0].handle(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data), 12)
 
 
 def log_of(world: World, broker_id: int, partition: int) -> Any:
@@ -53,13 +53,13 @@ def test_only_the_busy_partition_of_many_is_read(tmp_path, monkeypatch):
         await asyncio.sleep(0.5)
         reads.clear()
         for n in range(20):
-            answer = await produce(world, 7)
-            assert answer.responses[0].partition_responses[0].base_offset == n
+            response = await produce(world, 7)
+            assert response.responses[0].partition_responses[0].base_offset == n
         assert set(reads) == {7}
         assert len(reads) < 200
         reads.clear()
         await asyncio.sleep(0.7)
-        assert len(reads) < 20  # idle: the marks of the last one, and nothing in a hurry
+        assert len(reads) < 20  # the last high watermark, and no unneeded responses
         assert (await produce(world, 150)).responses[0].partition_responses[0].error_code == 0
 
     in_world(tmp_path, body, brokers=(0, 1))
@@ -68,11 +68,11 @@ def test_only_the_busy_partition_of_many_is_read(tmp_path, monkeypatch):
 def test_an_idle_partition_does_not_make_its_follower_lag(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
-        await world.committed()
-        await asyncio.sleep(0.6)  # longer than the lag allowed
+        await world.produce_and_wait()
+        await asyncio.sleep(0.6)  # longer than the maximum lag
         partition = world.partition(0)
         world.produce(batch())
-        partition.leader_role.shrink_isr(partition.shared.monotonic())
+        partition.leader_role.shrink_isr(world.now())
         assert isinstance(partition.isr_state, CommittedIsr)
         await world.until(lambda: world.log(0).high_watermark == 2)
         assert world.isr == [0, 1]
@@ -81,8 +81,8 @@ def test_an_idle_partition_does_not_make_its_follower_lag(tmp_path):
 
 
 def test_a_follower_joins_the_isr_without_an_append(tmp_path):
-    """It had caught up while another ISR change was in flight, so its later fetches do not name the
-    partition."""
+    """The follower caught up while another ISR change was in flight, so its later fetches do not
+    include the partition."""
 
     async def body(world: World) -> None:
         await world.elect(0, isr=[0])
@@ -97,13 +97,13 @@ def test_a_full_response_has_every_partition_and_an_incremental_one_only_changes
         await lead_many(world)
         await world.nodes[1].replicas.stop()
 
-        def ask(session_id: int, epoch: int, named: list[int], offset: int = 0) -> Any:
+        def fetch(session_id: int, epoch: int, indexes: list[int], offset: int = 0) -> Any:
             partitions = [
                 FetchPartition(partition=n, current_leader_epoch=0, fetch_offset=offset, partition_max_bytes=100_000)
-                for n in named
+                for n in indexes
             ]
-            topics = [FetchTopic(topic=TOPIC, topic_id=world.topic_id, partitions=partitions)] if named else []
-            return world.nodes[0].ask(
+            topics = [FetchTopic(topic=TOPIC, topic_id=world.topic_id, partitions=partitions)] if indexes else []
+            return world.nodes[0].handle(
                 FetchRequest(
                     replica_state=ReplicaState(replica_id=1, replica_epoch=101),
                     max_bytes=10_000_000,
@@ -117,34 +117,34 @@ def test_a_full_response_has_every_partition_and_an_incremental_one_only_changes
         def partitions_of(response: Any) -> list[int]:
             return [data.partition_index for topic in response.responses for data in topic.partitions]
 
-        first = ask(0, 0, list(range(MANY)))
+        first = fetch(0, 0, list(range(MANY)))
         assert partitions_of(first) == list(range(MANY))
-        assert partitions_of(ask(first.session_id, 1, [])) == []
+        assert partitions_of(fetch(first.session_id, 1, [])) == []
         produce(world, 3)
         produce(world, 5)
-        assert partitions_of(ask(first.session_id, 2, [])) == [3, 5]
-        # It has the one, and says nothing of the other: the records are not sent again by
-        # themselves.
-        assert partitions_of(ask(first.session_id, 3, [3], offset=1)) == [3]  # which is committed now
-        assert partitions_of(ask(first.session_id, 4, [])) == []
+        assert partitions_of(fetch(first.session_id, 2, [])) == [3, 5]
+        # The follower acknowledges the record of partition 3, which is committed now. The record of
+        # partition 5 is not sent again.
+        assert partitions_of(fetch(first.session_id, 3, [3], offset=1)) == [3]
+        assert partitions_of(fetch(first.session_id, 4, [])) == []
         # A broker cannot use the session of another.
-        stolen = world.nodes[0].ask(FetchRequest(session_id=first.session_id, session_epoch=5, topics=[]), 17)
-        assert stolen.error_code == 70
+        refused = world.nodes[0].handle(FetchRequest(session_id=first.session_id, session_epoch=5, topics=[]), 17)
+        assert refused.error_code == 70
 
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_an_old_session_of_a_restarted_follower_is_not_notified(tmp_path):
+def test_the_previous_session_of_a_restarted_follower_is_not_notified(tmp_path):
     async def body(world: World) -> None:
         await world.elect(0, isr=[0, 1])
-        await world.committed()
-        [old] = world.partition(0).follower_sessions
+        await world.produce_and_wait()
+        [first_session] = world.partition(0).follower_sessions
         await world.kill(1)
         world.start(1)
-        await world.tell([1])
-        await world.committed()
-        [new] = world.partition(0).follower_sessions
-        assert new is not old
-        assert not old._tracked
+        await world.send_order([1])
+        await world.produce_and_wait()
+        [second_session] = world.partition(0).follower_sessions
+        assert second_session is not first_session
+        assert not first_session._tracked
 
     in_world(tmp_path, body, brokers=(0, 1))

@@ -1,4 +1,4 @@
-"""The rules of the in-sync replicas, as tables."""
+"""Rules of the ISR: high watermark, lag, joining, and truncation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def follower(broker_id: int, end: int, caught_up_at: float = NOW) -> FollowerSta
     [
         (0, 10, [], {0}, {0}, 10),
         (0, 10, [(1, 7), (2, 9)], {0, 1, 2}, {0, 1, 2}, 7),
-        (8, 10, [(1, 7)], {0, 1}, {0, 1}, 8),  # never back
-        (0, 10, [(1, -1)], {0, 1}, {0, 1}, 0),  # nothing known of a member yet
-        (0, 10, [(1, 7, NOW)], {0}, {0, 1}, 7),  # caught up lately: about to join
-        (0, 10, [(1, 7, NOW)], {0}, {0}, 10),  # but it does not live
-        (0, 10, [(1, 7, NOW - LAG - 1)], {0}, {0, 1}, 10),  # out of sync for long
-        (0, 10, [(1, 7, NOW - LAG - 1)], {0, 1}, {0}, 7),  # a member counts however late or dead it is
+        (8, 10, [(1, 7)], {0, 1}, {0, 1}, 8),  # the high watermark never moves back
+        (0, 10, [(1, -1)], {0, 1}, {0, 1}, 0),  # a member that has not fetched yet
+        (0, 10, [(1, 7, NOW)], {0}, {0, 1}, 7),  # a caught-up follower is about to join
+        (0, 10, [(1, 7, NOW)], {0}, {0}, 10),  # a dead follower cannot join
+        (0, 10, [(1, 7, NOW - LAG - 1)], {0}, {0, 1}, 10),  # a lagging follower does not count
+        (0, 10, [(1, 7, NOW - LAG - 1)], {0, 1}, {0}, 7),  # a member counts even if it lags or is dead
     ],
 )
 def test_the_high_watermark_is_the_lowest_end_offset_of_the_isr(current, leader_end, followers, isr, alive, expected):
@@ -48,19 +48,18 @@ def test_a_follower_that_reaches_the_end_of_its_last_fetch_does_not_lag():
     state = FollowerState(1)
     state.begin_epoch(0.0, 100, in_sync=True, is_new_leader=True)
     for n in range(1, 30):
-        # At every fetch the log has already grown again, and the follower has what there was at the
-        # fetch before.
+        # The follower always reaches the log end of its previous fetch, but the log grows again.
         state.record_fetch(100 * (n - 1), 0, float(n), 100 * n, 1)
         assert out_of_sync([state], 100 * n, n + 0.5, 2.0) == []
-    # Now it reads half of what comes.
+    # Now the follower reads only half of the new records.
     for n in range(30, 33):
         state.record_fetch(2850 + n, 0, float(n), 100 * n, 1)
     assert out_of_sync([state], 3300, 32.5, 2.0) == [1]
 
 
 def test_a_refused_follower_holds_the_high_watermark_after_its_broker_restarts():
-    """Or it could not join for as long as others are faster: each time it fetches, more is
-    committed."""
+    """Otherwise the follower could not join while other followers are faster, because the high
+    watermark would pass its end offset before every fetch."""
     state = FollowerState(1)
     state.record_fetch(10, 0, NOW, 10, 7)
     state.is_ineligible = True
@@ -75,7 +74,7 @@ def test_a_follower_at_the_log_end_is_in_sync_without_recent_fetches():
     assert out_of_sync([follower(1, 9, NOW - 100 * LAG)], 10, NOW, LAG) == [1]
 
 
-def test_a_reelected_leader_keeps_the_state_of_its_followers():
+def test_a_reelected_leader_keeps_the_offsets_of_its_followers():
     state = FollowerState(1)
     state.record_fetch(50, 3, 1.0, 60, 7)
     state.begin_epoch(5.0, 60, in_sync=True, is_new_leader=False)
@@ -100,17 +99,16 @@ def epochs(*entries: tuple[int, int], end: int):
 
 
 @pytest.mark.parametrize(
-    ("own", "own_end", "said", "expected"),
+    ("own", "own_end", "leader", "expected"),
     [
-        # Both know the epoch: the shorter one counts.
+        # Both logs have the epoch: the smaller end offset counts.
         (((0, 0), (2, 10)), 20, (2, 15), 15),
         (((0, 0), (1, 10)), 20, (0, 10), 10),
         (((0, 0), (1, 10)), 20, (0, 5), 5),
         (((0, 0), (1, 10)), 20, (0, 12), 10),
-        # The follower never saw the epoch that the leader names: to the end of the one before it,
-        # then again.
+        # The follower lacks the leader's epoch: to the end of its largest smaller epoch.
         (((0, 0), (3, 10)), 20, (2, 15), 10),
-        # It knows no epoch as small as that.
+        # All epochs of the follower are larger.
         (((3, 5), (4, 10)), 20, (2, 7), 5),
         # No epochs, or a response without them.
         ((), 20, (2, 15), 15),
@@ -118,5 +116,5 @@ def epochs(*entries: tuple[int, int], end: int):
         (((0, 0),), 20, (-1, -1), 8),
     ],
 )
-def test_the_truncation_offset_of_a_follower(own, own_end, said, expected):
-    assert truncation_offset(epochs(*own, end=own_end), own_end, 8, *said) == expected
+def test_the_truncation_offset_of_a_follower(own, own_end, leader, expected):
+    assert truncation_offset(epochs(*own, end=own_end), own_end, 8, *leader) == expected

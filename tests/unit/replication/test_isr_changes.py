@@ -1,4 +1,4 @@
-"""AlterPartition requests that fail: how often they are sent again, and what is logged."""
+"""AlterPartition requests that fail: the delays between retries, and the log lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def refused(code: ErrorCode) -> AlterPartitionResponse:
     return AlterPartitionResponse(error_code=int(code))
 
 
-def unwritten(request: AlterPartitionRequest) -> AlterPartitionResponse:
+def failed_to_write(request: AlterPartitionRequest) -> AlterPartitionResponse:
     response = accepted(request)
     response.topics[0].partitions[0].error_code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
     return response
@@ -103,12 +103,12 @@ def test_a_repeated_failure_is_logged_once_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kavka.replication.isr_changes")
-    outcomes = [refused(ErrorCode.STALE_BROKER_EPOCH)] * 500 + [Disconnected("gone")] * 500 + [unwritten] * 500
+    outcomes = [refused(ErrorCode.STALE_BROKER_EPOCH)] * 500 + [Disconnected("closed")] * 500 + [failed_to_write] * 500
     run(monkeypatch, [*outcomes, accepted])
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 4, lines
     assert "STALE_BROKER_EPOCH" in lines[0]
-    assert "gone" in lines[1]
+    assert "closed" in lines[1]
     assert "UNKNOWN_SERVER_ERROR for t-0" in lines[2]
     assert "again, after 1500 failed requests" in lines[3]
 

@@ -31,7 +31,7 @@ LATEST = 13
 
 
 class Workers:
-    """Keeps what is posted until the test runs it."""
+    """Stores the posted functions until the test runs them."""
 
     def __init__(self) -> None:
         self.posted: list = []
@@ -39,7 +39,7 @@ class Workers:
     def __call__(self, function, done) -> None:
         self.posted.append((function, done))
 
-    def run_one(self, error: BaseException | None = None) -> None:
+    def run_next(self, error: BaseException | None = None) -> None:
         function, done = self.posted.pop(0)
         if error is None:
             function()
@@ -53,7 +53,7 @@ def batch(count: int = 1) -> memoryview:
     return memoryview(builder.build())
 
 
-def make(tmp_path, workers: Workers | None = None, isr=(0,), replicas=(0,), **config) -> Partition:
+def make_partition(tmp_path, workers: Workers | None = None, isr=(0,), replicas=(0,), **config) -> Partition:
     tmp_path.mkdir(exist_ok=True)
     log = Log.open(tmp_path / "t-0", TP, replace(LogConfig(), **config), SystemClock())
     partition = Partition(TP, uuid4(), 0, workers or Workers(), TopicMetrics(Registry()).of_topic("t"))
@@ -76,7 +76,7 @@ def new_result() -> SimpleNamespace:
 
 
 def test_an_append_is_visible_only_after_the_write(tmp_path):
-    partition = make(tmp_path)
+    partition = make_partition(tmp_path)
     partition.stage(batch(3), 1, LATEST)
     assert partition.read(0, 1000, 0, True) is None
     partition.write_staged()
@@ -86,7 +86,7 @@ def test_an_append_is_visible_only_after_the_write(tmp_path):
 
 
 def test_too_few_in_sync_replicas_refuse_only_acks_all(tmp_path):
-    partition = make(tmp_path, replicas=(0, 1), min_insync_replicas=2)
+    partition = make_partition(tmp_path, replicas=(0, 1), min_insync_replicas=2)
     with pytest.raises(KafkaError) as raised:
         partition.stage(batch(), -1, LATEST)
     assert raised.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -94,7 +94,7 @@ def test_too_few_in_sync_replicas_refuse_only_acks_all(tmp_path):
 
 
 def test_min_insync_replicas_is_bounded_by_the_number_of_replicas(tmp_path):
-    partition = make(tmp_path, min_insync_replicas=2)
+    partition = make_partition(tmp_path, min_insync_replicas=2)
     partition.stage(batch(), -1, LATEST)
     partition.write_staged()
     partition.advance()
@@ -105,7 +105,7 @@ def test_min_insync_replicas_is_bounded_by_the_number_of_replicas(tmp_path):
     ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH), (3, None), (-1, None)]
 )
 def test_a_client_with_another_leader_epoch_gets_an_error(tmp_path, epoch, code):
-    partition = make(tmp_path)
+    partition = make_partition(tmp_path)
     if code is None:
         partition.check_epoch(epoch)
         return
@@ -117,7 +117,7 @@ def test_a_client_with_another_leader_epoch_gets_an_error(tmp_path, epoch, code)
 def test_with_flush_messages_1_pending_produces_share_one_flush_that_limits_reads(tmp_path):
     async def scenario() -> None:
         workers = Workers()
-        partition = make(tmp_path, workers, flush_messages=1)
+        partition = make_partition(tmp_path, workers, flush_messages=1)
         futures = []
         for _ in range(3):
             info = partition.stage(batch(), 1, LATEST)
@@ -129,12 +129,12 @@ def test_with_flush_messages_1_pending_produces_share_one_flush_that_limits_read
             futures.append(delayed.start(10_000))
         assert partition.log.high_watermark == 0
         assert len(workers.posted) == 1
-        workers.run_one()
+        workers.run_next()
         assert futures[0].done()
         assert not futures[1].done()
         assert partition.log.high_watermark == 1
-        workers.run_one()
-        assert [w.result() for w in futures] == ["done"] * 3
+        workers.run_next()
+        assert [future.result() for future in futures] == ["done"] * 3
         assert partition.log.high_watermark == 3
         assert not workers.posted
 
@@ -144,7 +144,7 @@ def test_with_flush_messages_1_pending_produces_share_one_flush_that_limits_read
 def test_a_failed_flush_fails_pending_produces_and_is_reported(tmp_path):
     async def scenario() -> None:
         workers = Workers()
-        partition = make(tmp_path, workers, flush_messages=1)
+        partition = make_partition(tmp_path, workers, flush_messages=1)
         failures = []
         partition.on_storage_failure = lambda p, error: failures.append(error)
         info = partition.stage(batch(), 1, LATEST)
@@ -154,7 +154,7 @@ def test_a_failed_flush_fails_pending_produces_and_is_reported(tmp_path):
         delayed.add(partition, info.last_offset + 1, False, result)
         future = delayed.start(10_000)
         broken = OSError(5, "broken disk")
-        workers.run_one(broken)
+        workers.run_next(broken)
         assert future.done()
         assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert failures == [broken]
@@ -164,7 +164,7 @@ def test_a_failed_flush_fails_pending_produces_and_is_reported(tmp_path):
 
 
 def test_a_flush_of_a_closed_file_is_a_failed_flush(tmp_path):
-    partition = make(tmp_path, Workers(), flush_messages=1)
+    partition = make_partition(tmp_path, Workers(), flush_messages=1)
     failures = []
     partition.on_storage_failure = lambda p, error: failures.append(error)
     partition.stage(batch(), 1, LATEST)
@@ -175,7 +175,7 @@ def test_a_flush_of_a_closed_file_is_a_failed_flush(tmp_path):
 
 
 def test_flush_before_visible_holds_the_high_watermark_at_the_flushed_offset(tmp_path):
-    partition = make(tmp_path, flush_before_visible=True)
+    partition = make_partition(tmp_path, flush_before_visible=True)
     partition.stage(batch(2), 1, LATEST)
     partition.write_staged()
     partition.advance()
@@ -189,7 +189,7 @@ def test_flush_before_visible_holds_the_high_watermark_at_the_flushed_offset(tmp
 
 def test_a_produce_that_waits_too_long_times_out(tmp_path):
     async def scenario() -> None:
-        partition = make(tmp_path, flush_before_visible=True)
+        partition = make_partition(tmp_path, flush_before_visible=True)
         delayed, result = DelayedProduce("done", set_code), new_result()
         delayed.add(partition, 1, True, result)
         assert await asyncio.wait_for(delayed.start(10), 5) == "done"
@@ -201,7 +201,7 @@ def test_a_produce_that_waits_too_long_times_out(tmp_path):
 
 def test_a_pending_fetch_completes_with_enough_bytes_and_is_removed(tmp_path):
     async def scenario() -> None:
-        partition = make(tmp_path)
+        partition = make_partition(tmp_path)
         size = len(batch())
         delayed = DelayedFetch(
             [partition], lambda: partition.readable_bytes(0, 0) >= 2 * size, lambda: "response", 60_000
@@ -219,7 +219,7 @@ def test_a_pending_fetch_completes_with_enough_bytes_and_is_removed(tmp_path):
 
 def test_a_pending_fetch_of_a_closed_connection_is_removed(tmp_path):
     async def scenario() -> None:
-        partition = make(tmp_path)
+        partition = make_partition(tmp_path)
         delayed = DelayedFetch([partition], lambda: True, lambda: "response", 60_000)
         delayed.future.cancel()
         await asyncio.sleep(0)
@@ -229,20 +229,20 @@ def test_a_pending_fetch_of_a_closed_connection_is_removed(tmp_path):
 
 
 def test_a_failed_write_fails_all_results_of_its_partition_and_no_others(tmp_path, monkeypatch):
-    good, bad = make(tmp_path / "a"), make(tmp_path / "b")
-    noted = []
-    manager = SimpleNamespace(report_failure=lambda log, error: noted.append((log, error)))
+    good, bad = make_partition(tmp_path / "a"), make_partition(tmp_path / "b")
+    reports = []
+    manager = SimpleNamespace(report_failure=lambda log, error: reports.append((log, error)))
     replicas = ReplicaManager(0, manager, MetadataCache(), Workers(), TopicMetrics(Registry()))
     results = [new_result() for _ in range(3)]
     for partition, result in ((good, results[0]), (bad, results[1]), (bad, results[2])):
         partition.on_storage_failure = replicas._on_storage_failure
         partition.stage(batch(), 1, LATEST)
         replicas.staged_appends.add(partition, result, set_error)
-    full = bad.log.active_segment.file.fd
+    full_fd = bad.log.active_segment.file.fd
     real = os.pwritev
 
     def pwritev(fd, buffers, offset, *flags):
-        if fd == full:
+        if fd == full_fd:
             raise OSError(28, "No space left on device")
         return real(fd, buffers, offset, *flags)
 
@@ -252,7 +252,7 @@ def test_a_failed_write_fails_all_results_of_its_partition_and_no_others(tmp_pat
     assert "No space left" in results[1].error_message
     assert good.log.high_watermark == 1
     assert bad.log.end_offset == 0
-    assert noted[0][0] is bad.log
+    assert reports[0][0] is bad.log
     monkeypatch.undo()
     bad.stage(batch(), 1, LATEST)
     replicas.staged_appends.add(bad, new_result(), set_error)

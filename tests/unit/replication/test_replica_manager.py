@@ -15,8 +15,6 @@ from kavka.storage.partition_metadata import read_topic_id
 from tests.unit.api.records_world import RecordsWorld, batch, codes, in_records_world
 
 STORAGE_ERROR = 56
-
-
 TP = TopicPartition("t", 0)
 
 
@@ -39,11 +37,11 @@ def test_a_log_that_cannot_start_an_epoch_is_offline_until_it_can(tmp_path, monk
         notifications = []
         partition = await world.create("t")
         world.replicas.on_leadership.append(lambda _, leads: notifications.append(leads))
-        waiting = world.fetch(("t", 0, 0), max_wait_ms=60_000)
+        pending = world.fetch(("t", 0, 0), max_wait_ms=60_000)
         with monkeypatch.context() as patched:
             patched.setattr(Log, "start_epoch", full)
             assert await lead(world, 1) == STORAGE_ERROR
-            assert codes(await waiting) == [STORAGE_ERROR]
+            assert codes(await pending) == [STORAGE_ERROR]
             assert codes(world.produce(("t", 0, bytes(batch())))) == [STORAGE_ERROR]
         assert not world.failed
         assert await lead(world, 1) == 0
@@ -78,32 +76,32 @@ def test_an_online_partition_is_stopped_and_deleted(tmp_path):
 
 
 def test_new_partitions_are_created_while_requests_are_served(tmp_path, monkeypatch):
-    on_the_loop = []
-    fsync = os.fsync
+    files_synced_on_loop = []
+    real = os.fsync
 
-    def noted(fd):
+    def fsync(fd):
         if threading.current_thread() is threading.main_thread():
-            on_the_loop.append(os.readlink(f"/proc/self/fd/{fd}"))
-        fsync(fd)
+            files_synced_on_loop.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
 
     async def body(world: RecordsWorld) -> None:
-        monkeypatch.setattr(os, "fsync", noted)
+        monkeypatch.setattr(os, "fsync", fsync)
         partition = await world.create("t", 20)
-        assert on_the_loop == []
+        assert files_synced_on_loop == []
         topic_ids = {read_topic_id(str(world.partition("t", number).log.dir)) for number in range(20)}
         assert topic_ids == {partition.topic_id}
         assert codes(world.produce(("t", 7, bytes(batch())))) == [0]
-        assert partition.log.segments.has_unsynced_names, "the names of its files are made to last with its first flush"
+        assert partition.log.segments.has_unsynced_names, "the first flush syncs the folder"
 
     in_records_world(tmp_path, body)
 
 
-def test_partitions_are_created_after_creating_their_folders_early_failed(tmp_path, monkeypatch):
-    def refuse(places):
+def test_partitions_are_created_although_their_folders_could_not_be_created_first(tmp_path, monkeypatch):
+    def fail(folders):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     async def body(world: RecordsWorld) -> None:
-        monkeypatch.setattr(log_manager, "create_folders", refuse)
+        monkeypatch.setattr(log_manager, "create_folders", fail)
         partition = await world.create("t", 3)
         assert read_topic_id(str(partition.log.dir)) == partition.topic_id
         assert codes(world.produce(("t", 2, bytes(batch())))) == [0]

@@ -1,7 +1,7 @@
 """Random histories of one partition on three brokers: leaders change, connections break, brokers
-die and lose the ends of their files. Always, records that the whole ISR has acknowledged keep their
-offset, no reader below a high watermark sees two different records at one offset, and in the end
-all logs have the same bytes."""
+die and lose the ends of their files. In every history, committed records keep their offset, readers
+below the high watermark see the same record at an offset, and in the end all logs have the same
+bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kavka.records.reader import batch_records
 from kavka.replication.settings import ReplicationSettings
 from kavka.storage.log_config import LogConfig
 from tests.support.logs import build
-from tests.unit.replication.replicas_world import World
+from tests.unit.replication.replicas_world import World, run_with_virtual_clock
 
 BROKERS = (0, 1, 2)
 SETTINGS = ReplicationSettings(fetch_backoff_s=0.001, fetch_wait_max_ms=50, lag_time_max_s=1000.0)
@@ -36,8 +36,8 @@ operations = st.lists(
         st.tuples(st.just("wait"), st.integers(1, 15)),
         st.tuples(st.just("elect"), brokers, st.booleans()),
         st.tuples(st.just("shrink")),
-        st.tuples(st.just("cut"), brokers, brokers),
-        st.tuples(st.just("heal")),
+        st.tuples(st.just("disconnect"), brokers, brokers),
+        st.tuples(st.just("reconnect")),
         st.tuples(st.just("kill"), brokers, st.integers(0, 400), st.booleans()),
         st.tuples(st.just("start"), brokers),
     ),
@@ -47,20 +47,19 @@ operations = st.lists(
 
 
 class History:
-    """Carries operations out on a world, as a controller that makes no mistakes would; checks what
-    may be checked."""
+    """Runs operations on a world like a correct controller, and checks the invariants."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.numbers = itertools.count()
-        self.waiting: list[tuple[Any, list[bytes]]] = []
-        self.leader_of: dict[Any, int] = {}
+        self.pending: list[tuple[Any, list[bytes]]] = []
+        self.leader_of: dict[Any, int] = {}  # by pending produce
         self.acknowledged: dict[int, bytes] = {}
-        self.seen: dict[int, bytes] = {}
+        self.readable: dict[int, bytes] = {}
 
     async def run(self, operation: tuple[Any, ...]) -> None:
         await getattr(self, f"do_{operation[0]}")(*operation[1:])
-        self.look()
+        self.check()
 
     async def do_produce(self, count: int, acks: int) -> None:
         world = self.world
@@ -69,16 +68,16 @@ class History:
             data = build([(None, value) for value in values], timestamp=int(time.time() * 1000))
             result = world.produce(data, acks)
             if isinstance(result, asyncio.Future):
-                self.waiting.append((result, values))
+                self.pending.append((result, values))
                 self.leader_of[result] = world.leader
             elif acks == -1:
                 self._acknowledge(result, values)
 
     def _acknowledge(self, response: Any, values: list[bytes]) -> None:
-        [answer] = response.responses[0].partition_responses
-        if answer.error_code == 0:
+        [result] = response.responses[0].partition_responses
+        if result.error_code == 0:
             for n, value in enumerate(values):
-                assert self.acknowledged.setdefault(answer.base_offset + n, value) == value
+                assert self.acknowledged.setdefault(result.base_offset + n, value) == value
 
     async def do_turns(self, count: int) -> None:
         for _ in range(count):
@@ -87,51 +86,51 @@ class History:
     async def do_wait(self, milliseconds: int) -> None:
         await asyncio.sleep(milliseconds / 1000)
 
-    async def do_elect(self, broker_id: int, all_hear: bool) -> None:
+    async def do_elect(self, broker_id: int, sends_to_all: bool) -> None:
         """Elect another leader of the ISR. Some brokers get the order later."""
         world = self.world
         live = [b for b in world.isr if b in world.nodes]
         if live:
             leader = broker_id if broker_id in live else live[0]
-            hear = list(world.nodes) if all_hear else sorted({leader, *list(world.nodes)[:1]})
-            await world.elect(leader, to=hear)
+            receivers = list(world.nodes) if sends_to_all else sorted({leader, *list(world.nodes)[:1]})
+            await world.elect(leader, to=receivers)
 
     async def do_shrink(self) -> None:
         world = self.world
         if world.leader in world.nodes:
-            world.partition(world.leader).leader_role.shrink_isr(time.monotonic() + 10_000)
+            world.partition(world.leader).leader_role.shrink_isr(world.now() + 10_000)
             await self.do_turns(10)
 
-    async def do_cut(self, broker_id: int, other: int) -> None:
+    async def do_disconnect(self, broker_id: int, other: int) -> None:
         if broker_id != other:
-            self.world.cut.add(frozenset((broker_id, other)))
+            self.world.disconnect((broker_id, other))
 
-    async def do_heal(self) -> None:
-        self.world.cut.clear()
+    async def do_reconnect(self) -> None:
+        self.world.reconnect()
 
-    async def do_kill(self, broker_id: int, lost: int, epochs_lost: bool) -> None:
-        """It dies, and the end of its last file with it; the controller takes it out of the ISR and
-        finds another leader. One that is alone in the ISR is all there is, so it must not lose
-        anything."""
+    async def do_kill(self, broker_id: int, lost_bytes: int, loses_epochs: bool) -> None:
+        """The broker dies and loses the end of its last file. The controller removes it from the
+        ISR and elects another leader. The only member of the ISR loses nothing, because no other
+        broker has all records."""
         world = self.world
         if broker_id not in world.nodes:
             return
-        alone = world.isr == [broker_id]
+        is_only_member = world.isr == [broker_id]
         await world.kill(broker_id)
-        self.waiting = [(waiting, values) for waiting, values in self.waiting if self.leader_of[waiting] != broker_id]
-        if not alone:
-            lose(world.folder / str(broker_id) / "t-0", lost, epochs_lost)
+        self.pending = [(pending, values) for pending, values in self.pending if self.leader_of[pending] != broker_id]
+        if not is_only_member:
+            damage(world.folder / str(broker_id) / "t-0", lost_bytes, loses_epochs)
             world.isr = [b for b in world.isr if b != broker_id]
             if world.leader == broker_id:
                 live = [b for b in world.isr if b in world.nodes]
                 world.leader_epoch += 1
                 world.leader = live[0] if live else -1
             world.partition_epoch += 1
-            await world.tell(world.nodes)
+            await world.send_order(world.nodes)
         elif world.leader == broker_id:
             world.leader, world.leader_epoch = -1, world.leader_epoch + 1
             world.partition_epoch += 1
-            await world.tell(world.nodes)
+            await world.send_order(world.nodes)
 
     async def do_start(self, broker_id: int) -> None:
         world = self.world
@@ -140,44 +139,44 @@ class History:
             if world.leader < 0 and broker_id in world.isr:
                 await world.elect(broker_id)
             else:
-                await world.tell([broker_id])
+                await world.send_order([broker_id])
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the readable records of every broker, and collect the acknowledged produces."""
-        for waiting, values in list(self.waiting):
-            if waiting.done():
-                self.waiting.remove((waiting, values))
-                if not waiting.cancelled():
-                    self._acknowledge(waiting.result(), values)
+        for pending, values in list(self.pending):
+            if pending.done():
+                self.pending.remove((pending, values))
+                if not pending.cancelled():
+                    self._acknowledge(pending.result(), values)
         for broker_id in self.world.nodes:
             for offset, value in records(self.world, broker_id).items():
-                assert self.seen.setdefault(offset, value) == value, f"offset {offset} on broker {broker_id}"
+                assert self.readable.setdefault(offset, value) == value, f"offset {offset} on broker {broker_id}"
 
     async def end(self) -> None:
         world = self.world
-        world.cut.clear()
+        world.reconnect()
         for broker_id in BROKERS:
             await self.do_start(broker_id)
         if world.leader < 0:
             await world.elect(world.isr[0])
-        await world.tell(world.nodes)
+        await world.send_order(world.nodes)
         await world.until(lambda: sorted(world.isr) == sorted(BROKERS), "all in sync")
-        await world.caught_up()
-        self.look()
-        assert not self.waiting
-        there = records(world, world.leader)
+        await world.until_caught_up()
+        self.check()
+        assert not self.pending
+        readable = records(world, world.leader)
         for offset, value in self.acknowledged.items():
-            assert there.get(offset) == value, f"offset {offset} was acknowledged"
+            assert readable.get(offset) == value, f"offset {offset} was acknowledged"
         assert len({contents(world, b) for b in BROKERS}) == 1
         assert len({tuple(epochs_with_records(world, b)) for b in BROKERS}) == 1
 
 
-def lose(folder: Path, size: int, epochs_lost: bool) -> None:
+def damage(folder: Path, size: int, loses_epochs: bool) -> None:
     """Damage files that were not flushed, as a power loss does."""
     last = max(folder.glob("*.log"), default=None)
     if last is not None:
         os.truncate(last, max(0, last.stat().st_size - size))
-    if epochs_lost:
+    if loses_epochs:
         epochs = folder / "leader-epoch-checkpoint"
         if size % 2:
             epochs.unlink(missing_ok=True)
@@ -191,13 +190,14 @@ def contents(world: World, broker_id: int) -> bytes:
 
 
 def epochs_with_records(world: World, broker_id: int) -> list[tuple[int, int]]:
-    """A leader remembers its epoch from the start on, followers when they have a record of it."""
-    written = {batch.leader_epoch for batch in batches(contents(world, broker_id))}
-    return [entry for entry in world.log(broker_id).epochs.entries if entry[0] in written]
+    """The epochs of the log's batches. A leader stores its epoch at once, a follower with the first
+    batch of that epoch."""
+    batch_epochs = {batch.leader_epoch for batch in batches(contents(world, broker_id))}
+    return [entry for entry in world.log(broker_id).epochs.entries if entry[0] in batch_epochs]
 
 
 def records(world: World, broker_id: int) -> dict[int, bytes]:
-    """All that a consumer of this replica can read."""
+    """The values that a consumer of this replica can read, by offset."""
     if ("t", 0) not in world.nodes[broker_id].replicas.partitions:
         return {}
     log = world.log(broker_id)
@@ -245,9 +245,9 @@ async def play(folder: Path, history: list[tuple[Any, ...]]) -> None:
         ("produce", 2, 1),
         ("elect", 0, False),
         ("elect", 0, True),
-        ("heal",),
+        ("reconnect",),
     ]
 )
 def test_acknowledged_records_survive_every_history(history):
     with tempfile.TemporaryDirectory(prefix="replication-model-") as folder:
-        asyncio.run(asyncio.wait_for(play(Path(folder), history), 60))
+        run_with_virtual_clock(asyncio.wait_for(play(Path(folder), history), 600))
