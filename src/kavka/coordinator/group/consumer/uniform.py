@@ -27,8 +27,7 @@ from kavka.coordinator.group.consumer.assignors import (
 )
 from kavka.coordinator.group.consumer.records import Partitions
 
-# Topic id and partition.
-Tp = tuple[UUID, int]
+TopicIdPartition = tuple[UUID, int]
 
 
 def assign_uniformly(members: Members, topics: TopicsById) -> dict[str, Partitions]:
@@ -40,13 +39,13 @@ def assign_uniformly(members: Members, topics: TopicsById) -> dict[str, Partitio
     return _assign_different_topics(members, topics).result()
 
 
-def _retained(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[Tp]]]:
+def _retained(members: Members, topics: TopicsById) -> Iterator[tuple[str, list[TopicIdPartition]]]:
     """Yield the previous partitions of each member that exist, that it subscribes to, and that no
     earlier member retains."""
-    retained: set[Tp] = set()
+    retained: set[TopicIdPartition] = set()
     for member_id in sorted(members):
         spec = members[member_id]
-        retained_partitions: list[Tp] = []
+        retained_partitions: list[TopicIdPartition] = []
         for topic_id in sorted(spec.assigned, key=lambda topic_id: topic_id.bytes):
             topic = topics.get(topic_id)
             if topic is None or topic_id not in spec.topics:
@@ -91,7 +90,7 @@ def _assign_same_topics(members: Members, topics: TopicsById) -> AssignmentBuild
     return builder
 
 
-def _free(builder: AssignmentBuilder, topics: TopicsById) -> Iterator[Tp]:
+def _free(builder: AssignmentBuilder, topics: TopicsById) -> Iterator[TopicIdPartition]:
     """Yield the partitions that no member has."""
     assigned: dict[UUID, set[int]] = {topic_id: set() for topic_id in topics}
     for partitions_by_topic in builder.partitions.values():
@@ -107,9 +106,9 @@ def _assign_by_rack(
     builder: AssignmentBuilder,
     members: Members,
     topics: TopicsById,
-    free: list[Tp],
+    free: list[TopicIdPartition],
     capacity: dict[str, int],
-) -> list[Tp]:
+) -> list[TopicIdPartition]:
     """Assign partitions to members in a rack of their replicas while these members have capacity.
     Return the remaining partitions."""
     members_by_rack: dict[str, list[str]] = {}
@@ -136,7 +135,9 @@ def _assign_by_rack(
     return remaining
 
 
-def _assign_in_order(builder: AssignmentBuilder, free: list[Tp], capacity: dict[str, int]) -> list[Tp]:
+def _assign_in_order(
+    builder: AssignmentBuilder, free: list[TopicIdPartition], capacity: dict[str, int]
+) -> list[TopicIdPartition]:
     """Fill the members one after the other. Return the remaining partitions."""
     unassigned = iter(free)
     for member_id, count in capacity.items():
@@ -148,7 +149,7 @@ def _assign_in_order(builder: AssignmentBuilder, free: list[Tp], capacity: dict[
     return list(unassigned)
 
 
-def _racks(topics: TopicsById, tp: Tp) -> frozenset[str]:
+def _racks(topics: TopicsById, tp: TopicIdPartition) -> frozenset[str]:
     """Return the racks of the partition's replicas."""
     topic_id, partition = tp
     racks = topics[topic_id].racks
