@@ -19,8 +19,8 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 TABLE = Command(
-    "thing",
-    "Does things.",
+    "example",
+    "An example.",
     (
         Option("list", "List."),
         Option("alter", "Change."),
@@ -145,7 +145,7 @@ def test_subcommand_has_the_options_of_its_tool():
 
 
 def test_help_lists_all_options_except_hidden_ones():
-    shown = help_text(TABLE, "kavka thing")
+    shown = help_text(TABLE, "kavka example")
     assert "--partitions, --partition <number>" in shown
     assert "--secret" not in shown
     assert all(len(line) <= 100 for line in shown.splitlines())

@@ -62,12 +62,12 @@ def test_signal_stops_a_job_between_calls_to_spark(number, tmp_path, monkeypatch
     monkeypatch.setenv("KAVKA_PIPELINE_DIR", str(tmp_path / "jobs"))
     monkeypatch.setattr(kavka.streams, "KafkaStreams", Streams(number))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {handled: signal.getsignal(handled) for handled in (signal.SIGTERM, signal.SIGINT)}
     try:
         assert pipeline.main(["run", str(tmp_path / "job.py")]) == 0
     finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
+        for handled, handler in handlers.items():
+            signal.signal(handled, handler)
     assert list((tmp_path / "jobs").iterdir()) == []
 
 

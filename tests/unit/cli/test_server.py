@@ -25,15 +25,16 @@ def working_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def app(monkeypatch):
-    """A fake broker. It records its settings and runs the function `does` of the test."""
+    """A fake broker. It records its settings and calls the function `behaviour`, which a test may
+    set."""
 
     class App(types.ModuleType):
         settings = None
-        does = staticmethod(lambda settings, ready: 0)
+        behaviour = staticmethod(lambda settings, ready: 0)
 
         def run(self, settings, ready=None):
             self.settings = settings
-            return self.does(settings, ready)
+            return self.behaviour(settings, ready)
 
     fake = App("kavka.broker.app")
     monkeypatch.setitem(sys.modules, "kavka.broker.app", fake)
@@ -42,10 +43,10 @@ def app(monkeypatch):
 
 
 def raising(error):
-    def does(settings, ready):
+    def behaviour(settings, ready):
         raise error
 
-    return does
+    return behaviour
 
 
 def test_broker_without_a_file_listens_on_localhost(app, tmp_path):
@@ -61,7 +62,7 @@ def test_overrides_take_precedence_over_the_file(app, tmp_path):
 
 
 def test_exit_code_of_the_broker_is_returned(app):
-    app.does = lambda settings, ready: 3
+    app.behaviour = lambda settings, ready: 3
     assert server.main([]) == 3
 
 
@@ -90,7 +91,7 @@ def test_invalid_settings_are_reported_in_one_line(app, capsys, argv, words):
     ],
 )
 def test_start_error_is_reported_in_one_line(app, capsys, error, words):
-    app.does = raising(error)
+    app.behaviour = raising(error)
     assert server.main([]) == 1
     output = capsys.readouterr()
     assert words in output.err
@@ -98,7 +99,7 @@ def test_start_error_is_reported_in_one_line(app, capsys, error, words):
 
 
 def test_unexpected_exception_is_raised(app):
-    app.does = raising(ZeroDivisionError())
+    app.behaviour = raising(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         server.main([])
 
@@ -110,7 +111,9 @@ def test_unknown_option_is_reported_with_exit_code_1(capsys):
 
 def test_actual_ports_are_written_to_ready_fd(app):
     read_end, write_end = os.pipe()
-    app.does = lambda settings, ready: ready([listener._replace(port=4711) for listener in settings.listeners]) or 0
+    app.behaviour = lambda settings, ready: (
+        ready([listener._replace(port=4711) for listener in settings.listeners]) or 0
+    )
     assert server.main(["--ready-fd", str(write_end)]) == 0
     assert os.read(read_end, 100) == b"PLAINTEXT://localhost:4711\n"
     assert os.read(read_end, 100) == b""
@@ -119,7 +122,7 @@ def test_actual_ports_are_written_to_ready_fd(app):
 
 def test_commands_in_the_welcome_text_are_valid(app, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    app.does = lambda settings, ready: ready(settings.listeners) or 0
+    app.behaviour = lambda settings, ready: ready(settings.listeners) or 0
     server.main([])
     output = capsys.readouterr().out
     assert "localhost:9092" in output
@@ -133,7 +136,7 @@ def test_commands_in_the_welcome_text_are_valid(app, capsys, monkeypatch):
 
 def test_running_broker_is_registered_for_server_stop(app):
     entries = []
-    app.does = lambda settings, ready: entries.extend(running.brokers()) or 0
+    app.behaviour = lambda settings, ready: entries.extend(running.brokers()) or 0
     server.main(["--override", "broker.id=7"])
     assert [(entry.pid, entry.broker_id) for entry in entries] == [(os.getpid(), 7)]
     assert running.brokers() == []
@@ -146,7 +149,7 @@ def test_server_stop_without_a_broker_fails(capsys):
 
 def test_server_stop_selects_the_broker_by_its_log_dirs(app, capsys, tmp_path):
     codes = []
-    app.does = lambda settings, ready: codes.append(server.stop_main(["--override", "log.dirs=elsewhere"])) or 0
+    app.behaviour = lambda settings, ready: codes.append(server.stop_main(["--override", "log.dirs=elsewhere"])) or 0
     assert server.main([]) == 0
     assert codes == [1]
     assert "no Kavka broker to stop" in capsys.readouterr().err

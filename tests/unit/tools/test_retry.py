@@ -66,7 +66,7 @@ def test_failures_that_pass_alone_are_named(tmp_path):
     assert output.rstrip().endswith(f"test_example.py::test_it[{MAX_RETRIES - 1}]")
 
 
-def test_a_timeout_of_a_test_of_records_is_retried(tmp_path):
+def test_timeout_of_a_test_of_records_is_retried(tmp_path):
     statement = "if not seen: raise TimeoutError('too slow')"
     outcome, output = run(tmp_path, fails_once(marker="@pytest.mark.records", statement=statement))
     assert outcome == 0, output
