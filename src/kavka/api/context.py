@@ -71,7 +71,6 @@ class BrokerServices(Protocol):
 
     async def run_in_worker(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking function in a worker thread and return its result."""
-        ...
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -16,11 +16,7 @@ from typing import Any
 from kavka.api.context import RequestContext
 from kavka.api.registry import handles
 from kavka.protocol.api_keys import ApiKey
-from kavka.protocol.messages.leader_and_isr import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    LeaderAndIsrTopicState,
-)
+from kavka.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse, LeaderAndIsrTopicState
 
 # The first versions with partitions grouped by topic, and with topic ids in the response.
 BY_TOPIC = 2

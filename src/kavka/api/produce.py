@@ -161,10 +161,7 @@ def _register(
 
 
 def _finish(
-    ctx: RequestContext,
-    request: ProduceRequest,
-    response: ProduceResponse,
-    unacknowledged: list[UnacknowledgedAppend],
+    ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, unacknowledged: list[UnacknowledgedAppend]
 ) -> Any:
     """Returns the response, a future of the response, or None with acks=0."""
     if request.acks == 0:
@@ -241,10 +238,7 @@ async def _append_postponed(
 
 
 def _wait(
-    ctx: RequestContext,
-    request: ProduceRequest,
-    response: ProduceResponse,
-    unacknowledged: list[UnacknowledgedAppend],
+    ctx: RequestContext, request: ProduceRequest, response: ProduceResponse, unacknowledged: list[UnacknowledgedAppend]
 ) -> Any:
     """Returns the response, or a future of the response if replicas or a flush are pending."""
     ctx.broker.replica_manager.staged_appends.write()
@@ -272,11 +266,7 @@ def _set_write_error(result: PartitionProduceResponse, error: KafkaError) -> Non
 
 
 def _set_failure(
-    ctx: RequestContext,
-    response: ProduceResponse,
-    result: PartitionProduceResponse,
-    topic: str,
-    cause: Exception,
+    ctx: RequestContext, response: ProduceResponse, result: PartitionProduceResponse, topic: str, cause: Exception
 ) -> None:
     if not isinstance(cause, KafkaError):
         logger.error("An append to %s-%d failed", topic, result.index, exc_info=cause)

@@ -243,9 +243,7 @@ class Broker:
         """Start replication before the controller sends its first request."""
         timeout_s = self.settings.controller_socket_timeout_ms / 1000
         changes = IsrChanges(
-            self.broker_id,
-            lambda: self.membership.epoch,
-            lambda request: self.link.send(request, timeout_s=timeout_s),
+            self.broker_id, lambda: self.membership.epoch, lambda request: self.link.send(request, timeout_s=timeout_s)
         )
         self._closing.push_async_callback(changes.close)
         self.replica_manager.start(self.peers, changes, lambda: self.membership.epoch)

@@ -22,13 +22,7 @@ from kavka.protocol.messages.leader_and_isr import (
 )
 from kavka.protocol.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from kavka.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from kavka.replication.metadata_cache import (
-    BrokerInfo,
-    Endpoint,
-    MetadataCache,
-    PartitionInfo,
-    TopicUpdate,
-)
+from kavka.replication.metadata_cache import BrokerInfo, Endpoint, MetadataCache, PartitionInfo, TopicUpdate
 from kavka.replication.partition_state import LeaderAndIsr, PartitionOrder, ReplicaStop
 from kavka.replication.replica_manager import ReplicaManager
 

@@ -295,10 +295,8 @@ def _rules(values: Mapping[str, Any]) -> Iterator[tuple[str, Validator]]:
     yield "offsets.commit.required.acks", Between(-1, values["offsets.topic.replication.factor"])
     yield "offsets.topic.compression.codec", Between(0, 4)
 
-    yield (
-        "group.max.session.timeout.ms",
-        AtLeast(values["group.min.session.timeout.ms"], "group.min.session.timeout.ms"),
-    )
+    low = "group.min.session.timeout.ms"
+    yield "group.max.session.timeout.ms", AtLeast(values[low], low)
     for quantity in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
         low, high = f"group.consumer.min.{quantity}", f"group.consumer.max.{quantity}"
         yield high, AtLeast(values[low], low)

@@ -232,25 +232,14 @@ def _broker_entry(configs: BrokerConfigs, name: str, value: Any, only: ConfigSou
     synonyms = _broker_synonyms(configs, name)
     if only is not None:
         synonyms = tuple(entry for entry in synonyms if entry.source is only)
-    # A name that is not in the table may hold a secret, so its value is hidden.
-    is_sensitive = key is None or key.is_sensitive
-    return ConfigEntry(
-        name=name,
-        value=None if key is None or is_sensitive else key.format(value),
-        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
-        synonyms=synonyms,
-        is_sensitive=is_sensitive,
-        read_only=key is None or key.dynamic is Dynamic.READ_ONLY,
-        type=0 if key is None else int(key.type),
-        documentation="" if key is None else key.help,
-    )
+    text = None if key is None else key.format(value)
+    return _entry(name, key, text, synonyms, read_only=key is None or key.dynamic is Dynamic.READ_ONLY)
 
 
 def _override_entry(
     table: ConfigTable, source: ConfigSource, configs: BrokerConfigs, overrides: Mapping[str, str], name: str
 ) -> ConfigEntry:
     key = table.get(name)
-    is_sensitive = key is None or key.is_sensitive
     synonyms: tuple[SynonymEntry, ...] = ()
     value = None
     if key is not None:
@@ -259,13 +248,21 @@ def _override_entry(
             synonyms = _broker_synonyms(configs, key.synonyms[0].name)
     if name in overrides:
         synonyms = (SynonymEntry(name, value, source), *synonyms)
+    return _entry(name, key, value, synonyms, read_only=False)
+
+
+def _entry(
+    name: str, key: ConfigKey | None, value: str | None, synonyms: tuple[SynonymEntry, ...], *, read_only: bool
+) -> ConfigEntry:
+    # The value of a name that is not in the table may be a secret, so it is hidden.
+    is_sensitive = key is None or key.is_sensitive
     return ConfigEntry(
         name=name,
         value=None if is_sensitive else value,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         synonyms=synonyms,
         is_sensitive=is_sensitive,
-        read_only=False,
+        read_only=read_only,
         type=0 if key is None else int(key.type),
         documentation="" if key is None else key.help,
     )

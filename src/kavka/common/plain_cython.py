@@ -14,8 +14,7 @@ def cclass(decorated: T) -> T:
     return decorated
 
 
-def no_gc(decorated: T) -> T:
-    return decorated
+no_gc = cclass
 
 
 def freelist(size: int) -> Callable[[T], T]:

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 from uuid import UUID
-
-Offset = NewType("Offset", int)
-PartitionId = NewType("PartitionId", int)
-BrokerId = NewType("BrokerId", int)
-LeaderEpoch = NewType("LeaderEpoch", int)
-ProducerId = NewType("ProducerId", int)
-TimestampMs = NewType("TimestampMs", int)
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1

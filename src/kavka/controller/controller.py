@@ -28,13 +28,7 @@ from kavka.controller.term import ControllerSettings, Term
 from kavka.controller.tree import ControllerMoved
 from kavka.metadata import paths
 from kavka.metadata.cluster import allocate_producer_ids
-from kavka.metadata.paths import (
-    BrokerRegistration,
-    ControllerNode,
-    MalformedNode,
-    ProducerIdBlock,
-    ReplicaAssignment,
-)
+from kavka.metadata.paths import BrokerRegistration, ControllerNode, MalformedNode, ProducerIdBlock, ReplicaAssignment
 from kavka.metadata.store import (
     BadVersion,
     Create,

@@ -137,8 +137,6 @@ class LeaderElections:
     async def unclean_enabled(self, topic: str | None) -> None:
         """Elect leaders for leaderless partitions of one topic, or of all topics (None), after
         unclean elections may have been enabled."""
-        await self._term.machines.bring_online(
-            self._context.partitions_in(PartitionState.OFFLINE)
-            if topic is None
-            else self._context.partitions_of([topic])
-        )
+        context = self._context
+        partitions = context.partitions_in(PartitionState.OFFLINE) if topic is None else context.partitions_of([topic])
+        await self._term.machines.bring_online(partitions)

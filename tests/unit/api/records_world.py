@@ -1,4 +1,5 @@
-"""Partitions with real logs, and the handlers of requests about records, without a network."""
+"""Partitions with real logs and the handlers of Produce, Fetch and similar requests, without a
+network."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from kavka.storage.log_manager import LogManager
 from tests.support.handlers import call_handler
 from tests.support.logs import build
 
-NEWEST_FETCH = 12  # the last one with topics by name
+NEWEST_FETCH = 12  # the last version with topics by name
 NEWEST_PRODUCE = 12
 
 
@@ -46,6 +47,8 @@ def batch(count: int = 1, size: int = 10, **options: Any) -> bytearray:
 
 
 class RecordsWorld:
+    """One broker that leads all its partitions. `failed` collects failed log directories."""
+
     def __init__(self, folder: Path, dirs: tuple[str, ...] = ("data",), **changes: str) -> None:
         self.configs: dict[str, LogConfig] = {}
         self.workers = Workers(2)
@@ -79,7 +82,7 @@ class RecordsWorld:
         self.replicas.on_dir_failure(directory, offline)
 
     async def create(self, topic: str, partitions: int = 1, epoch: int = 0, **config: Any) -> Partition:
-        """Makes this broker the leader; returns partition 0."""
+        """Create a topic that this broker leads. Returns partition 0."""
         if config:
             self.configs[topic] = replace(LogConfig(), **config)
         existing = self.replicas.partitions.get((topic, 0))
@@ -95,9 +98,9 @@ class RecordsWorld:
     async def delete(self, topic: str) -> None:
         await self.replicas.stop_replicas(1, [ReplicaStop(TopicPartition(topic, 0), -1, True)])
 
-    # ---- asking
+    # ---- requests
 
-    def ask(self, request: Any, version: int) -> Any:
+    def send(self, request: Any, version: int) -> Any:
         """The handler's response, or a future of it. Staged appends are written as at the end of a
         turn."""
         result = call_handler(self.broker, request, version)
@@ -105,7 +108,7 @@ class RecordsWorld:
         return result
 
     def produce(self, *records: tuple[str, int, bytes], acks: int = 1, version: int = NEWEST_PRODUCE) -> Any:
-        """Send batches to (topic, partition); returns the response, or a future of it."""
+        """Produce batches to each (topic, partition). Returns the response or a future of it."""
         request = ProduceRequest(
             acks=acks,
             timeout_ms=10_000,
@@ -114,13 +117,13 @@ class RecordsWorld:
                 for topic, index, data in records
             ],
         )
-        return self.ask(request, version)
+        return self.send(request, version)
 
     def append(self, topic: str, index: int = 0, count: int = 1, size: int = 10, **options: Any) -> int:
-        """One batch, which must be taken; returns its size."""
+        """Append one batch and return its size."""
         data = batch(count, size, **options)
-        [answer] = produced(self.produce((topic, index, bytes(data))))
-        assert answer.error_code == 0, answer
+        [result] = produced(self.produce((topic, index, bytes(data))))
+        assert result.error_code == 0, result
         return len(data)
 
     def end_transaction(self, topic: str, producer_id: int, commit: bool = True) -> None:
@@ -140,7 +143,7 @@ class RecordsWorld:
         committed: bool = False,
         epoch: int = -1,
     ) -> Any:
-        """From (topic, partition, offset)s; the response, or a future of it."""
+        """Fetch from each (topic, partition, offset). Returns the response or a future of it."""
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=min_bytes,
@@ -162,9 +165,9 @@ class RecordsWorld:
                 for topic, index, offset in positions
             ],
         )
-        return self.ask(request, version)
+        return self.send(request, version)
 
-    def waiters(self) -> int:
+    def pending_requests(self) -> int:
         return sum(len(p.pending_fetches) + len(p.pending_appends) for p in self.replicas.partitions.values())
 
     async def close(self) -> None:
@@ -173,7 +176,7 @@ class RecordsWorld:
 
 
 def produced(response: ProduceResponse) -> list[PartitionProduceResponse]:
-    return [answer for topic in response.responses for answer in topic.partition_responses]
+    return [result for topic in response.responses for result in topic.partition_responses]
 
 
 def fetched(response: FetchResponse) -> list[PartitionData]:

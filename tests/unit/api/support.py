@@ -1,5 +1,5 @@
-"""Requests through handler and codec, with a real tree and controller, and brokers that only
-record."""
+"""Sends requests through the codec and the handlers, with a real znode tree and controller. The
+brokers only record the controller's requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Services:
         self.metadata_cache = world.broker.cache
         self.producer_ids = ProducerIds(world.store, 0)
         self.in_cluster = False
-        link = ControllerLink(0, lambda: 0, Client(self).ask, Peers(0, lambda broker_id: None))
+        link = ControllerLink(0, lambda: 0, Client(self).send, Peers(0, lambda broker_id: None))
         self.topic_creation = TopicCreation(link, self.metadata_cache)
 
 
@@ -53,7 +53,7 @@ class Client:
         self.broker = services
         self.listener = listener
 
-    async def ask(self, request: Any, version: int) -> Any:
+    async def send(self, request: Any, version: int) -> Any:
         api = registry.load()[int(request.API_KEY)]
         assert api.min_version <= version <= api.max_version
         pieces: list[bytes] = []
@@ -66,13 +66,13 @@ class Client:
                 response = await response
         except KafkaError as error:
             response = api.on_error(decoded, version, error)
-        answer: list[bytes] = []
-        response.encode(answer, version)
-        return type(response).decode(memoryview(b"".join(answer)), 0, version)[0]
+        encoded: list[bytes] = []
+        response.encode(encoded, version)
+        return type(response).decode(memoryview(b"".join(encoded)), 0, version)[0]
 
 
 def with_client(folder: Path, body: Callable[[Client], Awaitable[Any]], *, brokers: tuple[int, ...] = (0,)) -> Any:
-    async def in_this(world: World) -> Any:
+    async def run(world: World) -> Any:
         return await asyncio.wait_for(body(Client(Services(world))), 20)
 
-    return in_world(folder, in_this, brokers=brokers)
+    return in_world(folder, run, brokers=brokers)

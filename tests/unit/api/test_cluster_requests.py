@@ -17,13 +17,13 @@ from tests.unit.api.support import Client, with_client
 @pytest.mark.parametrize("version", range(3))
 def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
-        answer = await client.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), version)
-        assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, client.broker.cluster_id, 0)
-        assert [(b.broker_id, b.host, b.port) for b in answer.brokers] == [
+        response = await client.send(DescribeClusterRequest(include_cluster_authorized_operations=True), version)
+        assert (response.error_code, response.cluster_id, response.controller_id) == (0, client.broker.cluster_id, 0)
+        assert [(b.broker_id, b.host, b.port) for b in response.brokers] == [
             (0, "localhost", 9092),
             (1, "localhost", 9093),
         ]
-        assert answer.cluster_authorized_operations == 8096
+        assert response.cluster_authorized_operations == 8096
 
     with_client(tmp_path, body, brokers=(0, 1))
 
@@ -31,8 +31,8 @@ def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
 def test_a_broker_is_not_a_controller_endpoint(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         for endpoint_type, code in ((2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (7, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)):
-            answer = await client.ask(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
-            assert answer.error_code == code and answer.error_message
+            response = await client.send(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
+            assert response.error_code == code and response.error_message
 
     with_client(tmp_path, body)
 
@@ -46,12 +46,12 @@ def test_partitions_are_described_a_page_at_a_time(tmp_path: Path) -> None:
             request = DescribeTopicPartitionsRequest(
                 topics=[TopicRequest(name=name) for name in names], response_partition_limit=limit, cursor=cursor
             )
-            answer = await client.ask(request, 0)
+            response = await client.send(request, 0)
             # Java's admin client fails on null lists here.
-            described = [partition for topic in answer.topics for partition in topic.partitions]
+            described = [partition for topic in response.topics for partition in topic.partitions]
             assert all((p.eligible_leader_replicas, p.last_known_elr) == ([], []) for p in described)
-            pages = [(t.name, [p.partition_index for p in t.partitions]) for t in answer.topics]
-            return pages, answer.next_cursor
+            pages = [(t.name, [p.partition_index for p in t.partitions]) for t in response.topics]
+            return pages, response.next_cursor
 
         everything = [("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]
         assert await page([], 100) == (everything, None)
@@ -78,13 +78,13 @@ def test_partitions_are_described_a_page_at_a_time(tmp_path: Path) -> None:
 def test_topics_that_cannot_be_described_have_errors(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="missing"), TopicRequest(name="a/b")])
-        answer = await client.ask(request, 0)
-        assert [(t.name, t.error_code) for t in answer.topics] == [
+        response = await client.send(request, 0)
+        assert [(t.name, t.error_code) for t in response.topics] == [
             ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
             ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]
         request.cursor = Cursor(topic_name="a", partition_index=-1)
-        answer = await client.ask(request, 0)
-        assert {t.error_code for t in answer.topics} == {ErrorCode.INVALID_REQUEST}
+        response = await client.send(request, 0)
+        assert {t.error_code for t in response.topics} == {ErrorCode.INVALID_REQUEST}
 
     with_client(tmp_path, body)

@@ -32,7 +32,7 @@ async def alter(client: Client, kind: int, name: str, *changes: tuple[str, int, 
         ],
     )
     request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource], **more)
-    (result,) = (await client.ask(request, 1)).responses
+    (result,) = (await client.send(request, 1)).responses
     assert (result.resource_type, result.resource_name) == (kind, name)
     assert (result.error_message is None) == (result.error_code == 0)
     return ErrorCode(result.error_code)
@@ -42,7 +42,7 @@ async def replace(client: Client, kind: int, name: str, values: dict[str, str | 
     configs = [alter_configs.AlterableConfig(name=n, value=value) for n, value in values.items()]
     resource = alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
     request = alter_configs.AlterConfigsRequest(resources=[resource], **more)
-    return ErrorCode((await client.ask(request, 2)).responses[0].error_code)
+    return ErrorCode((await client.send(request, 2)).responses[0].error_code)
 
 
 async def describe(client: Client, kind: int, name: str, *keys: str, version: int = 4, **more: Any) -> Any:
@@ -50,7 +50,7 @@ async def describe(client: Client, kind: int, name: str, *keys: str, version: in
         resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
     )
     request = describe_configs.DescribeConfigsRequest(resources=[resource], **more)
-    return (await client.ask(request, version)).results[0]
+    return (await client.send(request, version)).results[0]
 
 
 async def value(client: Client, kind: int, name: str, key: str) -> tuple[str, int]:
@@ -130,11 +130,11 @@ def test_an_invalid_alteration_changes_nothing(
     with_topic(tmp_path, body)
 
 
-def test_a_resource_named_twice_is_refused_both_times(tmp_path: Path) -> None:
+def test_a_resource_that_is_in_a_request_twice_is_not_changed(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         resource = incremental_alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[])
         request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource, resource])
-        codes = [result.error_code for result in (await client.ask(request, 0)).responses]
+        codes = [result.error_code for result in (await client.send(request, 0)).responses]
         assert codes == [E.INVALID_REQUEST, E.INVALID_REQUEST]
 
     with_topic(tmp_path, body)
@@ -241,9 +241,9 @@ def test_config_resources_are_listed_by_type(tmp_path: Path) -> None:
         await client.broker.topics.create_topics([NewTopic("b", 1, 1), NewTopic("a", 1, 1)], timeout_ms=5000)
 
         async def listed(*types: int, version: int = 1) -> list[tuple[int, str]]:
-            answer = await client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
-            assert answer.error_code == 0
-            return [(resources.resource_type, resources.resource_name) for resources in answer.config_resources]
+            response = await client.send(ListConfigResourcesRequest(resource_types=list(types)), version)
+            assert response.error_code == 0
+            return [(resources.resource_type, resources.resource_name) for resources in response.config_resources]
 
         topics, brokers, loggers = [(2, "a"), (2, "b")], [(4, "0"), (4, "1")], [(8, "0"), (8, "1")]
         assert await listed() == loggers + brokers + topics
@@ -256,8 +256,8 @@ def test_config_resources_are_listed_by_type(tmp_path: Path) -> None:
         assert await alter(client, GROUP, "h", ("consumer.session.timeout.ms", DELETE, None)) is E.NONE
         assert await listed() == [(32, "g"), *loggers, *brokers, *topics]
         assert await listed(version=0) == []
-        answer = await client.ask(ListConfigResourcesRequest(resource_types=[2, 99]), 1)
-        assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
+        response = await client.send(ListConfigResourcesRequest(resource_types=[2, 99]), 1)
+        assert (response.error_code, response.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
     with_client(tmp_path, body, brokers=(0, 1))
 
@@ -301,7 +301,7 @@ def test_concurrent_changes_are_all_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "node", "theirs", "ours"),
+    ("kind", "name", "node", "concurrent", "requested"),
     [
         (TOPIC, "t", paths.topic_config("t"), ("retention.ms", "5000"), ("segment.bytes", "1048576")),
         (BROKER, "", paths.broker_config(None), ("log.retention.ms", "5000"), ("log.segment.bytes", "1048576")),
@@ -315,14 +315,14 @@ def test_concurrent_changes_are_all_applied(tmp_path: Path) -> None:
     ],
 )
 def test_a_concurrent_change_of_another_broker_is_not_lost(
-    tmp_path: Path, kind: int, name: str, node: str, theirs: tuple[str, str], ours: tuple[str, str]
+    tmp_path: Path, kind: int, name: str, node: str, concurrent: tuple[str, str], requested: tuple[str, str]
 ) -> None:
     async def body(client: Client) -> None:
         store = client.broker.store
-        # Written, and not yet known to this broker.
+        # Another broker has written the node, and this broker has not read it yet.
         await store.ensure(node)
-        await store.set(node, paths.encode_config(dict([theirs])))
-        assert await alter(client, kind, name, (ours[0], SET, ours[1])) is E.NONE
-        assert paths.decode_config((await store.get(node))[0]) == dict([theirs, ours])
+        await store.set(node, paths.encode_config(dict([concurrent])))
+        assert await alter(client, kind, name, (requested[0], SET, requested[1])) is E.NONE
+        assert paths.decode_config((await store.get(node))[0]) == dict([concurrent, requested])
 
     with_topic(tmp_path, body)

@@ -41,7 +41,7 @@ def round_trip(message: Any, version: int) -> Any:
     ids=lambda value: value.name if isinstance(value, registry.Api) else f"v{value}",
 )
 def test_every_version_of_every_request_has_an_error_response(api, version):
-    """The minimum: an empty request and an error."""
+    """The request is empty."""
     request = api.request_class()
     if api.name == "Produce":
         request.acks = 1
@@ -54,13 +54,13 @@ def codes(value: Any) -> list[int]:
     error_codes = []
     if hasattr(value, "__slots__"):
         for name in value.__slots__:
-            part = getattr(value, name)
+            field = getattr(value, name)
             if name == "error_code":
-                error_codes.append(part)
-            error_codes += codes(part)
+                error_codes.append(field)
+            error_codes += codes(field)
     elif isinstance(value, list):
-        for part in value:
-            error_codes += codes(part)
+        for item in value:
+            error_codes += codes(item)
     return error_codes
 
 
@@ -94,8 +94,8 @@ def test_without_a_top_level_code_every_partition_has_the_error(request_):
     for version in range(api.min_version, api.max_version + 1):
         response = round_trip(api.on_error(request_, version, ERROR), version)
         partitions = 0 if api.name == "Fetch" and version >= 13 else 2
-        above = 1 if api.name == "Fetch" and version >= 7 else 0
-        assert [code for code in codes(response) if code].count(-1) == partitions + above, version
+        top_level = 1 if api.name == "Fetch" and version >= 7 else 0
+        assert [code for code in codes(response) if code].count(-1) == partitions + top_level, version
 
 
 def test_a_failed_produce_without_acks_closes_the_connection():

@@ -1,4 +1,4 @@
-"""Fetch on real logs: how much is given, how long is waited, and what ends a wait."""
+"""Fetch on real logs: size limits, waits in the purgatory, and disk errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.api.records_world import RecordsWorld, codes, content, fetched, 
 OUT_OF_RANGE, UNKNOWN_TOPIC, STORAGE_ERROR, FENCED_EPOCH = 1, 3, 56, 74
 
 
-# ---- how much
+# ---- size limits
 
 
 def test_the_first_batch_is_complete_whatever_the_limits(tmp_path):
@@ -36,10 +36,10 @@ def test_a_batch_that_does_not_fit_is_left_out(tmp_path):
         large = world.append("a", size=1000)
         world.append("b", size=1000)
         small = world.append("c", size=10)
-        answer = world.fetch(("a", 0, 0), ("b", 0, 0), ("c", 0, 0), max_bytes=large + small)
-        assert sizes(answer) == [large, 0, small]
-        assert fetched(answer)[1].high_watermark == 1
-        assert codes(answer) == [0, 0, 0]
+        response = world.fetch(("a", 0, 0), ("b", 0, 0), ("c", 0, 0), max_bytes=large + small)
+        assert sizes(response) == [large, 0, small]
+        assert fetched(response)[1].high_watermark == 1
+        assert codes(response) == [0, 0, 0]
 
     in_records_world(tmp_path, body)
 
@@ -64,7 +64,7 @@ def test_the_brokers_limit_overrides_the_requested_one(tmp_path):
         for _ in range(10):
             size = world.append("t", size=500)
         assert sizes(world.fetch(("t", 0, 0))) == [min(10 * size, 1024)]
-        # So a fetch that wants more than that is not left to wait for it.
+        # A fetch does not wait for more bytes than the response can have.
         assert sizes(world.fetch(("t", 0, 0), min_bytes=50_000, max_wait_ms=60_000)) == [1024]
 
     in_records_world(tmp_path, body, **{"fetch.max.bytes": "1024"})
@@ -84,7 +84,7 @@ def test_a_fetch_waits_for_its_bytes_over_all_its_partitions(tmp_path):
         assert not waiting.done()
         world.append("a", size=100)
         assert sizes(await waiting) == [2 * size, size]
-        assert not world.waiters()
+        assert not world.pending_requests()
 
     in_records_world(tmp_path, body)
 
@@ -93,9 +93,9 @@ def test_a_fetch_that_times_out_returns_the_available_records(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("t")
         size = world.append("t")
-        answer = await world.fetch(("t", 0, 0), min_bytes=10_000, max_wait_ms=20)
-        assert sizes(answer) == [size]
-        assert not world.waiters()
+        response = await world.fetch(("t", 0, 0), min_bytes=10_000, max_wait_ms=20)
+        assert sizes(response) == [size]
+        assert not world.pending_requests()
 
     in_records_world(tmp_path, body)
 
@@ -136,7 +136,7 @@ def test_deleting_records_completes_a_pending_fetch(tmp_path):
         waiting = world.fetch(("t", 0, 1), min_bytes=10_000, max_wait_ms=60_000)
         assert not waiting.done()
         requested = DeleteRecordsPartition(partition_index=0, offset=-1)
-        deleted = world.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[requested])]), 1)
+        deleted = world.send(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[requested])]), 1)
         assert deleted.topics[0].partitions[0].low_watermark == 3
         [data] = fetched(await waiting)
         assert data.error_code == OUT_OF_RANGE
@@ -153,7 +153,7 @@ def test_deleting_the_topic_completes_a_pending_fetch(tmp_path):
         await world.delete("t")
         assert codes(await waiting) == [0, UNKNOWN_TOPIC]
         assert not partition.pending_fetches
-        assert not world.waiters()
+        assert not world.pending_requests()
 
     in_records_world(tmp_path, body)
 
@@ -183,10 +183,10 @@ def test_a_cancelled_fetch_leaves_the_purgatory(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("a", partitions=3)
         waiting = world.fetch(("a", 0, 0), ("a", 1, 0), ("a", 2, 0), max_wait_ms=60_000)
-        assert world.waiters() == 3
+        assert world.pending_requests() == 3
         waiting.cancel()
         await asyncio.sleep(0)
-        assert not world.waiters()
+        assert not world.pending_requests()
         world.append("a")
 
     in_records_world(tmp_path, body)
@@ -196,11 +196,11 @@ def test_a_pending_fetch_that_fails_does_not_affect_others(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("t")
         broken = world.fetch(("t", 0, 0), max_wait_ms=60_000)
-        [waiter] = partition.pending_fetches
-        waiter._is_ready = waiter._read = lambda: 1 // 0
-        well = world.fetch(("t", 0, 0), max_wait_ms=60_000)
+        [pending] = partition.pending_fetches
+        pending._is_ready = pending._read = lambda: 1 // 0
+        healthy = world.fetch(("t", 0, 0), max_wait_ms=60_000)
         size = world.append("t")
-        assert sizes(await well) == [size]
+        assert sizes(await healthy) == [size]
         with pytest.raises(ZeroDivisionError):
             await broken
 
@@ -220,9 +220,9 @@ def test_cold_data_is_read_by_a_worker_first(tmp_path, monkeypatch):
         size = world.append("t")
         for segment in partition.log.segments:
             segment.forget_recent()
-        answer = world.fetch(("t", 0, 0))
-        assert isinstance(answer, asyncio.Future)
-        assert sizes(await answer) == [size]
+        response = world.fetch(("t", 0, 0))
+        assert isinstance(response, asyncio.Future)
+        assert sizes(await response) == [size]
         assert [len(piece) for piece in warmed] == [size]
 
     in_records_world(tmp_path, body)
@@ -243,10 +243,10 @@ def test_a_read_error_fails_the_partition_and_its_directory(tmp_path, monkeypatc
             segment.forget_recent()
         monkeypatch.setattr(fetch_reads, "is_resident", lambda piece: False)
         monkeypatch.setattr(fetch_reads if where == "is_resident" else fetch_module, where, broken)
-        answer = world.fetch(("a", 0, 0), ("b", 0, 0), max_wait_ms=60_000)
-        answer = await answer if isinstance(answer, asyncio.Future) else answer
-        assert codes(answer) == [STORAGE_ERROR, 0]
-        assert sizes(answer) == [0, size]
+        response = world.fetch(("a", 0, 0), ("b", 0, 0), max_wait_ms=60_000)
+        response = await response if isinstance(response, asyncio.Future) else response
+        assert codes(response) == [STORAGE_ERROR, 0]
+        assert sizes(response) == [0, size]
         assert len(world.failed) == 1
 
     in_records_world(tmp_path, body, dirs=("one", "two"))
@@ -264,16 +264,16 @@ def test_a_log_truncated_during_a_cold_read_is_read_again(tmp_path, monkeypatch)
         def truncated(piece):
             warmed.append(piece)
             if len(warmed) == 1:
-                # This happens on the loop before the worker runs.
+                # In a real broker the event loop truncates the log before the worker reads it.
                 world.log_manager.truncate_fully_and_start_at(log.topic_partition, 0)
                 world.append("t")
             warm(piece)
 
         monkeypatch.setattr(fetch_reads, "is_resident", lambda piece: False)
         monkeypatch.setattr(fetch_module, "warm", truncated)
-        answer = await world.fetch(("t", 0, 0))
-        assert codes(answer) == [0]
-        assert sizes(answer) == [log.size]
+        response = await world.fetch(("t", 0, 0))
+        assert codes(response) == [0]
+        assert sizes(response) == [log.size]
         assert not world.failed
 
     in_records_world(tmp_path, body)
@@ -294,16 +294,16 @@ def test_a_log_truncated_during_a_cold_read_is_read_again(tmp_path, monkeypatch)
 def test_formats_that_an_old_client_cannot_read_are_refused(tmp_path, config, version, code):
     async def body(world: RecordsWorld) -> None:
         await world.create("t", **config)
-        answer = world.fetch(("t", 0, 0), version=version)
-        assert codes(await answer if isinstance(answer, asyncio.Future) else answer) == [code]
+        response = world.fetch(("t", 0, 0), version=version)
+        assert codes(await response if isinstance(response, asyncio.Future) else response) == [code]
 
     in_records_world(tmp_path, body)
 
 
 def test_an_unknown_session_is_refused_with_an_empty_response(tmp_path):
     async def body(world: RecordsWorld) -> None:
-        answer = world.ask(FetchRequest(session_id=5, session_epoch=3), 12)
-        assert (answer.error_code, answer.session_id, answer.responses) == (70, 0, [])
+        response = world.send(FetchRequest(session_id=5, session_epoch=3), 12)
+        assert (response.error_code, response.session_id, response.responses) == (70, 0, [])
 
     in_records_world(tmp_path, body)
 

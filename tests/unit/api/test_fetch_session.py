@@ -133,13 +133,13 @@ def test_a_session_without_partitions_ends():
     assert len(cache) == 0
 
 
-def of(cache: FetchSessionCache, replica_id: int, size: int = 1):
+def open_for(cache: FetchSessionCache, replica_id: int, size: int = 1):
     fetch = request(topics=[("t", [partition(index) for index in range(size)])])
     return cache.open(fetch, False, lambda _id: None, replica_id)
 
 
 def use(cache: FetchSessionCache, context, replica_id: int = -1) -> bool:
-    """Whether the session still exists; it is used if so."""
+    """Send an incremental fetch. Returns False if the session was evicted."""
     if context.session.id not in cache._sessions:
         return False
     cache.open(request(context.session_id, context.session.epoch), False, lambda _id: None, replica_id)
@@ -149,51 +149,51 @@ def use(cache: FetchSessionCache, context, replica_id: int = -1) -> bool:
 def test_consumers_do_not_evict_the_sessions_of_followers():
     time = Time()
     cache = make_cache(slots=1000, time=time)
-    consumers = [of(cache, -1, 50) for _ in range(1000)]
-    followers = [of(cache, broker) for broker in (1, 2)]
-    assert all(context.session_id for context in followers), "a follower takes a consumer's slot"
+    consumers = [open_for(cache, -1, 50) for _ in range(1000)]
+    followers = [open_for(cache, broker) for broker in (1, 2)]
+    assert all(context.session_id for context in followers), "a follower evicts a consumer's session"
     for minute in range(1, 5):
         time.now = minute * 60.0
         assert all(use(cache, context, broker) for broker, context in enumerate(followers, 1))
         for context in consumers:
             if not use(cache, context):
-                of(cache, -1, 51)
+                open_for(cache, -1, 51)
     assert len(cache) == 1000
 
 
-def test_a_follower_takes_the_slot_of_the_consumer_with_the_fewest_partitions():
+def test_a_follower_evicts_the_consumer_with_the_fewest_partitions():
     cache = make_cache(slots=2)
-    large, small = of(cache, -1, 3), of(cache, -1, 2)
-    follower = of(cache, 1)
+    large, small = open_for(cache, -1, 3), open_for(cache, -1, 2)
+    follower = open_for(cache, 1)
     assert follower.session_id
     assert use(cache, large) and not use(cache, small)
-    assert of(cache, 2).session_id
-    assert of(cache, 3, 100).session_id == 0, "followers' sessions are protected while they are new"
+    assert open_for(cache, 2).session_id
+    assert open_for(cache, 3, 100).session_id == 0, "followers' sessions are protected while they are new"
     assert use(cache, follower, 1)
 
 
-def test_a_larger_session_replaces_an_aged_one_of_its_kind():
+def test_a_larger_session_evicts_an_aged_session_of_its_kind():
     time = Time()
     cache = make_cache(slots=2, time=time)
-    follower, consumer = of(cache, 1, 2), of(cache, -1, 2)
+    follower, consumer = open_for(cache, 1, 2), open_for(cache, -1, 2)
     for now in (60.0, 121.0):
         time.now = now
         assert use(cache, follower, 1) and use(cache, consumer)
-    assert of(cache, -1, 2).session_id == 0, "one of the same size does not"
-    assert of(cache, -1, 3).session_id
+    assert open_for(cache, -1, 2).session_id == 0, "a session of the same size evicts no session"
+    assert open_for(cache, -1, 3).session_id
     assert not use(cache, consumer)
-    assert of(cache, -1, 500).session_id == 0, "neither a new session nor a follower's is replaced"
+    assert open_for(cache, -1, 500).session_id == 0, "neither a new session nor a follower's session is evicted"
     assert use(cache, follower, 1)
 
 
 def test_a_session_that_grows_is_ranked_by_its_new_size():
     cache = make_cache(slots=2)
-    first, second = of(cache, -1, 1), of(cache, -1, 2)
+    first, second = open_for(cache, -1, 1), open_for(cache, -1, 2)
     more = request(first.session_id, 1, topics=[("t", [partition(7), partition(8)])])
     open_(cache, more)
-    assert of(cache, 1).session_id
+    assert open_for(cache, 1).session_id
     assert use(cache, first) and not use(cache, second)
 
 
 def test_no_slots_means_no_sessions():
-    assert of(make_cache(slots=0), 1).session_id == 0
+    assert open_for(make_cache(slots=0), 1).session_id == 0

@@ -26,11 +26,11 @@ def test_a_request_that_takes_long_is_finished_in_a_worker(
         await world.create("a", partitions=5)
         for index in range(5):
             world.append("a", index, count=2)
-        response = world.ask(offsets_request(5), 5)
+        response = world.send(offsets_request(5), 5)
         assert asyncio.iscoroutine(response) is (loop_s < 0)
         if loop_s < 0:
             response = await response
-        answers = response.topics[0].partitions
-        assert [(partition.error_code, partition.offset) for partition in answers] == [(0, 0)] * 5
+        results = response.topics[0].partitions
+        assert [(partition.error_code, partition.offset) for partition in results] == [(0, 0)] * 5
 
     in_records_world(tmp_path, body)

@@ -34,9 +34,9 @@ def test_an_error_of_one_partition_does_not_affect_the_others(tmp_path):
         corrupt = batch()
         corrupt[-1] ^= 1
         good = bytes(batch(3))
-        answer = world.produce(("a", 0, good), ("b", 0, good), ("a", 0, bytes(corrupt)), ("a", 0, good))
-        assert codes(answer) == [0, UNKNOWN_TOPIC, CORRUPT, 0]
-        assert [result.base_offset for result in produced(answer)] == [0, -1, -1, 3]
+        response = world.produce(("a", 0, good), ("b", 0, good), ("a", 0, bytes(corrupt)), ("a", 0, good))
+        assert codes(response) == [0, UNKNOWN_TOPIC, CORRUPT, 0]
+        assert [result.base_offset for result in produced(response)] == [0, -1, -1, 3]
 
     in_records_world(tmp_path, body)
 
@@ -133,10 +133,10 @@ def test_a_cancelled_produce_leaves_the_purgatory(tmp_path):
     async def body(world: RecordsWorld) -> None:
         await world.create("a", partitions=2, flush_messages=1)
         waiting = world.produce(("a", 0, bytes(batch())), ("a", 1, bytes(batch())))
-        assert world.waiters() == 2
+        assert world.pending_requests() == 2
         waiting.cancel()
         await asyncio.sleep(0)
-        assert not world.waiters()
+        assert not world.pending_requests()
 
     in_records_world(tmp_path, body)
 
@@ -152,7 +152,7 @@ def test_a_failed_flush_fails_all_pending_results_of_its_partition(tmp_path, mon
         good = bytes(batch())
         waiting = world.produce(("a", 0, good), ("a", 0, good))
         assert codes(await waiting) == [STORAGE_ERROR, STORAGE_ERROR]
-        assert not world.waiters()
+        assert not world.pending_requests()
         assert len(world.failed) == 1
         monkeypatch.undo()
 
@@ -197,9 +197,9 @@ def large() -> bytes:
 def test_batches_that_a_worker_decompresses_keep_their_order(tmp_path):
     async def body(world: RecordsWorld) -> None:
         partition = await world.create("a", compression_type="lz4")
-        answer = await world.produce(("a", 0, large()), ("a", 0, bytes(batch(2))), ("a", 0, large()))
-        assert codes(answer) == [0, 0, 0]
-        assert [result.base_offset for result in produced(answer)] == [0, 1, 3]
+        response = await world.produce(("a", 0, large()), ("a", 0, bytes(batch(2))), ("a", 0, large()))
+        assert codes(response) == [0, 0, 0]
+        assert [result.base_offset for result in produced(response)] == [0, 1, 3]
         assert partition.log.end_offset == 4
 
     in_records_world(tmp_path, body)

@@ -45,8 +45,8 @@ def config(name: str, value: str | None) -> list[CreatableTopicConfig]:
 @pytest.mark.parametrize("version", range(8))
 def test_a_topic_is_created_in_every_version(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
-        answer = await client.ask(creation("t", partitions=3, configs=config("retention.ms", "9")), version)
-        (topic,) = answer.topics
+        response = await client.send(creation("t", partitions=3, configs=config("retention.ms", "9")), version)
+        (topic,) = response.topics
         assert (topic.name, topic.error_code) == ("t", 0)
         assert len(client.broker.metadata_cache.topics["t"].partitions) == 3
         if version >= 1:
@@ -74,8 +74,8 @@ def test_leftover_or_concurrently_removed_settings_do_not_block_a_topic(tmp_path
             return await write(ops)
 
         store.multi = multi
-        answer = await client.ask(creation("t", configs=config("retention.ms", "9")), 7)
-        assert answer.topics[0].error_code == 0
+        response = await client.send(creation("t", configs=config("retention.ms", "9")), 7)
+        assert response.topics[0].error_code == 0
         assert (await store.get(path))[0] == b'{"version":1,"config":{"retention.ms":"9"}}'
 
     with_client(tmp_path, body)
@@ -113,11 +113,11 @@ def test_an_invalid_topic_is_refused(
     tmp_path: Path, requested: CreateTopicsRequest, code: ErrorCode, validate_only: bool
 ) -> None:
     async def body(client: Client) -> None:
-        await client.ask(creation("there", "with.dot"), 7)
+        await client.send(creation("there", "with.dot"), 7)
         requested.validate_only = validate_only
-        answer = await client.ask(requested, 7)
-        assert {ErrorCode(topic.error_code) for topic in answer.topics} == {code}
-        assert all(topic.error_message and topic.topic_id == NO_ID for topic in answer.topics)
+        response = await client.send(requested, 7)
+        assert {ErrorCode(topic.error_code) for topic in response.topics} == {code}
+        assert all(topic.error_message and topic.topic_id == NO_ID for topic in response.topics)
         assert sorted(await client.broker.store.children("/brokers/topics")) == ["there", "with.dot"]
 
     with_client(tmp_path, body)
@@ -125,11 +125,11 @@ def test_an_invalid_topic_is_refused(
 
 def test_defaults_and_manual_assignment(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
-        answer = await client.ask(creation("default", partitions=-1, factor=-1), 7)
-        assert (answer.topics[0].num_partitions, answer.topics[0].replication_factor) == (1, 1)
+        response = await client.send(creation("default", partitions=-1, factor=-1), 7)
+        assert (response.topics[0].num_partitions, response.topics[0].replication_factor) == (1, 1)
         by_hand = creation("by-hand", partitions=-1, factor=-1, assignments=replicas((1, [1, 0]), (0, [0, 1])))
-        answer = await client.ask(by_hand, 7)
-        assert (answer.topics[0].error_code, answer.topics[0].num_partitions) == (0, 2)
+        response = await client.send(by_hand, 7)
+        assert (response.topics[0].error_code, response.topics[0].num_partitions) == (0, 2)
         states = client.broker.metadata_cache.topics["by-hand"].partitions
         assert {p: (s.leader, s.replicas) for p, s in states.items()} == {0: (0, [0, 1]), 1: (1, [1, 0])}
 
@@ -138,15 +138,15 @@ def test_defaults_and_manual_assignment(tmp_path: Path) -> None:
 
 def test_validate_only_creates_nothing_and_a_zero_timeout_expires(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
-        answer = await client.ask(creation("t", partitions=4, validate_only=True), 7)
-        assert (answer.topics[0].error_code, answer.topics[0].num_partitions, answer.topics[0].topic_id) == (
+        response = await client.send(creation("t", partitions=4, validate_only=True), 7)
+        assert (response.topics[0].error_code, response.topics[0].num_partitions, response.topics[0].topic_id) == (
             0,
             4,
             NO_ID,
         )
         assert await client.broker.store.children("/brokers/topics") == []
-        answer = await client.ask(creation("t", timeout_ms=0), 7)
-        assert answer.topics[0].error_code == E.REQUEST_TIMED_OUT and answer.topics[0].topic_id != NO_ID
+        response = await client.send(creation("t", timeout_ms=0), 7)
+        assert response.topics[0].error_code == E.REQUEST_TIMED_OUT and response.topics[0].topic_id != NO_ID
         assert await client.broker.controller.wait_until(lambda: "t" in client.broker.metadata_cache.topics, 5)
 
     with_client(tmp_path, body)
@@ -155,11 +155,11 @@ def test_validate_only_creates_nothing_and_a_zero_timeout_expires(tmp_path: Path
 def test_a_broker_that_is_not_the_controller_returns_not_controller(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
         client.broker.controller.active_id = 5
-        assert (await client.ask(creation("t"), 7)).topics[0].error_code == E.NOT_CONTROLLER
-        answer = await client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=100), 6)
-        assert answer.responses[0].error_code == E.NOT_CONTROLLER
-        answer = await client.ask(growth("t", 3), 3)
-        assert answer.results[0].error_code == E.NOT_CONTROLLER
+        assert (await client.send(creation("t"), 7)).topics[0].error_code == E.NOT_CONTROLLER
+        response = await client.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=100), 6)
+        assert response.responses[0].error_code == E.NOT_CONTROLLER
+        response = await client.send(growth("t", 3), 3)
+        assert response.results[0].error_code == E.NOT_CONTROLLER
 
     with_client(tmp_path, body)
 
@@ -167,18 +167,18 @@ def test_a_broker_that_is_not_the_controller_returns_not_controller(tmp_path: Pa
 @pytest.mark.parametrize("version", range(7))
 def test_topics_are_deleted_by_name_and_from_version_6_by_id(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
-        await client.ask(creation("a", "b", "c"), 7)
+        await client.send(creation("a", "b", "c"), 7)
         ids = {name: topic.topic_id for name, topic in client.broker.metadata_cache.topics.items()}
         if version < 6:
             request = DeleteTopicsRequest(topic_names=["a", "b", "missing"], timeout_ms=5000)
         else:
             topics = [DeleteTopicState(name="a"), DeleteTopicState(topic_id=ids["b"]), DeleteTopicState(name="missing")]
             request = DeleteTopicsRequest(topics=topics, timeout_ms=5000)
-        answer = await client.ask(request, version)
-        assert [r.name for r in answer.responses] == ["a", "b", "missing"]
-        assert [r.error_code for r in answer.responses] == [0, 0, E.UNKNOWN_TOPIC_OR_PARTITION]
+        response = await client.send(request, version)
+        assert [r.name for r in response.responses] == ["a", "b", "missing"]
+        assert [r.error_code for r in response.responses] == [0, 0, E.UNKNOWN_TOPIC_OR_PARTITION]
         if version >= 6:
-            assert [r.topic_id for r in answer.responses] == [ids["a"], ids["b"], NO_ID]
+            assert [r.topic_id for r in response.responses] == [ids["a"], ids["b"], NO_ID]
         assert list(client.broker.metadata_cache.topics) == ["c"]
         assert await client.broker.store.children("/brokers/topics") == ["c"]
 
@@ -187,15 +187,15 @@ def test_topics_are_deleted_by_name_and_from_version_6_by_id(tmp_path: Path, ver
 
 def test_invalid_deletions_are_refused(tmp_path: Path) -> None:
     async def body(client: Client) -> None:
-        await client.ask(creation("t"), 7)
+        await client.send(creation("t"), 7)
         states = [DeleteTopicState(topic_id=uuid4()), DeleteTopicState(name="t", topic_id=uuid4()), DeleteTopicState()]
-        answer = await client.ask(DeleteTopicsRequest(topics=states, timeout_ms=5000), 6)
-        codes = [r.error_code for r in answer.responses]
+        response = await client.send(DeleteTopicsRequest(topics=states, timeout_ms=5000), 6)
+        codes = [r.error_code for r in response.responses]
         assert codes == [E.UNKNOWN_TOPIC_ID, E.INVALID_REQUEST, E.INVALID_REQUEST]
         client.broker.settings["delete.topic.enable"] = False
         for version, code in ((2, E.INVALID_REQUEST), (3, E.TOPIC_DELETION_DISABLED)):
-            answer = await client.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=5000), version)
-            assert answer.responses[0].error_code == code
+            response = await client.send(DeleteTopicsRequest(topic_names=["t"], timeout_ms=5000), version)
+            assert response.responses[0].error_code == code
         assert list(client.broker.metadata_cache.topics) == ["t"]
 
     with_client(tmp_path, body)
@@ -210,15 +210,15 @@ def growth(name: str, count: int, assignments: list[list[int]] | None = None, **
 @pytest.mark.parametrize("version", range(4))
 def test_a_topic_grows_in_every_version(tmp_path: Path, version: int) -> None:
     async def body(client: Client) -> None:
-        await client.ask(creation("t", partitions=2), 7)
-        answer = await client.ask(growth("t", 5, validate_only=True), version)
-        assert answer.results[0].error_code == 0
+        await client.send(creation("t", partitions=2), 7)
+        response = await client.send(growth("t", 5, validate_only=True), version)
+        assert response.results[0].error_code == 0
         assert len(client.broker.metadata_cache.topics["t"].partitions) == 2
-        answer = await client.ask(growth("t", 5), version)
-        assert (answer.results[0].error_code, answer.results[0].error_message) == (0, None)
+        response = await client.send(growth("t", 5), version)
+        assert (response.results[0].error_code, response.results[0].error_message) == (0, None)
         assert sorted(client.broker.metadata_cache.topics["t"].partitions) == [0, 1, 2, 3, 4]
-        answer = await client.ask(growth("t", 6, [[0]]), version)
-        assert answer.results[0].error_code == 0
+        response = await client.send(growth("t", 6, [[0]]), version)
+        assert response.results[0].error_code == 0
 
     with_client(tmp_path, body)
 
@@ -243,9 +243,9 @@ def test_invalid_partition_counts_are_refused(
     tmp_path: Path, requested: CreatePartitionsRequest, code: ErrorCode
 ) -> None:
     async def body(client: Client) -> None:
-        await client.ask(creation("t", partitions=2), 7)
-        answer = await client.ask(requested, 3)
-        assert ErrorCode(answer.results[0].error_code) is code and answer.results[0].error_message
+        await client.send(creation("t", partitions=2), 7)
+        response = await client.send(requested, 3)
+        assert ErrorCode(response.results[0].error_code) is code and response.results[0].error_message
         assert len(client.broker.metadata_cache.topics["t"].partitions) == 2
 
     with_client(tmp_path, body)

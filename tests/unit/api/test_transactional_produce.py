@@ -1,5 +1,5 @@
-"""Produce inside a transaction: who may begin one in a partition, also when the coordinator takes
-its time."""
+"""Produce in a transaction: which partitions the producer may write to, also with a slow
+coordinator."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ class Broker:
         return node.call(produce.handle, ctx, request)
 
     def send(self, request: ProduceRequest, version: int = 12) -> list[ErrorCode]:
-        """The response, which must not wait."""
-        answer = self.start(request, version)
-        assert not asyncio.iscoroutine(answer) and not asyncio.isfuture(answer)
-        return codes(answer)
+        """The error codes of the response, which must be immediate."""
+        response = self.start(request, version)
+        assert not asyncio.iscoroutine(response) and not asyncio.isfuture(response)
+        return codes(response)
 
     def values(self, tp: TopicPartition) -> int:
         return sum(record.value == b"x" for record in stored_records(self.node.log(tp)))
 
 
-def codes(answer: Any) -> list[ErrorCode]:
-    return [ErrorCode(result.error_code) for result in answer.responses[0].partition_responses]
+def codes(response: Any) -> list[ErrorCode]:
+    return [ErrorCode(result.error_code) for result in response.responses[0].partition_responses]
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def broker(tmp_path: Path) -> Broker:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Broker:
-    """Its coordinator's log is committed only when a test releases it."""
+    """A broker whose coordinator's log is committed only when a test releases it."""
     node = Node(tmp_path)
     node.lead(STATE, flush_messages=1)
     for tp in (A, B):
@@ -111,7 +111,7 @@ def slow(tmp_path: Path) -> Broker:
     return Broker(node)
 
 
-def test_one_node_adds_a_partition_and_writes_to_it_without_waiting(broker: Broker) -> None:
+def test_a_single_node_adds_a_partition_without_waiting(broker: Broker) -> None:
     producer = broker.init()
     assert broker.send(broker.request(producer, A, B)) == [NONE, NONE]
     assert broker.node.state(ID) == "Ongoing"
@@ -148,7 +148,7 @@ def test_without_verification_older_producers_are_admitted(broker: Broker) -> No
     assert broker.send(broker.request(producer, A), version=9) == [NONE]
     assert broker.send(broker.request(producer, B), version=12) == [NONE]
     partitions = broker.node.transactions.host(ID).shard.transactions[ID].partitions
-    assert partitions == {B}, "newer ones have to be added all the same"
+    assert partitions == {B}, "from v12 on, partitions are added even without verification"
 
 
 def test_the_batches_of_a_request_must_have_the_same_producer(broker: Broker) -> None:
@@ -181,8 +181,8 @@ def test_a_coordinator_on_another_broker_verifies_the_partitions(
         return frozenset({B})
 
     monkeypatch.setattr(broker.node.channel, "admit", admit)
-    answer = broker.node.run(broker.start(broker.request(producer, A, B)))
-    assert codes(answer) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
+    response = broker.node.run(broker.start(broker.request(producer, A, B)))
+    assert codes(response) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
     assert verifications == [(5, ID, producer.producer_id, 0, [A, B], True)]
 
 
@@ -201,15 +201,15 @@ def test_records_are_written_after_the_coordinator_has_added_their_partition(slo
     request = slow.request(producer, A)
     received = request.topic_data[0].partition_data[0].records
     waiting = slow.start(request)
-    assert asyncio.iscoroutine(waiting), "the connection's next request has to wait"
+    assert asyncio.iscoroutine(waiting), "the connection's next request waits"
     assert slow.node.call(waiting.send, None) is not None
     assert received is not None
     received[:] = bytes(len(received))
     assert slow.values(A) == 0
     slow.node.release(STATE)
-    answer = slow.node.run(waiting)
-    assert codes(answer) == [NONE]
-    assert slow.values(A) == 1, "a copy was kept: the receive buffer is long used for something else"
+    response = slow.node.run(waiting)
+    assert codes(response) == [NONE]
+    assert slow.values(A) == 1, "the records were copied, because the receive buffer is reused"
 
 
 def test_nothing_is_written_to_a_partition_that_cannot_be_added(slow: Broker) -> None:
@@ -218,8 +218,8 @@ def test_nothing_is_written_to_a_partition_that_cannot_be_added(slow: Broker) ->
     waiting = slow.start(slow.request(producer, A))
     slow.node.call(waiting.send, None)
     slow.node.resign(STATE)
-    answer = slow.node.run(waiting)
-    assert codes(answer) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    response = slow.node.run(waiting)
+    assert codes(response) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert slow.values(A) == 0
     assert slow.node.log(A).producer_states.admitted == NO_PRODUCER
 
@@ -227,9 +227,9 @@ def test_nothing_is_written_to_a_partition_that_cannot_be_added(slow: Broker) ->
 @pytest.mark.parametrize(
     ("marker_epoch", "code"),
     [
-        # The end of the transaction that the records belong to: it raised the epoch.
+        # The marker of the records' own transaction, which bumped the epoch.
         (1, ErrorCode.INVALID_PRODUCER_EPOCH),
-        # The end of the one before, whose marker comes late to this partition.
+        # A late marker of the previous transaction.
         (0, NONE),
     ],
 )
@@ -268,8 +268,8 @@ def test_a_produce_waits_while_the_previous_transaction_ends(broker: Broker) -> 
         node.transactions.end(ID, producer.producer_id, producer.epoch, True, 2, lambda outcome: outcome)
     )
     assert node.state(ID) == "PrepareCommit"
-    answer = node.run(broker.start(broker.request(following, B)), wait_ms=500)
-    assert codes(answer) == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    response = node.run(broker.start(broker.request(following, B)), wait_ms=500)
+    assert codes(response) == [ErrorCode.CONCURRENT_TRANSACTIONS]
     assert broker.send(broker.request(following, B), version=11) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     waiting = broker.start(broker.request(following, B))
     node.lead(A, epoch=2)

@@ -1,9 +1,8 @@
-"""Random transactions against real logs: a reader of committed records sees what was committed, and
-nothing else.
+"""Random transactions on real logs: a read_committed consumer reads exactly the committed records.
 
-Producers of both protocols use two transactional ids; transactions time out; the broker is killed.
-The invariants after every step:
-- the committed view of a partition has exactly the values of the committed transactions, in order;
+Producers of both protocol versions use two transactional ids. Transactions time out, and the broker
+is killed. The invariants after every step:
+- a read_committed consumer reads exactly the values of the committed transactions, in order;
 - a fenced producer cannot write to any log;
 - without open transactions, the last stable offset is the end of the log.
 """
@@ -44,8 +43,9 @@ class Client:
 
 
 def committed_view(log: Log) -> list[bytes]:
-    """Reads like a consumer: by the last stable offset and the list of aborted transactions."""
-    aborted = sorted(log.aborted_transactions(0, log.last_stable_offset), key=lambda records: records.first_offset)
+    """The values that a read_committed consumer reads, up to the last stable offset and without
+    aborted transactions."""
+    aborted = sorted(log.aborted_transactions(0, log.last_stable_offset), key=lambda entry: entry.first_offset)
     skipped: set[int] = set()
     values = []
     for batch in stored_batches(log):
@@ -76,7 +76,7 @@ class Transactions(RuleBasedStateMachine):
         self.epoch = 1
         self.count = 0
 
-    def _ends(self, name: str) -> None:
+    def _abort(self, name: str) -> None:
         """Abort the open transaction of this id and fence its clients."""
         for client in self.clients:
             if client.name == name:
@@ -84,8 +84,8 @@ class Transactions(RuleBasedStateMachine):
                 client.written = []
 
     def _is_open(self, client: Client) -> bool:
-        records = self.node.transactions.host(client.name).shard.transactions[client.name]
-        return records.state is ONGOING and records[:2] == client.producer[:2]
+        transaction = self.node.transactions.host(client.name).shard.transactions[client.name]
+        return transaction.state is ONGOING and transaction[:2] == client.producer[:2]
 
     # ---- actions
 
@@ -97,23 +97,23 @@ class Transactions(RuleBasedStateMachine):
                 break
             except KafkaError as error:
                 assert error.code is ErrorCode.CONCURRENT_TRANSACTIONS
-        self._ends(name)
+        self._abort(name)
         self.clients.append(Client(name, newer, producer))
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), tp=st.sampled_from(PARTITIONS))
     def produce(self, data: Any, tp: TopicPartition) -> None:
         client = data.draw(st.sampled_from(self.clients))
-        who = client.producer
+        producer = client.producer
         if not client.newer:
             try:
-                adding = self.node.transactions.add_partitions(client.name, who.producer_id, who.epoch, [tp])
+                adding = self.node.transactions.add_partitions(client.name, producer.producer_id, producer.epoch, [tp])
                 self.node.run(adding)
             except KafkaError as error:
                 assert client.fenced, error
         self.count += 1
         value = b"%d" % self.count
-        request = self.broker.request(who, tp, sequence=client.sequences[tp], name=client.name, value=value)
+        request = self.broker.request(producer, tp, sequence=client.sequences[tp], name=client.name, value=value)
         end = self.node.log(tp).end_offset
         [code] = codes(self.broker.start(request, 12 if client.newer else 11))
         if client.fenced:
@@ -132,7 +132,7 @@ class Transactions(RuleBasedStateMachine):
         was_open = self._is_open(client)
         version = 2 if client.newer else 0
         try:
-            answer = self.node.run(
+            response = self.node.run(
                 self.node.transactions.end(
                     client.name, client.producer.producer_id, client.producer.epoch, commit, version, lambda p: p
                 )
@@ -141,7 +141,7 @@ class Transactions(RuleBasedStateMachine):
             assert not was_open
             return
         if not was_open and client.fenced:
-            # The coordinator had already started an abort: the producer may take it for its own.
+            # The coordinator had already started an abort: the abort of the producer succeeds.
             assert client.newer and not commit
             if any(c.name == client.name and not c.fenced for c in self.clients):
                 raise AssertionError("a fenced producer continues")
@@ -150,16 +150,16 @@ class Transactions(RuleBasedStateMachine):
             for tp, value in client.written:
                 self.committed[tp].append((self.offsets[value], value))
         client.written = []
-        if client.newer and answer != client.producer:
-            client.producer = answer
+        if client.newer and response != client.producer:
+            client.producer = response
             client.sequences = dict.fromkeys(PARTITIONS, 0)
 
     @rule()
-    def take_too_long(self) -> None:
-        late = {client.name for client in self.clients if self._is_open(client)}
+    def time_out(self) -> None:
+        expired = {client.name for client in self.clients if self._is_open(client)}
         self.node.loop.advance(75_000)
-        for name in late:
-            self._ends(name)
+        for name in expired:
+            self._abort(name)
 
     @rule()
     def kill(self) -> None:
@@ -170,25 +170,25 @@ class Transactions(RuleBasedStateMachine):
     # ---- invariants
 
     @invariant()
-    def readers_see_what_was_committed(self) -> None:
+    def consumers_read_the_committed_records(self) -> None:
         for tp in PARTITIONS:
             log = self.node.log(tp)
             stable = [value for offset, value in sorted(self.committed[tp]) if offset < log.last_stable_offset]
             assert committed_view(log) == stable
 
     @invariant()
-    def nothing_hangs(self) -> None:
+    def no_transaction_hangs(self) -> None:
         open_in = set()
         for name in IDS:
-            records = self.node.transactions.host(name).shard.transactions.get(name)
-            if records is not None and records.state is ONGOING:
-                open_in |= records.partitions
+            transaction = self.node.transactions.host(name).shard.transactions.get(name)
+            if transaction is not None and transaction.state is ONGOING:
+                open_in |= transaction.partitions
         for tp in PARTITIONS:
             if tp not in open_in:
                 assert self.node.log(tp).last_stable_offset == self.node.log(tp).end_offset
 
     def teardown(self) -> None:
-        self.take_too_long()
+        self.time_out()
         for tp in PARTITIONS:
             assert committed_view(self.node.log(tp)) == [value for _, value in sorted(self.committed[tp])]
             self.node.log(tp).abandon()

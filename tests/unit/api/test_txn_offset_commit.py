@@ -1,4 +1,4 @@
-"""TxnOffsetCommit while the coordinator of the transaction takes its time."""
+"""TxnOffsetCommit with a slow transaction coordinator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A = TopicPartition("a", 0)
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """The coordinator's log is committed only when a test releases it."""
+    """A node whose transaction log is committed only when a test releases it."""
     node = Node(tmp_path)
     node.lead(STATE, flush_messages=1)
     for tp in (OFFSETS, A):
@@ -64,9 +64,9 @@ def code_of(node: Node, pending: Any) -> ErrorCode:
 @pytest.mark.parametrize(
     ("marker_epoch", "code"),
     [
-        # The end of the transaction that the offsets belong to: it raised the epoch.
+        # The marker of the offsets' own transaction, which bumped the epoch.
         (1, ErrorCode.INVALID_PRODUCER_EPOCH),
-        # The end of the one before, whose marker comes late to this partition.
+        # A late marker of the previous transaction.
         (0, ErrorCode.NONE),
     ],
 )

@@ -28,8 +28,8 @@ def settings(folder, **overrides: str) -> Settings:
 def run(body) -> None:
     """Check that no thread of the broker remains."""
     asyncio.run(asyncio.wait_for(body(), 30))
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith(("kavka", "recover"))]
-    assert not left
+    remaining = [thread.name for thread in threading.enumerate() if thread.name.startswith(("kavka", "recover"))]
+    assert not remaining
 
 
 def test_port_in_use_is_reported_in_one_line_and_releases_log_directories(tmp_path):
@@ -163,14 +163,14 @@ def test_dynamic_settings_take_effect(tmp_path):
         broker = Broker(settings(tmp_path))
         await broker.start()
         try:
-            changed = {
+            changes = {
                 "max.connections": "1",
                 "max.connections.per.ip": "5",
                 "num.io.threads": "3",
                 "log.cleaner.backoff.ms": "77",
                 "producer.id.expiration.ms": "1234",
             }
-            await broker.configs.change_broker(None, lambda _: changed)
+            await broker.configs.change_broker(None, lambda _: changes)
             assert broker.workers._threads == 3
             assert broker.log_manager.settings.cleaner.backoff_ms == 77
             assert broker.log_manager.settings.producer_id_expiration_ms == 1234
@@ -187,7 +187,7 @@ def test_dynamic_settings_take_effect(tmp_path):
         finally:
             await broker.stop()
 
-    async def again() -> None:
+    async def restart() -> None:
         broker = Broker(settings(tmp_path))
         await broker.start()
         try:
@@ -196,4 +196,4 @@ def test_dynamic_settings_take_effect(tmp_path):
             await broker.stop()
 
     run(body)
-    run(again)
+    run(restart)

@@ -66,12 +66,12 @@ def test_znodes_of_last_process_on_same_directories_are_removed(tmp_path):
     async def body(store: EmbeddedStore) -> None:
         await register_broker(store, registration(1))
         await store.create(paths.CONTROLLER, b"{}", ephemeral=True)
-        old = await store.exists(paths.broker(1))
-        assert old is not None
-        (tmp_path / SESSION_FILE).write_text(f"{old.ephemeral_owner}\n")
+        previous = await store.exists(paths.broker(1))
+        assert previous is not None
+        (tmp_path / SESSION_FILE).write_text(f"{previous.ephemeral_owner}\n")
         membership = member(OtherSession(store), tmp_path)  # type: ignore[arg-type]
         await membership.register()
-        assert membership.epoch > old.czxid
+        assert membership.epoch > previous.czxid
         assert await store.exists(paths.CONTROLLER) is None
         await membership.close()
 

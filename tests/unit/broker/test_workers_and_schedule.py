@@ -142,10 +142,10 @@ def test_job_that_returns_true_runs_again_at_once():
         job = Counting(again=3)
         job.period_ms = 2000
         schedule = Schedule([job], workers)
-        began = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()
         schedule.start()
         await until(lambda: job.steps.count("finish") == 4)
-        assert asyncio.get_running_loop().time() - began < 7.9
+        assert asyncio.get_running_loop().time() - started < 7.9
         await schedule.stop()
 
     on_loop(body)

@@ -150,11 +150,11 @@ def test_unknown_name_is_an_error_if_strict():
 
 def test_setting_without_effect_warns_only_when_set():
     t = table(ConfigKey("a", INT, 1, "", warning="has no effect yet"))
-    quiet: list[str] = []
-    t.parse({}, warnings=quiet)
-    assert quiet == []
-    t.parse({"a": "1"}, warnings=quiet)
-    assert quiet == ["a has no effect yet"]
+    warnings: list[str] = []
+    t.parse({}, warnings=warnings)
+    assert warnings == []
+    t.parse({"a": "1"}, warnings=warnings)
+    assert warnings == ["a has no effect yet"]
 
 
 def test_rules_between_settings_include_defaults():

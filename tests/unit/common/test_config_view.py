@@ -140,11 +140,11 @@ def test_broker_defaults_contain_only_settings_of_all_brokers():
 
 
 def test_replacing_dynamic_layers_returns_a_new_snapshot():
-    before = BrokerConfigs({"max.connections": "1"})
-    after = before.with_dynamic(default={"max.connections": "2"})
-    assert before.values["max.connections"] == 1
-    assert after.values["max.connections"] == 2
-    assert after.with_dynamic(default={}).values["max.connections"] == 1
+    configs = BrokerConfigs({"max.connections": "1"})
+    updated = configs.with_dynamic(default={"max.connections": "2"})
+    assert configs.values["max.connections"] == 1
+    assert updated.values["max.connections"] == 2
+    assert updated.with_dynamic(default={}).values["max.connections"] == 1
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_group_session_timeout_exceeds_heartbeat_interval():
 
 
 def test_group_setting_outside_changed_bounds_is_clamped():
-    own = {"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "20000", "unknown": "x"}
-    assert BrokerConfigs({}).group_values(own) == {
+    overrides = {"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "20000", "unknown": "x"}
+    assert BrokerConfigs({}).group_values(overrides) == {
         "consumer.session.timeout.ms": 45000,
         "consumer.heartbeat.interval.ms": 15000,
         "consumer.assignment.interval.ms": 1000,

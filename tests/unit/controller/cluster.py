@@ -1,5 +1,5 @@
-"""A cluster without network: brokers with a controller each on one znode tree, which execute the
-controller's requests."""
+"""A cluster without a network: brokers that share a znode tree. Each has a controller and executes
+the requests of the active controller."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tests.unit.controller.support import FakeBroker, Settings
 DEADLINE_S = 20.0
 
 
-class Line(BrokerChannel):
-    """From one controller to one life of a broker. A broker that is down, or another life of it, is
-    never reached."""
+class NodeChannel(BrokerChannel):
+    """The channel to one registration of a broker. While the broker is down or registered with
+    another epoch, requests are retried."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -62,24 +62,24 @@ class Node:
         self.controller = Controller(
             self.id,
             self.store,
-            lambda registration: Line(self.cluster.nodes[registration.id]),
+            lambda registration: NodeChannel(self.cluster.nodes[registration.id]),
             ControllerSettings(
                 lambda topic: topic.startswith("unclean") or topic in self.cluster.unclean, **self.cluster.settings
             ),
         )
         self.configs = DynamicConfig(self.store, self.id, Settings())
         self.topics = Topics(self.controller, self.store, self.configs, self.broker.cache)
-        await self.sign_in()
+        await self.register()
         self.controller.start()
 
-    async def sign_in(self) -> None:
+    async def register(self) -> None:
         point = EndPoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092 + self.id)
         rack = self.cluster.racks.get(self.id)
         registration = BrokerRegistration(self.id, (point,), 1, rack)
         try:
             self.epoch = await register_broker(self.store, registration)
         except StoreUnavailable:
-            # Tried again, as brokers do; unless it was done after all.
+            # Retry as a broker does, unless the write succeeded.
             stat = await self.store.exists(paths.broker(self.id))
             self.epoch = stat.czxid if stat is not None else await register_broker(self.store, registration)
         self.is_up = True
@@ -90,10 +90,10 @@ class Node:
         await self.controller.stop()
 
     async def lose_session(self) -> None:
-        """The process lives, ZooKeeper takes it for dead; then it signs in again."""
+        """Expire the session of the running broker and register it again."""
         self.store.renew()
         self.controller.session_lost()
-        await self.sign_in()
+        await self.register()
 
 
 class Cluster:
@@ -109,7 +109,7 @@ class Cluster:
         self.unclean: set[str] = set()
         self.settings = settings
         self.nodes = {broker_id: Node(self, broker_id) for broker_id in brokers}
-        # The test's own look at the tree.
+        # The session of the test itself.
         self.store: MetadataStore = self.tree.session()
 
     async def start(self) -> None:
@@ -117,7 +117,7 @@ class Cluster:
         for node in self.nodes.values():
             await node.start()
         await self.until(lambda: self.controller_id is not None)
-        await self.quiet()
+        await self.wait_until_idle()
 
     async def stop(self) -> None:
         for node in self.nodes.values():
@@ -139,18 +139,18 @@ class Cluster:
         assert self.controller_id is not None
         return self.nodes[self.controller_id].topics
 
-    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
+    async def until(self, condition: Callable[[], bool], description: str = "the condition") -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + DEADLINE_S
+        deadline = loop.time() + DEADLINE_S
         while not condition():
-            assert loop.time() < end, f"in vain: {what}"
+            assert loop.time() < deadline, f"timed out waiting for {description}"
             await asyncio.sleep(0.002)
 
-    async def quiet(self) -> None:
-        """Wait until the cluster is idle: no event and no request in flight."""
-        still = 0
-        before = -1
-        while still < 3:
+    async def wait_until_idle(self) -> None:
+        """Wait until no event and no request is in flight."""
+        idle_rounds = 0
+        previous = -1
+        while idle_rounds < 3:
             for node in self.nodes.values():
                 if node.is_up:
                     await node.controller.settled()
@@ -160,17 +160,17 @@ class Cluster:
                             with suppress(TimeoutError):
                                 await asyncio.wait_for(term.wait_until_acknowledged(broker_id), 0.2)
             await asyncio.sleep(0.002)
-            now = self.tree.multis + sum(len(n.broker.received) for n in self.nodes.values())
-            still = still + 1 if now == before else 0
-            before = now
+            current = self.tree.multis + sum(len(n.broker.received) for n in self.nodes.values())
+            idle_rounds = idle_rounds + 1 if current == previous else 0
+            previous = current
 
-    # ---- what there is
+    # ---- topics
 
     async def create(self, name: str, assignment: Sequence[Sequence[int]]) -> TopicOutcome:
         topic = NewTopic(name, assignments=dict(enumerate(assignment)))
         outcome = (await self.topics.create_topics([topic], timeout_ms=5000))[0]
         assert outcome.error is None, outcome.error
-        await self.quiet()
+        await self.wait_until_idle()
         return outcome
 
     async def state(self, tp: TopicPartition) -> PartitionStateNode:
@@ -179,9 +179,9 @@ class Cluster:
     async def topic(self, name: str) -> TopicNode:
         return TopicNode.decode(name, (await self.store.get(paths.topic(name)))[0])
 
-    # ---- what leaders do
+    # ---- requests of leaders
 
-    def ask_isr(self, tp: TopicPartition, isr: Sequence[int], **other: Any) -> AlterPartitionRequest:
+    def isr_request(self, tp: TopicPartition, isr: Sequence[int], **other: Any) -> AlterPartitionRequest:
         """The AlterPartition request of the leader of `tp` for this ISR."""
         state = self.controller.context.leaderships[tp]
         leader = other.pop("broker_id", state.state.leader)
@@ -207,33 +207,32 @@ class Cluster:
         return request
 
     async def set_isr(self, tp: TopicPartition, isr: Sequence[int], version: int = 3, **other: Any) -> Any:
-        response = await self.controller.alter_partition(self.ask_isr(tp, isr, **other), version)
+        response = await self.controller.alter_partition(self.isr_request(tp, isr, **other), version)
         assert isinstance(response, AlterPartitionResponse)
         return response.topics[0].partitions[0]
 
     async def catch_up(self) -> None:
-        """Every follower that lives catches up, as followers do: leaders have it put into the ISR,
-        until nothing is left to be put there."""
+        """Let all live followers catch up. Their leaders add them to the ISR."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + DEADLINE_S
-        while loop.time() < end:
-            await self.quiet()
+        deadline = loop.time() + DEADLINE_S
+        while loop.time() < deadline:
+            await self.wait_until_idle()
             if self.controller_id is None:
                 await asyncio.sleep(0.01)
                 continue
             context = self.controller.context
-            offsets_by_leader = {}
+            full_isrs = {}
             for tp, leadership in context.leaderships.items():
                 leader, isr = leadership.state.leader, leadership.state.isr
                 live = [b for b in context.replicas_of(tp) if context.is_live(b) and self.nodes[b].is_up]
                 if leader in live and set(live) - set(isr) and tp.topic not in context.topics_to_delete:
-                    offsets_by_leader[tp] = [*isr, *(b for b in live if b not in isr)]
-            if not offsets_by_leader:
+                    full_isrs[tp] = [*isr, *(b for b in live if b not in isr)]
+            if not full_isrs:
                 return
-            for tp, isr in offsets_by_leader.items():
+            for tp, isr in full_isrs.items():
                 with suppress(KafkaError, StoreUnavailable, AssertionError, KeyError):
                     await self.set_isr(tp, isr)
-        raise AssertionError("the followers never caught up")
+        raise AssertionError("the followers did not catch up")
 
 
 def in_cluster(body: Callable[[Cluster], Awaitable[Any]], *args: Any, start: bool = True, **kw: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Controllers over a real embedded tree, with brokers that only record their requests."""
+"""A controller on a real embedded znode tree, with brokers that only record requests."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ from kavka.replication.metadata_cache import MetadataCache
 
 
 class FakeBroker:
+    """Records the controller's requests. `leads` has the last state of each replica."""
+
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
         self.cache = MetadataCache()
@@ -82,9 +84,9 @@ class Settings:
         self.configs = BrokerConfigs(values or {})
 
     def set_dynamic(self, *, default: Any = None, broker: Any = None) -> frozenset[str]:
-        before = self.configs.values
+        previous = self.configs.values
         self.configs = self.configs.with_dynamic(default=default, broker=broker)
-        return frozenset(name for name, value in self.configs.values.items() if before.get(name) != value)
+        return frozenset(name for name, value in self.configs.values.items() if previous.get(name) != value)
 
 
 class World:
@@ -107,13 +109,13 @@ class World:
     def broker(self) -> FakeBroker:
         return self.brokers[0]
 
-    async def sign_in(self, broker_id: int) -> int:
+    async def register(self, broker_id: int) -> int:
         point = EndPoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092 + broker_id)
         return await register_broker(self.store, BrokerRegistration(broker_id, (point,), 1, self.racks.get(broker_id)))
 
     async def start(self) -> None:
         for broker_id in self.brokers:
-            await self.sign_in(broker_id)
+            await self.register(broker_id)
         await self.configs.start()
         self.controller.start()
         await self.controller.settled()
@@ -127,7 +129,7 @@ def in_world(
     racks: dict[int, str] | None = None,
     start: bool = True,
 ) -> Any:
-    """One life of the controller's process."""
+    """Run `body` in one run of the controller's process."""
 
     async def run() -> Any:
         store = EmbeddedStore.open(folder / "metadata.db")

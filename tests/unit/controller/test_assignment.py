@@ -45,14 +45,14 @@ def test_the_layout_over_three_racks_is_kafkas() -> None:
 
 
 def test_added_partitions_continue_the_assignment_of_the_topic() -> None:
-    whole = assign(FIVE, 10, 3, fixed_start=2)
+    complete = assign(FIVE, 10, 3, fixed_start=2)
     added = assign(FIVE, 4, 3, fixed_start=2, first_partition=6)
     # The shift restarts, so only the leaders must be the same.
-    assert {p: r[0] for p, r in added.items()} == {p: whole[p][0] for p in range(6, 10)}
+    assert {p: r[0] for p, r in added.items()} == {p: complete[p][0] for p in range(6, 10)}
 
 
 @given(st.sets(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 40), st.data())
-def test_every_partition_has_its_replicas_on_different_brokers_and_leaders_are_even(
+def test_replicas_are_on_different_brokers_and_leaders_are_balanced(
     brokers: set[int], partitions: int, data: st.DataObject
 ) -> None:
     factor = data.draw(st.integers(1, len(brokers)))
@@ -88,7 +88,7 @@ def test_impossible_assignments_are_refused(partitions: int, factor: int, code: 
     assert raised.value.code is code
 
 
-def test_racks_on_some_brokers_only_are_refused() -> None:
+def test_brokers_with_and_without_racks_are_refused() -> None:
     with pytest.raises(KafkaError, match="without: 1"):
         assign({0: "a", 1: None}, 1, 1)
 
@@ -96,10 +96,10 @@ def test_racks_on_some_brokers_only_are_refused() -> None:
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "assignments-3.9.1.json").read_text())
 
 
-def test_with_the_same_start_every_layout_is_the_one_that_kafkas_own_code_gives() -> None:
+def test_with_the_same_start_every_layout_is_kafkas() -> None:
     """Written by AdminUtils of 3.9.1: brokers, racks, factor, start, first partition, layout."""
     assert len(GOLDEN) == 126
     for brokers, racks, factor, start, first, layout in GOLDEN:
-        of_broker = dict(zip(brokers, racks or [None] * len(brokers), strict=True))
-        made = assign(of_broker, len(layout), factor, fixed_start=start, first_partition=first)
-        assert made == {first + n: tuple(replicas) for n, replicas in enumerate(layout)}, (brokers, racks, factor)
+        rack_by_broker = dict(zip(brokers, racks or [None] * len(brokers), strict=True))
+        actual = assign(rack_by_broker, len(layout), factor, fixed_start=start, first_partition=first)
+        assert actual == {first + n: tuple(replicas) for n, replicas in enumerate(layout)}, (brokers, racks, factor)

@@ -14,24 +14,24 @@ class SilentPeers:
 
     def __init__(self) -> None:
         self.requested = 0
-        self._answer: asyncio.Future[Any] | None = None
+        self._response: asyncio.Future[Any] | None = None
 
     async def ask(self, broker_id: int, request: Any, *, channel: str, timeout: float) -> Any:
         self.requested += 1
-        self._answer = asyncio.get_running_loop().create_future()
-        return await asyncio.wait_for(self._answer, timeout)
+        self._response = asyncio.get_running_loop().create_future()
+        return await asyncio.wait_for(self._response, timeout)
 
     def close_channel(self, broker_id: int, channel: str) -> None:
-        assert self._answer is not None
-        self._answer.set_exception(Disconnected("closed"))
+        assert self._response is not None
+        self._response.set_exception(Disconnected("closed"))
 
 
-def test_nothing_is_sent_to_a_dead_broker_although_its_connection_breaks_at_that_moment() -> None:
+def test_a_stopped_sender_sends_nothing_even_if_the_connection_breaks_at_that_moment() -> None:
     async def body() -> None:
         peers = SilentPeers()
         sender = BrokerSender(1, RemoteChannel(1, peers, 60.0))  # type: ignore[arg-type]
         for _ in range(3):
-            sender.enqueue(UpdateMetadataRequest(), lambda request, answer: None)
+            sender.enqueue(UpdateMetadataRequest(), lambda request, response: None)
         while not peers.requested:
             await asyncio.sleep(0)
         task = sender.stop()

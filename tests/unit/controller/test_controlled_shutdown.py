@@ -10,19 +10,19 @@ from tests.unit.controller.cluster import Cluster, in_cluster
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
 
 
-def test_a_broker_that_stops_hands_over_and_leaves_every_isr() -> None:
+def test_a_stopping_broker_loses_its_leaderships_and_leaves_every_isr() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1], [0, 2]])
-        going = cluster.nodes[1]
-        assert await cluster.controller.controlled_shutdown(1, going.epoch) == []
+        stopping = cluster.nodes[1]
+        assert await cluster.controller.controlled_shutdown(1, stopping.epoch) == []
         # The new leaders are notified before the broker gets its response.
         assert cluster.nodes[2].broker.leads[T0].leader == 2
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         for tp in (T0, T1):
             state = await cluster.state(tp)
             assert (state.leader, state.isr) == (2, (2,))
         assert (await cluster.state(T2)).leader_epoch == 0
-        stops = going.broker.requests_of_type(StopReplicaRequest)
+        stops = stopping.broker.requests_of_type(StopReplicaRequest)
         stopped = [
             (t.topic_name, p.partition_index, p.delete_partition)
             for stop in stops
@@ -30,19 +30,19 @@ def test_a_broker_that_stops_hands_over_and_leaves_every_isr() -> None:
             for p in t.partition_states
         ]
         assert stopped == [("t", 1, False)]
-        # It still receives all requests, but is elected for nothing.
+        # The broker still receives all requests, but is not elected.
         assert 1 in cluster.nodes[0].broker.cache.brokers
         refused = await cluster.set_isr(T0, [2, 1])
         assert refused.error_code == ErrorCode.INELIGIBLE_REPLICA
-        await going.kill()
-        await going.start()
+        await stopping.kill()
+        await stopping.start()
         await cluster.catch_up()
         assert set((await cluster.state(T0)).isr) == {1, 2}
 
     in_cluster(body)
 
 
-def test_partitions_without_another_leader_are_listed_and_stay() -> None:
+def test_partitions_that_no_other_replica_can_lead_are_returned() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1]])
         await cluster.create("single", [[1]])
@@ -50,20 +50,20 @@ def test_partitions_without_another_leader_are_listed_and_stay() -> None:
         assert await cluster.controller.controlled_shutdown(1, cluster.nodes[1].epoch) == [T0]
         assert (await cluster.state(T0)).leader == 1
         assert (await cluster.state(TopicPartition("single", 0))).leader == 1
-        # Two that go: the last one keeps what it leads.
+        # If both replicas stop, the last broker keeps its leadership.
         assert T1 in await cluster.controller.controlled_shutdown(2, cluster.nodes[2].epoch)
 
     in_cluster(body)
 
 
-def test_the_last_in_sync_lets_others_into_the_isr_until_it_can_hand_over() -> None:
+def test_a_stopping_leader_can_add_replicas_to_the_isr() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2, 0]])
         await cluster.set_isr(T0, [1])
         assert await cluster.controller.controlled_shutdown(1, cluster.nodes[1].epoch) == [T0]
         joined = await cluster.set_isr(T0, [1, 2])
         assert (joined.error_code, joined.isr) == (ErrorCode.NONE, [1, 2])
-        # One that is about to stop as well is not let in.
+        # A broker that is stopping as well cannot join the ISR.
         assert await cluster.controller.controlled_shutdown(0, cluster.nodes[0].epoch) == []
         assert (await cluster.set_isr(T0, [1, 2, 0])).error_code == ErrorCode.INELIGIBLE_REPLICA
         assert await cluster.controller.controlled_shutdown(1, cluster.nodes[1].epoch) == []
@@ -73,18 +73,18 @@ def test_the_last_in_sync_lets_others_into_the_isr_until_it_can_hand_over() -> N
     in_cluster(body)
 
 
-def test_an_earlier_life_or_an_unknown_broker_is_refused() -> None:
+def test_a_stale_epoch_or_an_unknown_broker_is_refused() -> None:
     async def body(cluster: Cluster) -> None:
-        old = cluster.nodes[1].epoch
+        old_epoch = cluster.nodes[1].epoch
         await cluster.nodes[1].kill()
-        await cluster.quiet()
-        for epoch, code in ((old, ErrorCode.BROKER_NOT_AVAILABLE), (old, ErrorCode.STALE_BROKER_EPOCH)):
+        await cluster.wait_until_idle()
+        for epoch, code in ((old_epoch, ErrorCode.BROKER_NOT_AVAILABLE), (old_epoch, ErrorCode.STALE_BROKER_EPOCH)):
             with pytest.raises(KafkaError) as refused:
                 await cluster.controller.controlled_shutdown(1, epoch)
             assert refused.value.code is code
             if not cluster.nodes[1].is_up:
                 await cluster.nodes[1].start()
-                await cluster.quiet()
+                await cluster.wait_until_idle()
         assert await cluster.controller.controlled_shutdown(1, -1) == []
 
     in_cluster(body)

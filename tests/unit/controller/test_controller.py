@@ -32,7 +32,7 @@ async def state_node(world: World, tp: TopicPartition) -> PartitionStateNode:
     return PartitionStateNode.decode(tp, (await world.store.get(paths.partition_state(tp)))[0])
 
 
-def test_the_first_broker_becomes_the_controller_and_each_life_has_a_higher_epoch(tmp_path: Path) -> None:
+def test_the_first_broker_becomes_the_controller_and_each_restart_increments_the_epoch(tmp_path: Path) -> None:
     async def body(world: World) -> int:
         assert world.controller.is_active
         data, stat = await world.store.get("/controller")
@@ -47,14 +47,14 @@ def test_the_first_broker_becomes_the_controller_and_each_life_has_a_higher_epoc
     assert in_world(tmp_path, body) == 2
 
 
-def test_a_new_topic_gets_the_nodes_that_kafka_writes_and_a_leader(tmp_path: Path) -> None:
+def test_a_new_topic_gets_a_leader_and_the_nodes_that_kafka_writes(tmp_path: Path) -> None:
     async def body(world: World) -> None:
-        made = await create(world, "t", 2, configs={"retention.ms": "1000"})
-        assert (made.partitions, made.replication_factor) == (2, 1)
+        created = await create(world, "t", 2, configs={"retention.ms": "1000"})
+        assert (created.partitions, created.replication_factor) == (2, 1)
         data, stat = await world.store.get("/brokers/topics/t")
         assert stat.version == 0
         assert TopicNode.decode("t", data) == TopicNode(
-            made.topic_id, {0: ReplicaAssignment((0,)), 1: ReplicaAssignment((0,))}
+            created.topic_id, {0: ReplicaAssignment((0,)), 1: ReplicaAssignment((0,))}
         )
         assert (await world.store.get("/brokers/topics/t/partitions/1/state"))[0] == (
             b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
@@ -62,7 +62,7 @@ def test_a_new_topic_gets_the_nodes_that_kafka_writes_and_a_leader(tmp_path: Pat
         assert (await world.store.get("/config/topics/t"))[0] == b'{"version":1,"config":{"retention.ms":"1000"}}'
         led = world.broker.leads[T0]
         assert (led.leader, led.leader_epoch, led.isr, led.partition_epoch, led.is_new) == (0, 0, [0], 0, True)
-        assert world.broker.cache.topic_name(made.topic_id) == "t"
+        assert world.broker.cache.topic_name(created.topic_id) == "t"
 
     in_world(tmp_path, body)
 
@@ -71,11 +71,11 @@ def test_a_restart_sends_all_partitions_at_once_and_changes_no_epoch(tmp_path: P
     """As in Kafka: a leader that is alive when the controller starts keeps leading in the same
     epoch."""
 
-    async def make(world: World) -> None:
+    async def create_topics(world: World) -> None:
         for name in ("a", "b", "c"):
             await create(world, name, 4)
 
-    async def again(world: World) -> None:
+    async def restart(world: World) -> None:
         orders = world.broker.requests_of_type(LeaderAndIsrRequest)
         assert len(orders) == 1
         assert sum(len(topic.partition_states) for topic in orders[0].topic_states) == 12
@@ -87,43 +87,43 @@ def test_a_restart_sends_all_partitions_at_once_and_changes_no_epoch(tmp_path: P
         stat = await world.store.exists("/brokers/topics/b/partitions/3/state")
         assert stat is not None and stat.version == 0
 
-    in_world(tmp_path, make)
-    in_world(tmp_path, again)
+    in_world(tmp_path, create_topics)
+    in_world(tmp_path, restart)
 
 
 def test_a_partition_left_without_state_or_leader_by_a_crash_is_brought_online(tmp_path: Path) -> None:
-    async def leave(world: World) -> None:
+    async def crash(world: World) -> None:
         await create(world, "t", 2)
         await world.store.create("/brokers/topics/u", TopicNode(None, {0: ReplicaAssignment((0,))}).encode())
         await world.controller.stop()
         await world.store.set(paths.partition_state(T0), PartitionStateNode(-1, 3, (0,), 1).encode())
         await world.store.delete("/brokers/topics/t/partitions/1/state")
 
-    async def find(world: World) -> None:
+    async def recover(world: World) -> None:
         assert (await state_node(world, T0)) == PartitionStateNode(0, 4, (0,), 2)
         assert (await state_node(world, TopicPartition("t", 1))) == PartitionStateNode(0, 0, (0,), 2)
         assert set(world.broker.leads) >= {T0, TopicPartition("t", 1), TopicPartition("u", 0)}
         node = TopicNode.decode("u", (await world.store.get("/brokers/topics/u"))[0])
         assert node.topic_id is not None
 
-    in_world(tmp_path, leave)
-    in_world(tmp_path, find)
+    in_world(tmp_path, crash)
+    in_world(tmp_path, recover)
 
 
 def test_partitions_are_added(tmp_path: Path) -> None:
     async def body(world: World) -> None:
-        made = await create(world, "t", 1)
+        created = await create(world, "t", 1)
         outcome = (await world.topics.create_partitions([MorePartitions("t", 3)], timeout_ms=5000))[0]
         assert outcome.error is None
         assert sorted(world.broker.leads) == [T0, ("t", 1), ("t", 2)]
         assert sorted(world.broker.cache.topics["t"].partitions) == [0, 1, 2]
         node = TopicNode.decode("t", (await world.store.get("/brokers/topics/t"))[0])
-        assert node.topic_id == made.topic_id and len(node.partitions) == 3
+        assert node.topic_id == created.topic_id and len(node.partitions) == 3
 
     in_world(tmp_path, body)
 
 
-def test_a_deleted_topic_goes_through_the_whole_flow_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_deleted_topic_is_stopped_deleted_and_removed_from_the_tree(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await create(world, "t", 2, configs={"retention.ms": "5"})
         await create(world, "stays")
@@ -145,18 +145,18 @@ def test_a_deleted_topic_goes_through_the_whole_flow_and_leaves_nothing(tmp_path
         stops = world.broker.requests_of_type(StopReplicaRequest)
         flags = [[p.delete_partition for t in s.topic_states for p in t.partition_states] for s in stops]
         assert flags == [[False, False], [True, True]]
-        remade = await create(world, "t", 1)
-        assert remade.topic_id != outcome.topic_id
+        recreated = await create(world, "t", 1)
+        assert recreated.topic_id != outcome.topic_id
 
     in_world(tmp_path, body)
 
 
-def test_a_deletion_that_was_begun_is_finished_after_a_restart(tmp_path: Path) -> None:
+def test_a_restart_completes_a_deletion(tmp_path: Path) -> None:
     async def mark(world: World) -> None:
         await create(world, "t", 2)
         await world.controller.stop()
         await world.store.create(paths.delete_topic("t"))
-        await world.store.create(paths.delete_topic("never-was"))
+        await world.store.create(paths.delete_topic("unknown"))
 
     async def finish(world: World) -> None:
         await world.controller.settled()
@@ -169,7 +169,7 @@ def test_a_deletion_that_was_begun_is_finished_after_a_restart(tmp_path: Path) -
     in_world(tmp_path, finish)
 
 
-def test_topics_made_straight_in_the_tree_are_seen(tmp_path: Path) -> None:
+def test_topics_that_are_written_directly_to_the_tree_are_created(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await world.store.create("/brokers/topics/t", TopicNode(None, {0: ReplicaAssignment((0,))}).encode())
         await world.store.create("/brokers/topics/broken", b"junk")
@@ -196,7 +196,7 @@ def test_a_failed_disk_takes_only_its_own_partitions_offline(tmp_path: Path) -> 
     in_world(tmp_path, body)
 
 
-def test_a_topic_that_had_no_room_is_served_when_there_is_some(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_topic_on_a_full_disk_comes_online_when_there_is_space(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("kavka.controller.brokers.DISK_BACKOFF", Backoff(50, 1_000, jitter=0))
 
     async def body(world: World) -> None:
@@ -217,7 +217,7 @@ def test_a_topic_that_had_no_room_is_served_when_there_is_some(tmp_path: Path, m
     in_world(tmp_path, body)
 
 
-def test_a_controller_that_was_replaced_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_replaced_controller_cannot_write(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await create(world, "t")
         await world.store.multi([SetData("/controller_epoch", b"9")])
@@ -228,7 +228,7 @@ def test_a_controller_that_was_replaced_writes_nothing_more(tmp_path: Path) -> N
     in_world(tmp_path, body)
 
 
-def test_when_the_controller_node_goes_it_is_taken_again(tmp_path: Path) -> None:
+def test_a_deleted_controller_node_starts_a_new_election(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await create(world, "t")
         await world.store.delete("/controller")
@@ -261,7 +261,7 @@ def test_a_topic_whose_state_could_not_be_written_comes_online_later(tmp_path: P
     in_world(tmp_path, body)
 
 
-def test_three_brokers_share_leaders_and_a_dead_ones_are_taken_over(tmp_path: Path) -> None:
+def test_partitions_of_a_dead_broker_get_new_leaders(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await create(world, "t", 6, 3)
         states = [await state_node(world, TopicPartition("t", p)) for p in range(6)]
@@ -271,12 +271,12 @@ def test_three_brokers_share_leaders_and_a_dead_ones_are_taken_over(tmp_path: Pa
         assert await world.controller.wait_until(
             lambda: all(p.leader in (0, 1) and 2 not in p.isr for p in cache.topics["t"].partitions.values()), 5
         )
-        for p, before in enumerate(states):
-            after = await state_node(world, TopicPartition("t", p))
-            assert after.leader_epoch > before.leader_epoch
-            assert world.brokers[after.leader].leads[TopicPartition("t", p)].leader == after.leader
+        for p, previous in enumerate(states):
+            state = await state_node(world, TopicPartition("t", p))
+            assert state.leader_epoch > previous.leader_epoch
+            assert world.brokers[state.leader].leads[TopicPartition("t", p)].leader == state.leader
         world.brokers[2].received.clear()
-        await world.sign_in(2)
+        await world.register(2)
         assert await world.controller.wait_until(lambda: 2 in cache.brokers, 5)
         await world.controller.settled()
         await asyncio.sleep(0.05)
@@ -296,9 +296,9 @@ def test_a_topic_with_a_replica_on_a_dead_broker_is_deleted_when_it_returns(tmp_
         assert outcome.error is None
         assert "t" not in world.broker.cache.topics
         assert await world.store.children("/brokers/topics") == ["t"]
-        again = (await world.topics.create_topics([NewTopic("t", 1, 1)], timeout_ms=100))[0]
-        assert again.error is not None and again.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
-        await world.sign_in(1)
+        recreation = (await world.topics.create_topics([NewTopic("t", 1, 1)], timeout_ms=100))[0]
+        assert recreation.error is not None and recreation.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
+        await world.register(1)
         assert await world.controller.wait_until(lambda: "t" not in world.controller.context.topics, 5)
         assert await world.store.children("/brokers/topics") == []
         assert world.brokers[1].deleted == [T0] and world.broker.deleted == [T0]
@@ -306,17 +306,17 @@ def test_a_topic_with_a_replica_on_a_dead_broker_is_deleted_when_it_returns(tmp_
     in_world(tmp_path, body, brokers=(0, 1))
 
 
-def test_a_thousand_partitions_are_taken_over_quickly(tmp_path: Path) -> None:
-    async def make(world: World) -> None:
+def test_a_controller_with_a_thousand_partitions_starts_quickly(tmp_path: Path) -> None:
+    async def create_topics(world: World) -> None:
         for i in range(10):
             await create(world, f"t{i}", 100)
 
-    async def again(world: World) -> float:
-        begin = time.process_time()
+    async def restart(world: World) -> float:
+        start = time.process_time()
         await world.start()
-        took = time.process_time() - begin
+        cpu_s = time.process_time() - start
         assert len(world.broker.leads) == 1000
-        return took
+        return cpu_s
 
-    in_world(tmp_path, make)
-    assert in_world(tmp_path, again, start=False) < 2.0
+    in_world(tmp_path, create_topics)
+    assert in_world(tmp_path, restart, start=False) < 2.0

@@ -1,8 +1,8 @@
-"""One scenario with all operations, repeated; each time the controller fails at another write.
+"""A scenario with all operations is repeated. Each time the controller fails at another write.
 
-It dies before the write, or right after it before any broker is notified; or it lives, and its
-store fails before or after. The next controller must finish the operation: at the end the znode
-tree and the brokers are as if nothing had happened.
+The controller dies before or after the write, or its store fails before or after the write. The
+next controller must complete the operation: the final state of the znode tree and of the brokers is
+the same as without a failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHORT_MS = 100
 
 
 class Saboteur:
-    """Fails the `at`-th write that a controller in office makes, in one of four ways."""
+    """Fails the `at`-th write of an active controller, in one of four modes."""
 
     def __init__(self, cluster: Cluster, mode: str, at: int) -> None:
         self.cluster = cluster
@@ -46,7 +46,7 @@ class Saboteur:
         node.store.after_multi = lambda ops: self._after(node, ops)
 
     def _before(self, node: Node, ops: Sequence[Op]) -> None:
-        if ops[0].path == paths.CONTROLLER_EPOCH:  # the fence: a controller's own
+        if ops[0].path == paths.CONTROLLER_EPOCH:  # the fence of a controller's write
             self.writes += 1
             if self.writes == self.at and "before" in self.mode:
                 self._strike(node)
@@ -75,11 +75,11 @@ class Saboteur:
 
 
 async def insist(cluster: Cluster, act: Callable[[], Awaitable[Any]], done: Callable[[], Awaitable[bool]]) -> None:
-    """As a client does: retry with every controller until it succeeds."""
+    """Retry until the operation succeeds, as a client does."""
     loop = asyncio.get_running_loop()
     end = loop.time() + 20
     while not await done():
-        assert loop.time() < end, "in vain"
+        assert loop.time() < end, "timed out"
         with suppress(KafkaError, StoreUnavailable, AssertionError, KeyError, NoNode):
             await act()
         await asyncio.sleep(0.005)
@@ -107,7 +107,7 @@ async def scenario(cluster: Cluster) -> None:
     # A broker dies and comes back.
     if cluster.nodes[3].is_up and cluster.controller_id != 3:
         await cluster.nodes[3].kill()
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         await cluster.nodes[3].start()
 
     async def grow() -> None:
@@ -181,9 +181,9 @@ async def check_end(cluster: Cluster) -> None:
             assert cached.offline_replicas == []
     for broker_id, n in cluster.nodes.items():
         assert "u" not in n.broker.cache.topics
-        held = {tp for tp in n.broker.leads if n.broker.leads[tp] is not None}
+        replicas = {tp for tp in n.broker.leads if n.broker.leads[tp] is not None}
         expected = {TopicPartition("t", p) for p, a in node.partitions.items() if broker_id in a.replicas}
-        assert held == expected, broker_id
+        assert replicas == expected, broker_id
     for path, names in (
         (paths.TOPICS, ["t"]),
         (f"{paths.CONFIG}/topics", ["t"]),
@@ -201,7 +201,8 @@ async def check_end(cluster: Cluster) -> None:
 
 
 def run(mode: str, at: int) -> int:
-    """The scenario with one failure; returns how many writes there were."""
+    """Run the scenario with one failure. Returns the number of writes if `at` is 0, else the number
+    of failures."""
 
     async def body(cluster: Cluster) -> int:
         saboteur = Saboteur(cluster, mode, at)
@@ -216,7 +217,7 @@ def run(mode: str, at: int) -> int:
 
 
 @pytest.mark.parametrize("mode", ["dies before", "dies after", "fails before", "fails after"])
-def test_wherever_a_controller_fails_the_end_is_the_same(mode: str, monkeypatch: Any) -> None:
+def test_a_failure_at_any_write_does_not_change_the_final_state(mode: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("kavka.controller.controller.RETRY_AFTER_S", 0.01)
     writes = run("", 0)
     assert writes > 25

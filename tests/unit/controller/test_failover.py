@@ -19,14 +19,14 @@ from tests.unit.controller.cluster import Cluster, in_cluster
 T0 = TopicPartition("t", 0)
 
 
-def test_when_the_controller_dies_another_takes_over_and_finds_leaders_for_what_it_led() -> None:
+def test_a_new_controller_elects_leaders_for_partitions_of_the_dead_controller() -> None:
     async def body(cluster: Cluster) -> None:
         first = cluster.controller_id
         assert first == 0
         await cluster.create("t", [[0, 1, 2], [1, 2, 0]])
         await cluster.nodes[0].kill()
         await cluster.until(lambda: cluster.controller_id in (1, 2))
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await cluster.state(T0) == PartitionStateNode(1, 1, (1, 2), 2)
         assert await cluster.state(TopicPartition("t", 1)) == PartitionStateNode(1, 1, (1, 2), 2)
         assert all(node.controller.active_id == cluster.controller_id for node in cluster.nodes.values() if node.is_up)
@@ -38,19 +38,18 @@ def test_when_the_controller_dies_another_takes_over_and_finds_leaders_for_what_
     in_cluster(body)
 
 
-def test_a_broker_that_was_away_for_a_moment_loses_its_leaderships_first() -> None:
-    """Same id, another epoch, and the controller sees only that: gone and back between two
-    looks."""
+def test_a_quick_restart_loses_the_leaderships_of_the_broker() -> None:
+    """The broker registers again between two reads, so the controller only sees a new epoch."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1]])
-        node, before = cluster.nodes[1], cluster.nodes[1].epoch
+        node, old_epoch = cluster.nodes[1], cluster.nodes[1].epoch
         node.is_up = False
         node.store.renew()
-        await node.sign_in()
-        assert node.epoch > before
+        await node.register()
+        assert node.epoch > old_epoch
         node.broker.received.clear()
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await cluster.state(T0) == PartitionStateNode(2, 1, (2,), 1)
         assert await cluster.state(TopicPartition("t", 1)) == PartitionStateNode(2, 1, (2,), 1)
         orders = node.broker.requests_of_type(LeaderAndIsrRequest)
@@ -69,11 +68,11 @@ async def restart_unseen(cluster: Cluster, *broker_ids: int) -> None:
         await cluster.nodes[broker_id].lose_session()
     await cluster.nodes[0].kill()
     await cluster.until(lambda: cluster.controller_id in (1, 2))
-    await cluster.quiet()
+    await cluster.wait_until_idle()
 
 
 def test_a_leader_that_restarts_while_the_controller_changes_loses_its_leaderships() -> None:
-    """Its log may have lost its end: in the same epoch followers would not notice."""
+    """The log may have lost its end. Without a new epoch, followers would not detect that."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1], [1, 2]])
@@ -84,14 +83,14 @@ def test_a_leader_that_restarts_while_the_controller_changes_loses_its_leadershi
         assert await cluster.state(T0) == PartitionStateNode(2, 1, (2,), 2)
         assert await cluster.state(TopicPartition("t", 1)) == PartitionStateNode(2, 1, (2,), 2)
         assert await cluster.state(TopicPartition("single", 0)) == PartitionStateNode(1, 0, (1,), 1)
-        assert await cluster.state(alone) == PartitionStateNode(1, 1, (1,), 2), "only its epoch is another one"
+        assert await cluster.state(alone) == PartitionStateNode(1, 1, (1,), 2), "only the epoch changes"
         await cluster.catch_up()
         assert set((await cluster.state(T0)).isr) == {1, 2}
 
     in_cluster(body)
 
 
-def test_where_all_in_sync_have_restarted_the_isr_stays_and_the_epoch_is_another_one() -> None:
+def test_if_all_isr_members_have_restarted_the_live_members_stay_in_the_isr() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 0]])
         await restart_unseen(cluster, 1, 2)
@@ -101,12 +100,12 @@ def test_where_all_in_sync_have_restarted_the_isr_stays_and_the_epoch_is_another
     in_cluster(body)
 
 
-def test_a_leader_that_is_the_controller_and_restarts_does_not_lead_on_in_its_epoch() -> None:
+def test_a_controller_that_restarts_loses_its_leaderships() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1, 2]])
         await cluster.nodes[0].lose_session()
         await cluster.until(lambda: cluster.controller_id is not None)
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         state = await cluster.state(T0)
         assert state.leader == 1 and state.leader_epoch > 0
         assert state.isr == (1, 2)
@@ -114,7 +113,7 @@ def test_a_leader_that_is_the_controller_and_restarts_does_not_lead_on_in_its_ep
     in_cluster(body)
 
 
-def test_a_controller_that_dies_while_it_deals_with_a_restart_leaves_the_rest_to_the_next() -> None:
+def test_the_next_controller_completes_the_handling_of_a_restart() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2]] * 300)
         old = cluster.nodes[0]
@@ -134,7 +133,7 @@ def test_a_controller_that_dies_while_it_deals_with_a_restart_leaves_the_rest_to
         assert old.controller._term is not None
         old.controller._term.put(events.BrokerChange())
         await cluster.until(lambda: cluster.controller_id in (1, 2))
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert writes == 2
         states = [await cluster.state(TopicPartition("t", number)) for number in range(300)]
         assert {(state.leader, state.isr) for state in states} == {(2, (2,))}
@@ -144,22 +143,22 @@ def test_a_controller_that_dies_while_it_deals_with_a_restart_leaves_the_rest_to
     in_cluster(body)
 
 
-def test_another_controller_leaves_leaders_that_did_not_restart_as_they_are() -> None:
+def test_a_new_controller_keeps_leaders_that_did_not_restart() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2], [2, 1]])
         await cluster.nodes[2].kill()
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         await cluster.nodes[2].start()
         await cluster.catch_up()
-        before = [await cluster.state(TopicPartition("t", number)) for number in (0, 1)]
-        assert all(set(state.isr) == {1, 2} for state in before)
+        previous = [await cluster.state(TopicPartition("t", number)) for number in (0, 1)]
+        assert all(set(state.isr) == {1, 2} for state in previous)
         await restart_unseen(cluster)
-        assert [await cluster.state(TopicPartition("t", number)) for number in (0, 1)] == before
+        assert [await cluster.state(TopicPartition("t", number)) for number in (0, 1)] == previous
 
     in_cluster(body)
 
 
-def test_a_controller_that_lost_its_session_resigns_at_once_and_stands_again() -> None:
+def test_a_controller_that_lost_its_session_resigns_and_takes_part_in_the_next_election() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1, 2]])
         old = cluster.nodes[0]
@@ -169,9 +168,9 @@ def test_a_controller_that_lost_its_session_resigns_at_once_and_stands_again() -
         with pytest.raises(KafkaError) as refused:
             await old.controller._call("x", lambda term: asyncio.sleep(0))
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
-        await old.sign_in()
+        await old.register()
         await cluster.until(lambda: cluster.controller_id is not None)
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         data, _ = await cluster.store.get(paths.CONTROLLER_EPOCH)
         assert paths.decode_epoch(data) == 2
         await cluster.catch_up()
@@ -194,7 +193,7 @@ def test_operations_in_progress_when_the_session_is_lost_must_be_retried() -> No
 
         old.store.before_multi = lose
         with pytest.raises(KafkaError) as refused:
-            await old.controller.alter_partition(cluster.ask_isr(T0, [1]), 3)
+            await old.controller.alter_partition(cluster.isr_request(T0, [1]), 3)
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
         await cluster.until(lambda: cluster.controller_id in (1, 2))
         new = cluster.nodes[cluster.controller_id or 1]
@@ -216,8 +215,8 @@ def test_writes_of_a_replaced_controller_fail_and_it_resigns() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1, 2]])
         old = cluster.nodes[0]
-        request = cluster.ask_isr(T0, [1])
-        # Another takes over while the old one is not looking.
+        request = cluster.isr_request(T0, [1])
+        # Another broker is elected, but the watches of the old controller do not fire.
         old.store._watches.clear()
         await cluster.store.delete(paths.CONTROLLER)
         await cluster.until(lambda: any(cluster.nodes[b].controller.is_active for b in (1, 2)))
@@ -233,7 +232,7 @@ def test_writes_of_a_replaced_controller_fail_and_it_resigns() -> None:
     in_cluster(body)
 
 
-def test_a_store_that_fails_in_the_middle_costs_nothing_but_time(monkeypatch: Any) -> None:
+def test_an_operation_is_completed_after_a_store_failure(monkeypatch: Any) -> None:
     monkeypatch.setattr("kavka.controller.controller.RETRY_AFTER_S", 0.02)
 
     async def body(cluster: Cluster) -> None:
@@ -250,15 +249,15 @@ def test_a_store_that_fails_in_the_middle_costs_nothing_but_time(monkeypatch: An
         store.before_multi = fail
         await cluster.nodes[1].kill()
         await cluster.until(lambda: failures == 0 and cluster.controller_id == 0)
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert (await cluster.state(T0)).leader == 2
         assert (await cluster.state(TopicPartition("t", 1))).leader == 0
 
     in_cluster(body)
 
 
-def test_a_store_that_fails_while_a_term_begins_is_asked_again(monkeypatch: Any) -> None:
-    """No other broker can: the controller znode was created before."""
+def test_a_term_starts_again_after_a_store_failure(monkeypatch: Any) -> None:
+    """No other broker can be elected, because the controller znode exists."""
     monkeypatch.setattr("kavka.controller.controller.RETRY_AFTER_S", 0.02)
 
     async def body(cluster: Cluster) -> None:
@@ -283,7 +282,7 @@ def test_a_store_that_fails_while_a_term_begins_is_asked_again(monkeypatch: Any)
     in_cluster(body)
 
 
-def test_topics_with_nodes_that_make_no_sense_hinder_no_other() -> None:
+def test_malformed_topic_nodes_do_not_affect_other_topics() -> None:
     async def body(cluster: Cluster) -> None:
         hostile = (b"junk", b"[]", b'{"version":3,"partitions":[1]}', b'{"version":3,"partitions":{"0":["x"]}}',
                    b'{"version":3,"partitions":{"x":[1]}}', b'{"version":3,"partitions":{"0":7}}')  # fmt: skip
@@ -294,34 +293,36 @@ def test_topics_with_nodes_that_make_no_sense_hinder_no_other() -> None:
         await cluster.store.set(state, b'{"leader":1,"leader_epoch":0,"isr":["1"],"controller_epoch":1}')
         await cluster.nodes[0].kill()
         await cluster.until(lambda: cluster.controller_id is not None)
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         await cluster.create("after", [[1, 2]])
         good = b'{"version":2,"partitions":{"0":[2,1]},"adding_replicas":{},"removing_replicas":{}}'
         await cluster.store.set(paths.topic("bad-0"), good)
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert cluster.nodes[2].broker.cache.topics["bad-0"].partitions[0].leader == 2
 
     in_cluster(body)
 
 
-def test_thousands_of_partitions_take_few_writes_and_few_requests() -> None:
-    """An additional partition must cost neither an additional write nor an additional request."""
+def test_thousands_of_partitions_need_few_writes_and_few_requests() -> None:
+    """Writes and requests are batched: their number does not grow with every partition."""
     count = 2000
 
     async def body(cluster: Cluster) -> None:
         layout = {p: ReplicaAssignment(tuple((p + k) % 3 for k in range(3))) for p in range(count)}
         await cluster.store.create(paths.topic("t"), TopicNode(paths.random_id(), layout).encode())
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert cluster.controller_id == 0
 
-        async def costs(happening: Awaitable[None]) -> tuple[int, int]:
+        async def costs(change: Awaitable[None]) -> tuple[int, int]:
             for node in cluster.nodes.values():
                 node.broker.received.clear()
-            before = cluster.tree.multis
-            await happening
+            writes_before = cluster.tree.multis
+            await change
             await cluster.until(lambda: cluster.controller_id is not None)
-            await cluster.quiet()
-            return cluster.tree.multis - before, max(len(node.broker.received) for node in cluster.nodes.values())
+            await cluster.wait_until_idle()
+            return cluster.tree.multis - writes_before, max(
+                len(node.broker.received) for node in cluster.nodes.values()
+            )
 
         # The controller dies with its broker: an election and a smaller ISR for every partition,
         # 200 to a write.
@@ -338,7 +339,7 @@ def test_thousands_of_partitions_take_few_writes_and_few_requests() -> None:
     in_cluster(body)
 
 
-def test_nodes_that_are_no_brokers_are_left_alone() -> None:
+def test_malformed_broker_nodes_are_ignored() -> None:
     async def body(cluster: Cluster) -> None:
         hostile = (
             ("junk", b"{}"),
@@ -352,7 +353,7 @@ def test_nodes_that_are_no_brokers_are_left_alone() -> None:
         )
         for name, data in hostile:
             await cluster.store.create(f"{paths.BROKER_IDS}/{name}", data)
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert sorted(cluster.controller.context.brokers) == [0, 1, 2]
         await cluster.store.delete(f"{paths.BROKER_IDS}/junk")
         await cluster.create("t", [[1, 2]])
@@ -366,7 +367,7 @@ def test_changed_listeners_are_sent_to_all() -> None:
         data, _ = await cluster.store.get(path)
         assert data is not None
         await cluster.store.set(path, data.replace(b"9094", b"19094"))
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         for node in cluster.nodes.values():
             assert node.broker.cache.brokers[2].endpoints["PLAINTEXT"].port == 19094
 

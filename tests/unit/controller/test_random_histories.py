@@ -43,18 +43,18 @@ class WatchedTree(MemoryTree):
         return results
 
     def _check(self, before: PartitionStateNode, now: PartitionStateNode) -> None:
-        is_right = bool(now.isr) and len(set(now.isr)) == len(now.isr)
-        is_right &= now.controller_epoch >= before.controller_epoch
+        is_valid = bool(now.isr) and len(set(now.isr)) == len(now.isr)
+        is_valid &= now.controller_epoch >= before.controller_epoch
         if now.leader_epoch == before.leader_epoch:
             # A leader changed its ISR.
-            is_right &= now.leader == before.leader and now.leader in now.isr
+            is_valid &= now.leader == before.leader and now.leader in now.isr
         else:
             # An election, or the loss of a replica: the leader has all records, and every ISR
             # member is verified.
-            is_right &= now.leader_epoch == before.leader_epoch + 1
-            is_right &= set(now.isr) <= set(before.isr)
-            is_right &= now.leader == -1 or now.leader in before.isr
-        if not is_right:
+            is_valid &= now.leader_epoch == before.leader_epoch + 1
+            is_valid &= set(now.isr) <= set(before.isr)
+            is_valid &= now.leader == -1 or now.leader in before.isr
+        if not is_valid:
             self.violations.append(f"{before} became {now}")
 
 
@@ -80,9 +80,9 @@ async def step(cluster: Cluster, chance: random.Random) -> None:
         case 7:
             await cluster.controller.elect_leaders(PREFERRED, None)
         case 8 if len(up) > 1:
-            going = chance.choice(up)
-            await cluster.controller.controlled_shutdown(going.id, going.epoch)
-            await going.kill()
+            stopping = chance.choice(up)
+            await cluster.controller.controlled_shutdown(stopping.id, stopping.epoch)
+            await stopping.kill()
         case 9:
             fail_once(chance.choice(up), after=chance.random() < 0.5)
         case _:
@@ -90,7 +90,7 @@ async def step(cluster: Cluster, chance: random.Random) -> None:
 
 
 def fail_once(node: Node, *, after: bool) -> None:
-    """Its next write fails, or is made without its knowing."""
+    """Fail the next write of the node, before or after it is executed."""
     store = node.store
 
     def fail(ops: Sequence[Op]) -> None:
@@ -104,7 +104,7 @@ def fail_once(node: Node, *, after: bool) -> None:
 
 
 async def change_isr(cluster: Cluster, tp: TopicPartition, chance: random.Random) -> None:
-    """The leader found followers that lag, or that have caught up."""
+    """Change the ISR to the leader and a random set of followers."""
     context = cluster.controller.context
     leader = context.leaderships[tp].state.leader
     others = [b for b in context.replicas_of(tp) if b != leader]
@@ -122,7 +122,7 @@ async def settle(cluster: Cluster) -> None:
     for broker_id in sorted(cluster.controller.context.shutting_down):
         await cluster.nodes[broker_id].lose_session()
     await cluster.catch_up()
-    await cluster.until(lambda: not cluster.controller.context.reassigning, "the moves to be done")
+    await cluster.until(lambda: not cluster.controller.context.reassigning, "the reassignments")
     await cluster.catch_up()
 
 
@@ -148,7 +148,7 @@ async def check_end(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_nothing_is_lost_and_all_find_their_way_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_state_loses_records_and_the_cluster_recovers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kavka.controller.controller.RETRY_AFTER_S", 0.01)
 
     async def body(cluster: Cluster) -> None:

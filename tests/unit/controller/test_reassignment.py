@@ -16,7 +16,7 @@ FOUR = (0, 1, 2, 3)
 
 async def move(cluster: Cluster, tp: TopicPartition, target: Any, **other: Any) -> ErrorCode | None:
     error = (await cluster.controller.alter_reassignments({tp: target}, same_factor=False, **other))[tp]
-    await cluster.quiet()
+    await cluster.wait_until_idle()
     return None if error is None else error.code
 
 
@@ -24,7 +24,7 @@ async def assignment(cluster: Cluster, tp: TopicPartition) -> ReplicaAssignment:
     return (await cluster.topic(tp.topic)).partitions[tp.partition]
 
 
-def test_the_arithmetic_of_moves_is_kafkas() -> None:
+def test_assignments_during_a_reassignment_are_kafkas() -> None:
     start = ReplicaAssignment((1, 2, 3))
     moving = start.moving_to((4, 2))
     assert moving == ReplicaAssignment((4, 2, 1, 3), (4,), (1, 3))
@@ -34,7 +34,7 @@ def test_the_arithmetic_of_moves_is_kafkas() -> None:
     assert start.moving_to((3, 2, 1)) == ReplicaAssignment((3, 2, 1))
 
 
-def test_a_partition_is_moved_when_its_new_brokers_have_caught_up() -> None:
+def test_a_reassignment_completes_when_the_added_replicas_have_caught_up() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1], [1, 2]])
         assert await move(cluster, T0, [2, 3]) is None
@@ -46,10 +46,10 @@ def test_a_partition_is_moved_when_its_new_brokers_have_caught_up() -> None:
         assert order.is_new and order.adding_replicas == [2, 3] and order.leader == 0
         assert (await cluster.state(T0)).leader_epoch == 1
         assert (await cluster.set_isr(T0, [0, 1, 2])).error_code == 0
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await assignment(cluster, T0) == begun
         assert (await cluster.set_isr(T0, [0, 1, 2, 3])).error_code == 0
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await assignment(cluster, T0) == ReplicaAssignment((2, 3))
         state = await cluster.state(T0)
         assert state.leader == 2 and set(state.isr) == {2, 3}
@@ -63,7 +63,7 @@ def test_a_partition_is_moved_when_its_new_brokers_have_caught_up() -> None:
     in_cluster(body, FOUR)
 
 
-def test_a_leader_that_stays_keeps_leading() -> None:
+def test_a_leader_that_is_a_target_replica_keeps_its_leadership() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         await move(cluster, T0, [3, 0])
@@ -75,7 +75,7 @@ def test_a_leader_that_stays_keeps_leading() -> None:
     in_cluster(body, FOUR)
 
 
-def test_replicas_are_added_removed_and_put_in_another_order() -> None:
+def test_replicas_are_added_removed_and_reordered() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         for target in ([0, 1, 2], [2, 1], [1, 2], [3]):
@@ -88,7 +88,7 @@ def test_replicas_are_added_removed_and_put_in_another_order() -> None:
     in_cluster(body, FOUR)
 
 
-def test_a_move_is_called_off() -> None:
+def test_a_reassignment_is_cancelled() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         assert await move(cluster, T0, None) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
@@ -117,13 +117,13 @@ def test_a_reassignment_in_progress_can_be_redirected() -> None:
     in_cluster(body, FOUR)
 
 
-def test_calling_off_does_not_throw_away_the_only_replicas_that_have_all_records() -> None:
+def test_a_cancellation_that_would_remove_all_in_sync_replicas_is_refused() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[1]])
         await move(cluster, T0, [2, 3])
         await cluster.set_isr(T0, [1, 2])
         await cluster.nodes[1].kill()
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert (await cluster.state(T0)).leader == 2
         assert await move(cluster, T0, None) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         await cluster.catch_up()
@@ -136,7 +136,7 @@ def test_impossible_reassignments_are_refused() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         await cluster.nodes[3].kill()
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         invalid = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         for target in ([], [1, 1], [1, -1], [1, 3], [1, 17]):
             assert await move(cluster, T0, target) is invalid, target
@@ -150,16 +150,16 @@ def test_impossible_reassignments_are_refused() -> None:
     in_cluster(body, FOUR)
 
 
-def test_a_reassignment_continues_when_the_controller_dies_and_when_a_new_broker_bounces() -> None:
+def test_a_reassignment_continues_after_failures_of_the_controller_and_of_a_target_broker() -> None:
     async def body(cluster: Cluster) -> None:
         assert cluster.controller_id == 0
         await cluster.create("t", [[1, 2], [2, 1]])
         await move(cluster, T0, [3, 2])
         await cluster.nodes[3].kill()
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         await cluster.nodes[0].kill()
         await cluster.until(lambda: cluster.controller_id is not None)
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await cluster.controller.list_reassignments(None) == {T0: ReplicaAssignment((3, 2, 1), (3,), (1,))}
         await cluster.nodes[3].start()
         await cluster.catch_up()
@@ -169,26 +169,25 @@ def test_a_reassignment_continues_when_the_controller_dies_and_when_a_new_broker
     in_cluster(body, FOUR)
 
 
-def test_the_node_of_old_tools_is_followed_until_all_is_moved() -> None:
+def test_reassignments_in_the_node_of_old_tools_are_executed() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1], [1, 2]])
         await cluster.store.create(paths.REASSIGN_PARTITIONS, b"junk")
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await cluster.store.exists(paths.REASSIGN_PARTITIONS) is None
         targets = {T0: [3, 1], T1: [3, 2], TopicPartition("none", 0): [1]}
         await cluster.store.create(paths.REASSIGN_PARTITIONS, paths.encode_reassignment(targets))
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         data, _ = await cluster.store.get(paths.REASSIGN_PARTITIONS)
         assert paths.decode_reassignment(data) == {T0: (3, 1), T1: (3, 2)}
         await cluster.set_isr(T1, [1, 2, 3])
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         data, _ = await cluster.store.get(paths.REASSIGN_PARTITIONS)
         assert paths.decode_reassignment(data) == {T0: (3, 1)}
-        # A request has more to say than the node.
+        # A request replaces the reassignment in the node.
         assert await move(cluster, T0, None) is None
         assert await cluster.store.exists(paths.REASSIGN_PARTITIONS) is None
-        # The order that the old holders had is lost with a move, as with Kafka: those who stay came
-        # first.
+        # As in Kafka, the original order is lost: replicas that were also targets come first.
         assert await assignment(cluster, T0) == ReplicaAssignment((1, 0))
         await cluster.store.create(paths.REASSIGN_PARTITIONS, paths.encode_reassignment({T0: [2, 1]}))
         await cluster.catch_up()
@@ -198,22 +197,22 @@ def test_the_node_of_old_tools_is_followed_until_all_is_moved() -> None:
     in_cluster(body, FOUR)
 
 
-def test_a_topic_is_deleted_when_its_move_is_done() -> None:
+def test_a_topic_is_deleted_when_its_reassignment_completes() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         await move(cluster, T0, [2, 3])
         await cluster.store.create(paths.delete_topic("t"))
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await cluster.store.exists(paths.topic("t")) is not None
         await cluster.set_isr(T0, [0, 1, 2, 3])
-        await cluster.quiet()
+        await cluster.wait_until_idle()
         assert await cluster.store.exists(paths.topic("t")) is None
         assert all("t" not in node.broker.cache.topics for node in cluster.nodes.values())
 
     in_cluster(body, FOUR)
 
 
-def test_a_topic_is_not_grown_while_it_moves_and_keeps_what_was_added_before() -> None:
+def test_partitions_cannot_be_added_during_a_reassignment() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.create("t", [[0, 1]])
         grown = await cluster.topics.create_partitions([MorePartitions("t", 2, [[2, 1]])], timeout_ms=5000)

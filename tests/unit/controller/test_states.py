@@ -35,23 +35,23 @@ REPLICA_SOURCES = {
     [(PARTITION_TRANSITIONS, PartitionState, PARTITION_SOURCES), (REPLICA_TRANSITIONS, ReplicaState, REPLICA_SOURCES)],
     ids=["partition", "replica"],
 )
-def test_the_tables_allow_what_kafka_allows_and_nothing_else(table: Any, states: type[Enum], sources: Any) -> None:
+def test_the_tables_allow_the_same_transitions_as_kafka(table: Any, states: type[Enum], sources: Any) -> None:
     for source in states:
         for target in states:
             is_allowed = any((row.source, row.target) == (source, target) for row in table.rows)
             assert is_allowed == (source in sources[target]), (source, target)
 
 
-def test_an_illegal_step_names_who_and_from_where_to_where() -> None:
+def test_the_error_of_an_illegal_transition_contains_subject_and_states() -> None:
     with pytest.raises(IllegalTransition, match="t-0 cannot go from NonExistentPartition to OnlinePartition"):
         PARTITION_TRANSITIONS.action("t-0", P.NON_EXISTENT, P.ONLINE)
 
 
-def test_the_table_draws_itself() -> None:
-    drawn = REPLICA_TRANSITIONS.diagram()
-    assert drawn.startswith("stateDiagram-v2\n")
-    assert "OfflineReplica --> ReplicaDeletionStarted: its topic is being deleted" in drawn
-    assert len(drawn.splitlines()) == 1 + len(REPLICA_TRANSITIONS.rows)
+def test_a_table_is_drawn_as_a_diagram() -> None:
+    diagram = REPLICA_TRANSITIONS.diagram()
+    assert diagram.startswith("stateDiagram-v2\n")
+    assert "OfflineReplica --> ReplicaDeletionStarted: its topic is being deleted" in diagram
+    assert len(diagram.splitlines()) == 1 + len(REPLICA_TRANSITIONS.rows)
 
 
 def test_a_transition_is_in_a_table_once() -> None:
@@ -60,7 +60,7 @@ def test_a_transition_is_in_a_table_once() -> None:
         TransitionTable((row, Transition(row.source, row.target, row.action, "again")))
 
 
-def test_the_docs_show_the_tables_as_they_are() -> None:
+def test_the_docs_contain_the_tables() -> None:
     docs = (Path(__file__).parents[3] / "docs" / "controller.md").read_text()
     for table in (PARTITION_TRANSITIONS, REPLICA_TRANSITIONS):
         assert table.diagram() in docs
