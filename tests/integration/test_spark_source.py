@@ -15,8 +15,8 @@ from tests.support.targets import Target
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
-# For records of long ago, which are otherwise gone when the broker next looks.
-LASTING = {"retention.ms": "-1"}
+# The records have old timestamps: retention must not delete them.
+NO_RETENTION = {"retention.ms": "-1"}
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def admin(target: Target) -> Any:
 
 @pytest.fixture
 def fill(target: Target) -> Any:
-    """Write records with the given values to one partition of a topic."""
+    """A function that produces records to one partition of a topic."""
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
 
-        def fill(topic: str, values: Any, partition: int = 0, **more: Any) -> None:
+        def fill(topic: str, values: Any, partition: int = 0, **fields: Any) -> None:
             for value in values:
-                producer.send(topic, value=str(value).encode(), partition=partition, **more)
+                producer.send(topic, value=str(value).encode(), partition=partition, **fields)
             producer.flush(30)
 
         yield fill
@@ -40,7 +40,8 @@ def fill(target: Target) -> Any:
 
 @pytest.fixture
 def table(spark: Any) -> Any:
-    """Run a streaming query into a table in memory and return its rows."""
+    """A function that starts a query which writes to a table in memory. `rows()` of the query
+    returns the rows of the table."""
     queries: list[Any] = []
 
     def start(source: Any, **options: str) -> Any:
@@ -68,10 +69,10 @@ def batch(spark: Any, target: Target, **options: object) -> Any:
     return reader.options(**options).load()
 
 
-def test_a_stream_brings_every_record_with_all_its_columns(
+def test_a_stream_reads_every_record_with_all_columns(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
 ) -> None:
-    admin.create_topics([NewTopic(topic, 2, configs=LASTING)])
+    admin.create_topics([NewTopic(topic, 2, configs=NO_RETENTION)])
     fill(topic, range(10), key=b"k", headers=[("h", b"x"), ("null", None)], timestamp=1_700_000_000_123)
     fill(topic, range(10, 15), partition=1)
     query = table(stream(spark, target, subscribe=topic, startingOffsets="earliest", includeHeaders="true"))
@@ -88,17 +89,17 @@ def test_a_stream_brings_every_record_with_all_its_columns(
     assert sorted(int(row.value) for row in query.rows()) == list(range(16))
 
 
-def test_a_batch_reads_between_offsets_in_as_many_tasks_as_wanted(
+def test_a_batch_reads_between_offsets_in_the_configured_number_of_tasks(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], topic: str
 ) -> None:
-    admin.create_topics([NewTopic(topic, 2, configs=LASTING)])
+    admin.create_topics([NewTopic(topic, 2, configs=NO_RETENTION)])
     fill(topic, range(100), timestamp=1000)
     fill(topic, range(100, 200), timestamp=2000)
     fill(topic, range(1000, 1010), partition=1, timestamp=2500)
-    whole = batch(spark, target, subscribe=topic, minPartitions="4")
-    assert whole.rdd.getNumPartitions() == 4
-    assert sorted(int(row.value) for row in whole.collect()) == [*range(200), *range(1000, 1010)]
-    some = batch(
+    all_records = batch(spark, target, subscribe=topic, minPartitions="4")
+    assert all_records.rdd.getNumPartitions() == 4
+    assert sorted(int(row.value) for row in all_records.collect()) == [*range(200), *range(1000, 1010)]
+    range_of_offsets = batch(
         spark,
         target,
         assign=f'{{"{topic}":[0]}}',
@@ -106,16 +107,16 @@ def test_a_batch_reads_between_offsets_in_as_many_tasks_as_wanted(
         endingOffsets=f'{{"{topic}":{{"0":30}}}}',
         maxRecordsPerPartition="5",
     )
-    assert some.rdd.getNumPartitions() == 4
-    assert sorted(int(row.value) for row in some.collect()) == list(range(10, 30))
-    late = batch(
+    assert range_of_offsets.rdd.getNumPartitions() == 4
+    assert sorted(int(row.value) for row in range_of_offsets.collect()) == list(range(10, 30))
+    range_of_times = batch(
         spark,
         target,
         subscribe=topic,
         startingOffsetsByTimestamp=f'{{"{topic}":{{"0":1500,"1":0}}}}',
         endingTimestamp="2400",
     )
-    assert sorted(int(row.value) for row in late.collect()) == list(range(100, 200))
+    assert sorted(int(row.value) for row in range_of_times.collect()) == list(range(100, 200))
 
 
 def test_a_stream_continues_after_its_checkpoint_in_batches_of_the_configured_size(
@@ -132,42 +133,42 @@ def test_a_stream_continues_after_its_checkpoint_in_batches_of_the_configured_si
         maxOffsetsPerTrigger="40",
         groupIdCommit=f"g-{topic}",
     )
-    seen: list[tuple[int, list[int]]] = []
+    batches: list[tuple[int, list[int]]] = []
 
-    def keep(frame: Any, batch_id: int) -> None:
-        seen.append((batch_id, sorted(int(row.value) for row in frame.collect())))
+    def store(frame: Any, batch_id: int) -> None:
+        batches.append((batch_id, sorted(int(row.value) for row in frame.collect())))
 
     def run() -> None:
-        writer = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "cp"))
+        writer = source.writeStream.foreachBatch(store).option("checkpointLocation", str(tmp_path / "cp"))
         start_query(writer.trigger(availableNow=True)).awaitTermination(120)
 
     run()
-    assert [len(values) for _, values in seen] == [40, 40, 20]
-    assert seen[0][1] == [*range(36), *range(90, 94)]
-    assert sorted(value for _, values in seen for value in values) == list(range(100))
+    assert [len(values) for _, values in batches] == [40, 40, 20]
+    assert batches[0][1] == [*range(36), *range(90, 94)]
+    assert sorted(value for _, values in batches for value in values) == list(range(100))
     committed = admin.list_consumer_group_offsets(f"g-{topic}")
     assert {tp.partition: offset.offset for tp, offset in committed.items() if offset} == {0: 90, 1: 10}
     fill(topic, [100])
     run()
-    assert seen[3:] == [(3, [100])]
+    assert batches[3:] == [(3, [100])]
 
 
-def test_a_first_batch_that_is_run_again_begins_where_it_began(
+def test_a_repeated_first_batch_has_the_same_start_offset(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], topic: str, tmp_path: Path
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fill(topic, range(5))
     source = stream(spark, target, subscribe=topic)
-    seen: list[list[int]] = []
+    batches: list[list[int]] = []
 
-    def keep(frame: Any, batch_id: int) -> None:
+    def store(frame: Any, batch_id: int) -> None:
         values = sorted(int(row.value) for row in frame.collect())
-        seen.append(values)
-        if len(seen) == 1:
+        batches.append(values)
+        if len(batches) == 1:
             raise RuntimeError("the first batch fails")
 
     def run() -> Any:
-        return start_query(source.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "cp")))
+        return start_query(source.writeStream.foreachBatch(store).option("checkpointLocation", str(tmp_path / "cp")))
 
     # Spark runs a first batch even if there is nothing to read yet.
     with pytest.raises(Exception, match="the first batch fails"):
@@ -176,10 +177,10 @@ def test_a_first_batch_that_is_run_again_begins_where_it_began(
     query = run()
     query.processAllAvailable()
     query.stop()
-    assert seen == [[], [], [5, 6]]
+    assert batches == [[], [], [5, 6]]
 
 
-def test_topics_and_partitions_that_are_made_while_it_runs_are_read_from_their_beginning(
+def test_topics_and_partitions_created_later_are_read_from_their_beginning(
     spark: Any, target: Target, admin: Admin, fill: Callable[..., None], table: Any, topic: str
 ) -> None:
     admin.create_topics([NewTopic(f"{topic}-a", 1)])
@@ -190,7 +191,7 @@ def test_topics_and_partitions_that_are_made_while_it_runs_are_read_from_their_b
     fill(f"{topic}-b", [2])
     admin.create_partitions({f"{topic}-a": 2})
     fill(f"{topic}-a", [3], partition=1)
-    wait_until(lambda: len(query.rows()) == 3, timeout=60, what="what came later")
+    wait_until(lambda: len(query.rows()) == 3, timeout=60, what="the later records")
     assert sorted(int(row.value) for row in query.rows()) == [1, 2, 3]
 
 
@@ -201,22 +202,22 @@ def test_lost_records_are_reported_exactly_or_skipped(
     fill(topic, range(20))
     admin.delete_records({TopicPartition(topic, 0): 8})
     options = {"subscribe": topic, "startingOffsets": f'{{"{topic}":{{"0":3}}}}'}
-    with pytest.raises(Exception, match=rf"{topic}-0: offsets 3 to 7 no longer exist, the first is now 8") as caught:
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets 3 to 7 no longer exist, the first is now 8") as raised:
         batch(spark, target, **options).collect()
-    assert "Traceback" not in str(caught.value)
-    rest = batch(spark, target, **options, failOnDataLoss="false").collect()
-    assert sorted(int(row.value) for row in rest) == list(range(8, 20))
+    assert "Traceback" not in str(raised.value)
+    remaining = batch(spark, target, **options, failOnDataLoss="false").collect()
+    assert sorted(int(row.value) for row in remaining) == list(range(8, 20))
     beyond = {"subscribe": topic, "endingOffsets": f'{{"{topic}":{{"0":25}}}}', "kafkaConsumer.pollTimeoutMs": "2000"}
     with pytest.raises(Exception, match=rf"{topic}-0: offsets 20 to 24 no longer exist, it now ends at 20"):
         batch(spark, target, **beyond).collect()
     query = table(stream(spark, target, subscribe=topic, startingOffsets="earliest"))
     query.processAllAvailable()
     admin.delete_topics([topic])
-    with pytest.raises(Exception, match=f"there is no topic {topic} in the cluster"):
+    with pytest.raises(Exception, match=f"the cluster has no topic {topic}"):
         query.awaitTermination(60)
 
 
-def test_markers_do_not_hold_a_stream_up_and_aborted_records_are_left_out_if_wanted(
+def test_a_stream_passes_markers_and_omits_aborted_records_if_configured(
     spark: Any, target: Target, admin: Admin, table: Any, topic: str
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
@@ -238,7 +239,7 @@ def test_markers_do_not_hold_a_stream_up_and_aborted_records_are_left_out_if_wan
         everything = table(stream(spark, target, subscribe=topic, startingOffsets="earliest"))
         everything.processAllAvailable()
         # The markers are written after the coordinator's response.
-        wait_until(lambda: len(committed.rows()) >= 2, timeout=60, what="what was committed")
+        wait_until(lambda: len(committed.rows()) >= 2, timeout=60, what="the committed records")
         assert sorted(int(row.value) for row in committed.rows()) == [1, 3]
         assert sorted(int(row.value) for row in everything.rows()) == [1, 2, 3]
         producer.begin_transaction()
@@ -248,7 +249,7 @@ def test_markers_do_not_hold_a_stream_up_and_aborted_records_are_left_out_if_wan
         assert sorted(int(row.value) for row in everything.rows()) == [1, 2, 3, 4]
         assert sorted(int(row.value) for row in committed.rows()) == [1, 3]
         producer.commit_transaction()
-        wait_until(lambda: len(committed.rows()) >= 3, timeout=60, what="what was committed")
+        wait_until(lambda: len(committed.rows()) >= 3, timeout=60, what="the committed records")
         assert sorted(int(row.value) for row in committed.rows()) == [1, 3, 4]
 
 
@@ -257,26 +258,26 @@ def test_a_batch_waits_for_enough_records_but_not_forever(
 ) -> None:
     admin.create_topics([NewTopic(topic, 1)])
     fill(topic, range(5))
-    patient = table(
+    waiting = table(
         stream(
             spark, target, subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="1h"
         )
     )
-    hurried = table(
+    limited = table(
         stream(
             spark, target, subscribe=topic, startingOffsets="earliest", minOffsetsPerTrigger="10", maxTriggerDelay="1s"
         )
     )
-    wait_until(lambda: len(hurried.rows()) == 5, timeout=60, what="a batch after a second")
-    assert patient.rows() == []
+    wait_until(lambda: len(limited.rows()) == 5, timeout=60, what="a batch after a second")
+    assert waiting.rows() == []
     fill(topic, range(5))
-    wait_until(lambda: len(patient.rows()) == 10, timeout=60, what="a batch of ten records")
+    wait_until(lambda: len(waiting.rows()) == 10, timeout=60, what="a batch of ten records")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"subscribe": "no-such-topic"}, "there is no topic no-such-topic in the cluster"),
+        ({"subscribe": "no-such-topic"}, "the cluster has no topic no-such-topic"),
         (
             {"subscribe": "x", "includeHeader": "true"},
             "includeheader is not an option of kavka; the nearest is includeHeaders",
@@ -284,8 +285,10 @@ def test_a_batch_waits_for_enough_records_but_not_forever(
         ({"subscribe": "x", "kafka.security.protocol": "SASL_SSL"}, "security.protocol"),
     ],
 )
-def test_a_mistake_is_one_clear_line(spark: Any, target: Target, options: dict[str, str], said: str) -> None:
-    with pytest.raises(Exception) as caught:
+def test_an_invalid_option_is_reported_without_a_traceback(
+    spark: Any, target: Target, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception) as raised:
         batch(spark, target, **options, **{"fetchOffset.numRetries": "0"}).collect()
-    assert said in str(caught.value)
-    assert "Traceback" not in str(caught.value)
+    assert message in str(raised.value)
+    assert "Traceback" not in str(raised.value)

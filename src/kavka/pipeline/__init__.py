@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: source and sink, and the layers that build on them."""
+"""Data pipelines on Spark: source and sink, Kafka Streams, mirroring and Connect."""

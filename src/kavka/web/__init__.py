@@ -1,1 +1,1 @@
-"""HTTP listeners: the connection limits that all of them share, and two kinds of servers."""
+"""HTTP listeners: connection limits, a uvicorn server, and a listener for read-only pages."""

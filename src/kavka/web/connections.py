@@ -1,12 +1,12 @@
-"""Limits on the number of connections of an HTTP listener, and on the time that a peer may take.
+"""Limits the number of connections of an HTTP listener, and the time for requests and responses.
 
-Every connection passes the `Gate`, before TLS:
+The `Gate` accepts every connection, before TLS:
 
-- At the limit of an address or of all connections, the oldest connection that waits for its peer
-  is closed for the new one. Connections with a request being served are not closed. If all
-  connections are being served, the new one is refused.
-- A sweep every second closes connections whose peer takes too long to send headers or a body, or
-  to read a response.
+- At the limit of an address or of all connections, the gate closes the oldest connection that waits
+  for its peer, and accepts the new one. It does not close a connection whose request is being
+  served. If there is no connection to close, it refuses the new one.
+- A sweep every second closes connections whose peer is too slow to send headers or a body, or to
+  read a response.
 
 A deadline applies to a phase of the connection. Received bytes do not extend it.
 """
@@ -33,15 +33,15 @@ HANDSHAKE_S = 10.0
 HEADER_S = 10.0
 """Time for all headers of a request, from the start of the connection or the last response."""
 BODY_S = 60.0
-"""Time for a whole body; the application limits its size."""
+"""Time for the body of a request. The application limits its size."""
 STALL_S = 30.0
 STALL_BYTES = 16 * 1024
-"""A peer must read at least this many bytes of a response, or all of it, in STALL_S."""
+"""The number of bytes of a response that a peer must read in STALL_S."""
 SWEEP_S = 1.0
 MAX_ACCEPTED = 64
 """Maximum number of connections accepted in one turn of the event loop."""
 PAUSE_S = 0.5
-"""Pause after an error of accept, for example if no file descriptor is left."""
+"""Pause after an error of accept, for example if there are no more file descriptors."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -54,7 +54,8 @@ class LimitedProtocol(Protocol):
     def is_waiting(self) -> bool:
         """Whether the connection waits for the peer: no complete request was received."""
 
-    def is_overdue(self, now: float) -> bool: ...
+    def is_overdue(self, now: float) -> bool:
+        """Whether the deadline of the current phase has passed."""
 
 
 class Connection:
@@ -75,17 +76,14 @@ class Connection:
         if self.protocol is not None:
             self.protocol.transport.abort()
         else:
-            # During the handshake the event loop owns the socket, and detects the shutdown.
+            # During the handshake the event loop owns the socket. It detects the shutdown.
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
 
 
 class Gate:
-    """Accepts connections for a server and owns them until they end.
-
-    All methods run on the event loop. Every connection is in `_all` and in `_by_address`, oldest
-    first.
-    """
+    """Accepts connections for a server and owns them until they end. Only the event loop may call
+    it. Every connection is in `_all` and in `_by_address`, oldest first."""
 
     def __init__(
         self,
@@ -94,7 +92,8 @@ class Gate:
         tls: ssl.SSLContext | None = None,
         exempt: Collection[str] = (),
     ) -> None:
-        """`exempt`: addresses of proxies, which have no limit per address."""
+        """`protocol` creates the protocol of a connection; its argument must be called when the
+        connection ends. `exempt` are the addresses of proxies, which have no limit per address."""
         self._listener = listener
         self._protocol = protocol
         self._tls = tls
@@ -183,7 +182,7 @@ class Gate:
     def _started(self, connection: Connection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            # Cancelled before its first step: the coroutine did not run.
+            # The task was cancelled before the coroutine ran.
             self._remove(connection)
             connection.socket.close()
 

@@ -22,20 +22,18 @@ from kavka.web.connections import Gate
 logger = logging.getLogger(__name__)
 
 MAX_HEAD = 16 * 1024
-"""Maximum size in bytes of the first line and the headers of a request."""
+"""The maximum size in bytes of the request line and the headers."""
 BACKLOG = 256
 JOIN_S = 5.0
 TEXT = "text/plain"
 
 Page = Callable[[], tuple[str, bytes]]
-"""Returns (Content-Type, body). Called in the listener's thread."""
+"""Returns (Content-Type, body). The listener's thread calls it."""
 
 
 class Listener:
-    """Serves `pages`, by path, in its own thread. Any thread may call `close`.
-
-    Raises OSError if an address cannot be bound.
-    """
+    """Serves `pages`, by path, in a separate thread. Any thread may call `close`. The constructor
+    raises OSError if an address cannot be bound."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
         self._pages = pages
@@ -71,7 +69,7 @@ class Listener:
 
 
 class PageProtocol(asyncio.Protocol):
-    """A connection: one request, one response."""
+    """A connection with one request and one response."""
 
     transport: asyncio.Transport
 
@@ -100,12 +98,12 @@ class PageProtocol(asyncio.Protocol):
         if len(self._head) > MAX_HEAD:
             self._respond(431)
         elif b"\n\r\n" in self._head or b"\n\n" in self._head:
-            method, _, rest = self._head.partition(b"\n")[0].decode("latin-1").partition(" ")
-            self._respond(*self._response(method, rest), has_body=method != "HEAD")
+            request_line = self._head.partition(b"\n")[0].decode("latin-1")
+            self._respond(*self._response(request_line), has_body=not request_line.startswith("HEAD "))
 
-    def _response(self, method: str, rest: str) -> tuple[int, str, bytes]:
-        """Return (status, Content-Type, body). `rest` is the request line after the method."""
-        target, _, version = rest.partition(" ")
+    def _response(self, request_line: str) -> tuple[int, str, bytes]:
+        """The response as (status, Content-Type, body)."""
+        method, target, version, *_ = [*request_line.split(" ", 2), "", ""]
         path = target.partition("?")[0]
         if not version.startswith("HTTP/"):
             return 400, TEXT, b""
@@ -131,7 +129,7 @@ class PageProtocol(asyncio.Protocol):
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Bind the same port at all addresses of `host`; "" means all addresses of the machine."""
+    """Bind the same port at all addresses of `host`. "" means all addresses of the machine."""
     addresses = dict.fromkeys(
         (family, address)
         for family, _, _, _, address in socket.getaddrinfo(
@@ -152,5 +150,5 @@ def bind(host: str, port: int) -> list[socket.socket]:
         port = listener.getsockname()[1]
         listeners.append(listener)
     if not listeners:
-        raise OSError(errno.EADDRNOTAVAIL, f"{host!r} is not an address of this machine")
+        raise OSError(errno.EADDRNOTAVAIL, f"this machine has no address of {host!r}")
     return listeners

@@ -1,7 +1,7 @@
 """uvicorn behind the `Gate`: the server of the console and of Connect's REST interface.
 
-uvicorn only closes connections that are idle between two requests. A peer that sends half of a
-request keeps its connection, and 500 such connections would block all clients.
+uvicorn only closes connections that are idle between two requests. Peers that send half of a
+request could use all connections that the gate allows, and block other clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kavka.web.connections import Gate
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol with the start time of its current phase (the peer's state in h11)."""
+    """uvicorn's protocol with deadlines. A phase is the state of the peer in h11."""
 
     def __init__(self, closed: Callable[[], None], **arguments: Any) -> None:
         super().__init__(**arguments)

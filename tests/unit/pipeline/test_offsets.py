@@ -1,3 +1,5 @@
+"""Offsets in Spark's checkpoint, and their distribution over tasks."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,7 +17,7 @@ def test_a_checkpoint_has_topics_and_partitions_in_order() -> None:
     offsets = {B0: 5, TopicPartition("a", 10): 2, A1: 1}
     assert str(to_checkpoint(offsets)) == "{'a': {'1': 1, '10': 2}, 'b': {'0': 5}}"
     assert from_checkpoint(to_checkpoint(offsets)) == offsets
-    with pytest.raises(PipelineError, match="offsets in another format"):
+    with pytest.raises(PipelineError, match="offsets in the checkpoint have an unknown format"):
         from_checkpoint({"a": 3})
 
 

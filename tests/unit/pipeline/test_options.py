@@ -1,17 +1,27 @@
+"""The options of the Spark source and sink."""
+
 from __future__ import annotations
 
 import pytest
 
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.errors import OptionError
-from kavka.pipeline.spark.options import EARLIEST, LATEST, ByOffset, ByTime, sink_options, source_options
+from kavka.pipeline.spark.options import (
+    EARLIEST,
+    LATEST,
+    ByOffset,
+    ByTime,
+    SourceOptions,
+    sink_options,
+    source_options,
+)
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-def source(streaming: bool = True, **more: str):  # type: ignore[no-untyped-def]
-    return source_options({**SERVERS, "subscribe": "a", **more}, streaming=streaming)
+def source(streaming: bool = True, **options: str) -> SourceOptions:
+    return source_options({**SERVERS, "subscribe": "a", **options}, streaming=streaming)
 
 
 def test_the_defaults_equal_those_of_spark() -> None:
@@ -24,7 +34,7 @@ def test_the_defaults_equal_those_of_spark() -> None:
     assert (source(streaming=False).starting, source(streaming=False).ending) == (EARLIEST, LATEST)
 
 
-def test_names_ignore_case_and_kafka_settings_are_for_the_client() -> None:
+def test_case_is_ignored_and_kafka_options_are_client_settings() -> None:
     options = source_options(
         {"KAFKA.BOOTSTRAP.SERVERS": "h:1", "subscribepattern": "a.*", "kafka.isolation.level": "read_committed"},
         streaming=True,
@@ -101,7 +111,9 @@ def test_invalid_options_of_batches_are_rejected(options: dict[str, str], messag
 def test_an_invalid_pattern_and_missing_servers_are_rejected() -> None:
     with pytest.raises(OptionError, match="is not a regular expression"):
         source_options({**SERVERS, "subscribePattern": "("}, streaming=True)
-    with pytest.raises(OptionError, match=r"kafka.bootstrap.servers must be set.*kafka.bootstrap.server is not it"):
+    with pytest.raises(
+        OptionError, match=r"kafka.bootstrap.servers must be set.*kafka.bootstrap.server is not an option"
+    ):
         source_options({"kafka.bootstrap.server": "h:1", "subscribe": "a"}, streaming=True)
 
 

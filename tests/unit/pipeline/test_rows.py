@@ -1,3 +1,5 @@
+"""The conversion of rows to records and of records to rows, and decisions as JSON."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,8 +16,8 @@ from kavka.pipeline.spark.rows import Layout, find_layout, send, size_of
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
-class Sent:
-    """Replaces a producer."""
+class RecordingProducer:
+    """Replaces a producer, and records the arguments of `send`."""
 
     def __init__(self) -> None:
         self.records: list[tuple[Any, ...]] = []
@@ -35,7 +37,7 @@ def test_columns_are_found_by_name_and_others_are_ignored() -> None:
     ("columns", "message"),
     [
         ([("key", "string")], "there is no column value in key"),
-        ([("value", "string")], "neither an option topic nor a column topic"),
+        ([("value", "string")], "set the option topic, or add a column topic"),
         ([("value", "int"), ("topic", "string")], "column value must be string or binary, not int"),
         (
             [("value", "string"), ("partition", "bigint"), ("topic", "string")],
@@ -52,9 +54,9 @@ def test_invalid_columns_are_rejected(columns: list[tuple[str, str]], message: s
 
 def test_text_and_bytes_are_sent_as_bytes() -> None:
     rows = pa.RecordBatch.from_pydict({"key": pa.array(["k", None]), "value": pa.array([b"v", None], pa.binary())})
-    sent = Sent()
-    send(sent, rows, Layout("t", value=1, key=0))  # type: ignore[arg-type]
-    assert sent.records == [("t", b"v", b"k"), ("t", None, None)]
+    producer = RecordingProducer()
+    send(producer, rows, Layout("t", value=1, key=0))  # type: ignore[arg-type]
+    assert producer.records == [("t", b"v", b"k"), ("t", None, None)]
     assert size_of(rows, Layout("t", value=1, key=0)) == 2
 
 
@@ -65,20 +67,20 @@ def test_rows_determine_topic_partition_and_headers() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"topic": ["a", "b"], "value": ["1", "2"], "partition": pa.array([3, None], pa.int32()), "headers": headers}
     )
-    sent = Sent()
+    producer = RecordingProducer()
     layout = Layout(None, value=1, topic=0, partition=2, headers=3)
-    send(sent, rows, layout)  # type: ignore[arg-type]
-    assert sent.records == [("a", b"1", None, 3, None, [("h", b"x")]), ("b", b"2", None, None, None, None)]
-    nowhere = pa.RecordBatch.from_pydict({"topic": pa.array([None], pa.string()), "value": ["1"]})
+    send(producer, rows, layout)  # type: ignore[arg-type]
+    assert producer.records == [("a", b"1", None, 3, None, [("h", b"x")]), ("b", b"2", None, None, None, None)]
+    without_topic = pa.RecordBatch.from_pydict({"topic": pa.array([None], pa.string()), "value": ["1"]})
     with pytest.raises(PipelineError, match="a row has no topic"):
-        send(sent, nowhere, Layout(None, value=1, topic=0))  # type: ignore[arg-type]
+        send(producer, without_topic, Layout(None, value=1, topic=0))  # type: ignore[arg-type]
 
 
 def test_a_decision_round_trips_through_json() -> None:
     entry = TaskEntry(0, 5, 500, PreparedTransaction("q-0-0", 7, 2, True), ("t", 1, 42))
     decision = Decision("q", "run", 3, "id", {0: entry, 1: TaskEntry(1, 0, 0)})
     assert Decision.from_json("q", decision.to_json()) == decision
-    with pytest.raises(PipelineError, match="a newer Kavka made the last decision"):
+    with pytest.raises(PipelineError, match="a newer version of Kavka wrote the last decision"):
         Decision.from_json("q", decision.to_json().replace(b'"version":1', b'"version":2'))
     with pytest.raises(PipelineError, match="is invalid"):
         Decision.from_json("q", b"{}")
@@ -107,9 +109,9 @@ def test_text_columns_replace_invalid_utf8() -> None:
     columns.add(6, 1_700_000_000_123, None, b"gr\xc3", None)
     columns.add(7, 1_700_000_000_123, b"k", None, None)
     columns.add_run("t", 2, 1, 3)
-    read = record_batch(columns)
-    whole = spark_batch(read, False, {"key", "value"})
-    assert whole.schema == schema(headers=False, text={"key", "value"})
-    assert whole.column("key").to_pylist() == ["\ufffd", None, "k"]
-    assert whole.column("value").to_pylist() == ["grün", "gr\ufffd", None]
-    assert spark_batch(read, False, {"value"}).column("key").to_pylist() == [b"\xff", None, b"k"]
+    batch = record_batch(columns)
+    rows = spark_batch(batch, False, {"key", "value"})
+    assert rows.schema == schema(headers=False, text={"key", "value"})
+    assert rows.column("key").to_pylist() == ["\ufffd", None, "k"]
+    assert rows.column("value").to_pylist() == ["grün", "gr\ufffd", None]
+    assert spark_batch(batch, False, {"value"}).column("key").to_pylist() == [b"\xff", None, b"k"]

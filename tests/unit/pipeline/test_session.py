@@ -41,7 +41,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     for name in ("SPARK_MASTER", "KAVKA_SPARK_LOG_LEVEL"):
         monkeypatch.delenv(name, raising=False)
     for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
-        monkeypatch.setenv(name, "as it was")
+        monkeypatch.setenv(name, "unchanged")
     return builder
 
 

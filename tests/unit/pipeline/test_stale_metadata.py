@@ -22,7 +22,8 @@ START = {"t": {"0": 5}, "$topicIds": {"t": {"0": 3}}}
 
 
 class OldCluster(SourceCluster):
-    """`epochs`: of the partition, in the metadata of a broker and at the leader."""
+    """A cluster without topic ids. `epochs` are the leader epochs of the partition in the metadata
+    of a broker and at the leader."""
 
     def __init__(self, epochs: tuple[int, int | None]) -> None:
         super().__init__(source_options(OPTIONS, streaming=True))
@@ -44,10 +45,10 @@ class OldCluster(SourceCluster):
     ("epochs", "begin"),
     [
         ((0, 0), 0),
-        # The broker has not learned of the last election yet.
+        # The metadata of the broker is older than the last election.
         ((2, 3), 5),
         ((2, 4), 5),
-        # A broker that is too old to know the epoch.
+        # The broker does not support leader epochs.
         ((2, None), 5),
         ((-1, 3), 5),
         ((-1, None), 5),

@@ -1,4 +1,4 @@
-"""Commits that the driver of an exactly-once sink rejects."""
+"""The driver of an exactly-once sink: its commits, and the commits that it rejects."""
 
 from __future__ import annotations
 
@@ -71,14 +71,16 @@ def report(
 
 
 def decided(batch: int, *reports: Report) -> Decision:
-    return Decision("q", "before", batch, f"decision-{batch}", {report.entry.task: report.entry for report in reports})
+    return Decision(
+        "q", "previous run", batch, f"decision-{batch}", {report.entry.task: report.entry for report in reports}
+    )
 
 
 def steps(cluster: Cluster) -> list[str]:
     return [name for name, _ in cluster.calls]
 
 
-def test_commit_checks_decides_commits_and_aborts_leftovers() -> None:
+def test_commit_checks_decides_commits_and_aborts_other_transactions() -> None:
     driver, cluster = driver_with(decided(4, report(0)))
     driver.commit(5, [report(0), report(1), report(2, rows=0)])
     assert steps(cluster) == ["describe", "decide", "commit", "fence"]
@@ -116,7 +118,7 @@ def test_a_completely_committed_batch_needs_no_decision() -> None:
         ),
     ],
 )
-def test_the_decision_of_another_driver_is_not_overruled(
+def test_a_commit_against_the_decision_of_another_driver_is_rejected(
     last: Decision | None, reports: list[Report], message: str
 ) -> None:
     driver, cluster = driver_with(last)
@@ -125,7 +127,7 @@ def test_the_decision_of_another_driver_is_not_overruled(
     assert cluster.calls == [("abort", ["q-0-0"])]
 
 
-def test_no_decision_if_a_transaction_was_aborted() -> None:
+def test_an_aborted_transaction_prevents_the_decision() -> None:
     driver, cluster = driver_with()
     cluster.closed = {"q-1-0"}
     with pytest.raises(PipelineError, match="the transaction of task 1 was aborted before it could be committed"):

@@ -1,4 +1,4 @@
-"""Half-open requests, slow bodies and slow readers do not block other clients."""
+"""Incomplete requests, slow bodies and slow readers do not block other clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(body: Coroutine[Any, Any, None]) -> None:
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Reads the body. The response to `/large` has 40 MB; `/never` gets no response."""
+    """Reads the body. The response to `/large` has 40 MB. `/never` gets no response."""
     if scope["path"] == "/never":
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -96,7 +96,7 @@ async def close(*peers: Any) -> None:
         writer.close()
 
 
-def test_half_open_requests_are_evicted_for_complete_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_with_incomplete_requests_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_PER_ADDRESS", 10)
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 25)
 
@@ -127,10 +127,10 @@ def test_requests_being_served_are_not_evicted(monkeypatch: pytest.MonkeyPatch) 
             assert await status(refused[0]) == b"503"
             other = await peer(port, WHOLE, "127.0.0.2")
             assert await status(other[0]) == b"200", "the limit applies to each address"
-            behind = [await peer(port, never, "127.0.0.9") for _ in range(6)]
+            proxied = [await peer(port, never, "127.0.0.9") for _ in range(6)]
             last = await peer(port, WHOLE, "127.0.0.9")
-            assert await status(last[0]) == b"200", "a proxy has the connections of many users"
-            await close(*served, refused, other, *behind, last)
+            assert await status(last[0]) == b"200", "a proxy has no limit per address"
+            await close(*served, refused, other, *proxied, last)
             while len(limits):
                 await asyncio.sleep(0.01)
             assert not limits._by_address
@@ -203,7 +203,7 @@ def test_stalled_reader_is_disconnected_and_slow_reader_is_not(monkeypatch: pyte
     run(body())
 
 
-def test_stalled_handshake_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_connections_with_stalled_handshakes_are_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     need_command("openssl", "openssl")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(

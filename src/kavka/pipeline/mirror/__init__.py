@@ -1,1 +1,1 @@
-"""Mirroring of one cluster into another, as MirrorMaker does it, on Spark: see docs/mirror.md."""
+"""Mirrors one cluster to another on Spark, compatible with MirrorMaker (docs/mirror.md)."""

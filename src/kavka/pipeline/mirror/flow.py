@@ -1,5 +1,4 @@
-"""One flow, from a cluster to another: the settings of all its parts. Passed to Spark's processes
-as JSON."""
+"""The settings of a flow from one cluster to another. Spark's processes receive them as JSON."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ PROGRESS_PREFIX = "kavka-mirror-"
 
 @dataclass(frozen=True)
 class Flow:
-    """`consumer`, `producer`, `source_admin` and `target_admin` are client settings. Times are in
-    seconds; an interval of 0 or less means once, at the start."""
+    """A flow. `consumer`, `producer`, `source_admin` and `target_admin` are client settings. Times
+    are in seconds. An interval of 0 or less means once, at the start."""
 
     source: str
     target: str
@@ -43,13 +42,13 @@ class Flow:
     separator: str = "."
     internal_separator: bool = True
     replication_factor: int | None = None
-    """Replication factor of topics created in the target; -1: the target's default; None: at most
-    two."""
+    """The replication factor of topics that the flow creates in the target. -1 is the target's
+    default. None is two, or one if the target has one broker."""
     progress_group: str = ""
-    """The source's group for the committed progress, where a start without a checkpoint
-    continues."""
+    """The group in the source to which the flow commits its progress. A start without a Spark
+    checkpoint continues there."""
     reset: str = "earliest"
-    """Where a partition without progress starts; a partition that appears later is read from its
+    """The start of a partition without progress. A partition that is created later is read from its
     beginning."""
     enabled: bool = True
     create_topics: bool = True
@@ -75,7 +74,7 @@ class Flow:
     records_per_batch: int = 500_000
     others: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = ()
     """The other enabled flows: (source, target, topics, topics.exclude). With unchanged names a
-    topic that they would carry back is not mirrored."""
+    flow does not mirror a topic that other flows mirror back."""
 
     @property
     def name(self) -> str:
@@ -103,7 +102,7 @@ class Flow:
 
     @property
     def offset_syncs_topic(self) -> str:
-        """Named after the other cluster."""
+        """The name of the offset-syncs topic, which contains the name of the other cluster."""
         other = self.target if self.offset_syncs_location == "source" else self.source
         return self.policy.offset_syncs_topic(other)
 
@@ -120,9 +119,12 @@ class Flow:
         )
         return is_included and not self.policy.is_internal(topic) and not self.policy.is_cycle(topic, self.target)
 
+    def mirrors(self, topic: str) -> bool:
+        return self.includes_topic(topic) and not self.is_returned(topic)
+
     def is_returned(self, topic: str) -> bool:
-        """With unchanged names: whether other flows carry the topic from the target back to the
-        source."""
+        """Whether other flows mirror the topic from the target back to the source under the same
+        name."""
         if not self.policy.keeps_names or self.policy.is_heartbeats(topic):
             return False
         reached = {self.target}

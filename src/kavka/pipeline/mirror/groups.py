@@ -1,8 +1,8 @@
-"""Consumer groups: translates the positions of the source's groups to the target, writes them as
-checkpoints and commits them there.
+"""Consumer groups: translates the committed offsets of the source's groups to the target, writes
+them as checkpoints and commits them in the target.
 
-As in MirrorMaker 2 a checkpoint is written when it has changed. Offsets are committed in the target
-only for groups without members there, and never moved back before the committed offset.
+As in MirrorMaker 2 a checkpoint is written when it has changed. The mirror commits offsets only for
+groups without members in the target, and never decreases a committed offset.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NO_GROUP = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.COORDINATOR_NOT_A
 
 
 class OffsetSyncs:
-    """The content of the offset-syncs topic. Each `read` continues at the end of the last one. For
-    one thread."""
+    """The content of the offset-syncs topic. Each `read` continues at the end of the previous one.
+    Only one thread may call it."""
 
     def __init__(self, flow: Flow, admin: Admin) -> None:
         self._tp = TopicPartition(flow.offset_syncs_topic, 0)
@@ -74,9 +74,9 @@ class OffsetSyncs:
         except RecordFormatError as error:
             logger.warning("%s: %s", self._tp, error)
             return
-        before = next((read_run_header(text) for name, text in headers if name == RUN_HEADER), 0)
-        before = min(before, sync.upstream, sync.downstream)
-        run = Run(sync.upstream - before, sync.downstream - before, before + 1)
+        preceding = next((read_run_header(value) for name, value in headers if name == RUN_HEADER), 0)
+        preceding = min(preceding, sync.upstream, sync.downstream)
+        run = Run(sync.upstream - preceding, sync.downstream - preceding, preceding + 1)
         self._translations.setdefault(TopicPartition(sync.topic, sync.partition), Translation()).add(run)
 
     def translate(self, tp: TopicPartition, upstream: int) -> int | None:
@@ -85,7 +85,7 @@ class OffsetSyncs:
 
 
 class GroupSync:
-    """Owns the last checkpoints of the groups. For one thread."""
+    """Owns the last checkpoints of the groups. Only one thread may call it."""
 
     def __init__(self, flow: Flow, source: Admin, target: Admin) -> None:
         self._flow = flow
@@ -107,9 +107,9 @@ class GroupSync:
         self._groups = sorted(group.group_id for group in listings if allows(group.group_id))
 
     def emit_checkpoints(self) -> int:
-        """Translate the committed offsets of groups, and write the changed checkpoints. Returns
-        their number."""
-        # Read commits before the syncs: the syncs then cover everything that was mirrored by then.
+        """Translate the committed offsets of the groups, and write the changed checkpoints. Returns
+        the number of written checkpoints."""
+        # Read the commits before the syncs, so that the syncs cover all records before the commits.
         committed = {group: self._committed(group) for group in self._groups}
         self._syncs.read()
         self._current = {}
@@ -124,18 +124,18 @@ class GroupSync:
                     continue
                 topic = self._flow.policy.checkpoints_topic(self._flow.source)
                 self._written[group, tp] = checkpoint
-                sent = self._producer.send(topic, checkpoint.value(), checkpoint.key(), 0)
-                sent.add_errback(partial(self._on_write_error, (group, tp), checkpoint))
+                future = self._producer.send(topic, checkpoint.value(), checkpoint.key(), 0)
+                future.add_errback(partial(self._on_write_error, (group, tp), checkpoint))
                 written += 1
         self._producer.flush(_READ_TIMEOUT)
         return written
 
-    def _on_write_error(self, where: tuple[str, TopicPartition], checkpoint: Checkpoint, error: BaseException) -> None:
-        """The checkpoint is written with the next ones, even if it is unchanged then. Called by the
-        producer's thread."""
-        logger.warning("%s: a checkpoint of group %s was not written: %s", self._flow.name, where[0], error)
-        if self._written.get(where) is checkpoint:
-            self._written.pop(where, None)
+    def _on_write_error(self, key: tuple[str, TopicPartition], checkpoint: Checkpoint, error: BaseException) -> None:
+        """Let the next round write the checkpoint again, even if it is unchanged. The producer's
+        thread calls this."""
+        logger.warning("%s: a checkpoint of group %s was not written: %s", self._flow.name, key[0], error)
+        if self._written.get(key) is checkpoint:
+            self._written.pop(key, None)
 
     def _committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         try:
@@ -148,11 +148,11 @@ class GroupSync:
     def _checkpoints(
         self, group: str, offsets: dict[TopicPartition, OffsetAndMetadata]
     ) -> Iterable[tuple[TopicPartition, Checkpoint]]:
-        for tp, done in sorted(offsets.items()):
-            downstream = self._syncs.translate(tp, done.offset)
+        for tp, commit in sorted(offsets.items()):
+            downstream = self._syncs.translate(tp, commit.offset)
             if downstream is not None:
                 remote = TopicPartition(self._flow.remote_topic(tp.topic), tp.partition)
-                yield remote, Checkpoint(group, *remote, done.offset, downstream, done.metadata or "")
+                yield remote, Checkpoint(group, *remote, commit.offset, downstream, commit.metadata or "")
 
     def sync_offsets(self) -> int:
         """Commit the last checkpoints in the target. Returns the number of changed groups."""
@@ -162,16 +162,16 @@ class GroupSync:
                 continue
             try:
                 committed = self._target.list_consumer_group_offsets(group)
-                ahead = {
+                new_commits = {
                     tp: OffsetAndMetadata(checkpoint.downstream, checkpoint.metadata)
                     for tp, checkpoint in checkpoints.items()
-                    if (at := committed.get(tp)) is None or at.offset < checkpoint.downstream
+                    if (commit := committed.get(tp)) is None or commit.offset < checkpoint.downstream
                 }
-                if ahead:
-                    self._target.alter_consumer_group_offsets(group, ahead)
+                if new_commits:
+                    self._target.alter_consumer_group_offsets(group, new_commits)
                     changed += 1
             except KafkaError as error:
-                # Perhaps a member has joined.
+                # A member may have joined the group in the meantime.
                 logger.warning("%s: cannot sync the offsets of group %s: %s", self._flow.name, group, error)
         return changed
 

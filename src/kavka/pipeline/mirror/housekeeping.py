@@ -1,5 +1,4 @@
-"""The periodic jobs of a flow beside copying records: topics, their settings, heartbeats,
-groups."""
+"""The periodic jobs of a flow: create and configure topics, write heartbeats, and sync groups."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ _VISIBLE_TIMEOUT = 30.0
 
 @dataclass
 class Job:
-    """An `interval` of 0 or less: run once."""
+    """A periodic job. With an `interval` of 0 or less it runs once. `due` is the monotonic time of
+    the next run."""
 
     name: str
     interval: float
@@ -38,15 +38,15 @@ class Job:
 
 
 class Housekeeping:
-    """Owns the thread that runs the jobs. A failed job is retried; the flow waits only for the jobs
-    of the first round (`ready`)."""
+    """Owns the thread that runs the jobs. A failed job is retried. A flow starts when `ready` is
+    set."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"mirror-{flow.name}", daemon=True)
         self.ready = threading.Event()
-        """Set when the topics of the target exist, as far as they can be created."""
+        """Set when all topics that the target accepts have been created."""
         self.last_error: str | None = None
         self.refused: set[str] = set()
 
@@ -66,18 +66,18 @@ class Housekeeping:
                 jobs = Jobs(flow, source, target, self)
                 try:
                     while not self._stop.is_set():
-                        self._stop.wait(max(0.05, self._round(jobs.all()) - time.monotonic()))
+                        self._stop.wait(max(0.05, self._run_due(jobs.all) - time.monotonic()))
                 finally:
                     jobs.close()
         except Exception as error:
-            # Invalid client settings. The query fails with them as well and reports it.
+            # Invalid client settings also fail the query, which reports the error.
             self.last_error = str(error)
             if not isinstance(error, (KafkaError, ConfigError)):
                 logger.exception("%s: the housekeeping thread ended", flow.name)
 
-    def _round(self, jobs: list[Job]) -> float:
-        """Run the due jobs; returns the time of the next one."""
-        failed = None
+    def _run_due(self, jobs: list[Job]) -> float:
+        """Run the jobs that are due. Returns the time of the next job."""
+        error_text = None
         for job in jobs:
             if self._stop.is_set() or time.monotonic() < job.due:
                 continue
@@ -88,16 +88,17 @@ class Housekeeping:
             except KafkaError as error:
                 job.failures += 1
                 job.due = time.monotonic() + min(30.0, _RETRY_DELAY * 2 ** min(job.failures, 5))
-                failed = f"{job.name}: {error}"
+                error_text = f"{job.name}: {error}"
                 logger.warning("%s: %s failed and is retried: %s", self._flow.name, job.name, error)
-        self.last_error = failed
-        if failed is None or all(not job.failures for job in jobs[:2]):
+        self.last_error = error_text
+        # The first two jobs create the topics.
+        if error_text is None or all(not job.failures for job in jobs[:2]):
             self.ready.set()
         return min([job.due for job in jobs], default=float("inf"))
 
 
 class Jobs:
-    """The jobs of a flow, with their clients. For the thread of `Housekeeping`."""
+    """The jobs of a flow, with their clients. Only the thread of `Housekeeping` may call it."""
 
     def __init__(self, flow: Flow, source: Admin, target: Admin, housekeeping: Housekeeping) -> None:
         self._flow = flow
@@ -106,8 +107,8 @@ class Jobs:
         self._housekeeping = housekeeping
         self._topics = TopicSync(flow, source, target)
         self._groups: GroupSync | None = None
-        self._heart: Producer | None = None
-        self._jobs = [Job("creating internal topics", 0, self._topics.own_topics)]
+        self._heartbeat_producer: Producer | None = None
+        self.all = [Job("creating internal topics", 0, self._topics.create_internal_topics)]
         if flow.enabled:
             self._add("refreshing topics", flow.refresh_topics, self._refresh)
             if flow.sync_configs:
@@ -121,16 +122,13 @@ class Jobs:
             self._add("heartbeats", flow.heartbeats_interval, self._heartbeat)
 
     def _add(self, name: str, interval: float, work: Callable[[], object]) -> None:
-        self._jobs.append(Job(name, interval, work))
-
-    def all(self) -> list[Job]:
-        return self._jobs
+        self.all.append(Job(name, interval, work))
 
     def close(self) -> None:
         if self._groups is not None:
             self._groups.close()
-        if self._heart is not None:
-            self._heart.close(1.0)
+        if self._heartbeat_producer is not None:
+            self._heartbeat_producer.close(1.0)
 
     def _refresh(self) -> None:
         if not self._flow.create_topics and self._housekeeping.ready.is_set():
@@ -141,13 +139,12 @@ class Jobs:
             self._wait_for_topics()
 
     def _wait_for_topics(self) -> None:
-        """Wait until the target's metadata contains the topics that were just created. The flow's
-        starting position applies only to partitions that exist at the start."""
+        """Wait until the target's metadata contains the new topics. `Flow.reset` applies only to
+        partitions that exist when the flow starts."""
         flow = self._flow
         deadline = time.monotonic() + _VISIBLE_TIMEOUT
         while time.monotonic() < deadline:
-            mirrored = [t for t in self._source.list_topics() if flow.includes_topic(t) and not flow.is_returned(t)]
-            remote = {flow.remote_topic(name) for name in mirrored}
+            remote = {flow.remote_topic(name) for name in self._source.list_topics() if flow.mirrors(name)}
             existing = describe_existing(self._target, remote)
             if len(existing) == len(remote) and all(
                 p.leader is not None for t in existing.values() for p in t.partitions
@@ -171,7 +168,7 @@ class Jobs:
 
     def _heartbeat(self) -> None:
         flow = self._flow
-        if self._heart is None:
-            self._heart = Producer({**flow.target_admin, "linger.ms": "0", "max.block.ms": "5000"})
-        beat = Heartbeat(flow.source, flow.target, int(time.time() * 1000))
-        self._heart.send(HEARTBEATS, beat.value(), beat.key(), 0).get(10.0)
+        if self._heartbeat_producer is None:
+            self._heartbeat_producer = Producer({**flow.target_admin, "linger.ms": "0", "max.block.ms": "5000"})
+        heartbeat = Heartbeat(flow.source, flow.target, int(time.time() * 1000))
+        self._heartbeat_producer.send(HEARTBEATS, heartbeat.value(), heartbeat.key(), 0).get(10.0)

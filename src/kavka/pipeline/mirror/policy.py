@@ -1,5 +1,5 @@
-"""MirrorMaker's rules: which topics and groups are mirrored, and the names of topics in the target.
-No I/O."""
+"""MirrorMaker's rules for the names of mirrored topics, and the filters for topics and groups. No
+I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DEFAULT, IDENTITY = "DefaultReplicationPolicy", "IdentityReplicationPolicy"
 
 
 class Policy:
-    """The names of topics in the target. Default: `<source>.<topic>`; Identity: the same name."""
+    """The names of topics in the target. DefaultReplicationPolicy uses `<source>.<topic>`,
+    IdentityReplicationPolicy the same name."""
 
     def __init__(self, kind: str = DEFAULT, separator: str = ".", internal_separator: bool = True) -> None:
         short = kind.rsplit(".", 1)[-1]
@@ -23,22 +24,22 @@ class Policy:
             raise OptionError("replication.policy.separator is empty")
         self.kind = short
         self.separator = separator
-        # Names of MirrorMaker's internal topics use the separator as well, unless this is disabled.
-        self._internal = separator if internal_separator else "."
+        self._internal_separator = separator if internal_separator else "."
 
     @property
     def keeps_names(self) -> bool:
         return self.kind == IDENTITY
 
     def remote_topic(self, source: str, topic: str) -> str:
-        """The name in the target of a topic of the cluster `source`. Heartbeats always get the
-        prefix."""
+        """The name in the target of a topic of the cluster `source`. The name of a heartbeats topic
+        always has the prefix."""
         if self.keeps_names and not self.is_heartbeats(topic):
             return topic
         return f"{source}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """The cluster that a topic was mirrored from, according to its name."""
+        """The cluster that a topic was mirrored from, according to its name. None if the topic was
+        not mirrored."""
         if self.keeps_names and not self.is_heartbeats(topic):
             return None
         source, separator, _ = topic.partition(self.separator)
@@ -49,7 +50,8 @@ class Policy:
         return None if source is None else topic[len(source) + len(self.separator) :]
 
     def is_heartbeats(self, topic: str) -> bool:
-        """`heartbeats`, also of other clusters: `A.heartbeats`, `A.B.heartbeats`."""
+        """Whether it is a heartbeats topic: `heartbeats`, or mirrored `A.heartbeats`,
+        `A.B.heartbeats`."""
         return topic == HEARTBEATS or topic.endswith(f"{self.separator}{HEARTBEATS}")
 
     def is_cycle(self, topic: str, target: str) -> bool:
@@ -63,22 +65,21 @@ class Policy:
         return False
 
     def is_internal(self, topic: str) -> bool:
-        """Internal topics of Kafka and MirrorMaker, which no setting can include. (Before 4.0 all
-        topics that end with `internal` were; they are still excluded by the default of
-        `topics.exclude`.)"""
-        own = topic.startswith("mm2") and topic.endswith(f"{self._internal}internal")
-        return own or topic.startswith(("__", ".")) or topic.endswith(self.checkpoints_topic(""))
+        """Whether it is an internal topic of Kafka or MirrorMaker, which no setting can include.
+        The default of `topics.exclude` excludes further topics that end with `internal`."""
+        is_of_mirrormaker = topic.startswith("mm2") and topic.endswith(f"{self._internal_separator}internal")
+        return is_of_mirrormaker or topic.startswith(("__", ".")) or topic.endswith(self.checkpoints_topic(""))
 
     def offset_syncs_topic(self, other: str) -> str:
-        return self._internal.join(("mm2-offset-syncs", other, "internal"))
+        return self._internal_separator.join(("mm2-offset-syncs", other, "internal"))
 
     def checkpoints_topic(self, source: str) -> str:
-        return self._internal.join((source, "checkpoints", "internal"))
+        return self._internal_separator.join((source, "checkpoints", "internal"))
 
 
 class NameFilter:
-    """Lists of regular expressions (Java's, as far as Python's are the same) that match the whole
-    name."""
+    """Regular expressions in Python's syntax, which must match the whole name. MirrorMaker uses
+    Java's syntax, which is mostly the same."""
 
     def __init__(self, include: Iterable[str], exclude: Iterable[str] = ()) -> None:
         self._include = [_compiled(pattern) for pattern in include]

@@ -25,7 +25,7 @@ _HEARTBEAT = Struct(">hq")
 
 
 class RecordFormatError(ValueError):
-    """The bytes are not such a record."""
+    """The bytes are not a record of the expected type."""
 
 
 class OffsetSync(NamedTuple):
@@ -82,7 +82,7 @@ class Checkpoint(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A sign of life of a flow, with the time of its creation in ms."""
+    """A heartbeat of a flow, with the time of its creation in ms."""
 
     source: str
     target: str
@@ -105,14 +105,14 @@ class Heartbeat(NamedTuple):
         return cls(source, target, timestamp)
 
 
-# Our own header of an offset sync: the number of contiguous records before this one whose offsets
-# in the target are contiguous as well. MirrorMaker ignores headers. Without it the sync covers its
-# record alone.
+# A header that Kavka adds to an offset sync: the number of preceding records whose offsets are
+# contiguous in source and target. Without the header a sync covers its record only. MirrorMaker
+# ignores headers.
 RUN_HEADER = "kavka.run"
 
 
-def run_header(before: int) -> bytes:
-    return _I64.pack(before)
+def run_header(preceding: int) -> bytes:
+    return _I64.pack(preceding)
 
 
 def read_run_header(value: bytes | None) -> int:
@@ -130,5 +130,5 @@ def _read_text(data: bytes, position: int) -> tuple[str, int]:
     (length,) = _LENGTH.unpack_from(data, position)
     position += _LENGTH.size
     if length < 0 or length > len(data) - position:
-        raise RecordFormatError(f"a string of {length} bytes, but only {len(data) - position} bytes are left")
+        raise RecordFormatError(f"a string has {length} bytes, but only {len(data) - position} bytes remain")
     return data[position : position + length].decode(), position + length

@@ -1,9 +1,9 @@
-"""Runs flows: each is a Spark Structured Streaming query, restarted after failures, and its
-housekeeping.
+"""Runs flows. A flow is a Spark Structured Streaming query, which is restarted after failures, and
+its housekeeping.
 
-A flow commits its progress to its group in the source after every batch, and continues there when
-it starts. Spark's checkpoint is deleted at the end, unless the flow is exactly once: then it is in
-`state.dir`, and a batch that was started before a crash is repeated identically after it.
+After every batch a flow commits its progress to its group in the source. It continues there when it
+starts. Spark's checkpoint is deleted when the flow stops. An exactly-once flow keeps it in
+`state.dir`, so that a batch that was started before a crash is repeated identically.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 _SPARK = {
     # Several flows share the cores fairly.
     "spark.scheduler.mode": "FAIR",
-    # A row stands for batches of records, up to a megabyte and more.
+    # A row is a range of record batches, whose size may exceed a megabyte.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 * 1024 * 1024),
 }
-# The sink's message for a record that the target rejects: retrying does not help.
+# Part of the sink's message for a record that the target rejects. Retrying does not help.
 _REJECTED = "was not written"
 _POLL_INTERVAL = 0.2
 _LAG_INTERVAL = 1.0
@@ -66,9 +66,8 @@ class RunningFlow:
         self._thread = threading.Thread(target=self._run, name=f"mirror-query-{flow.name}", daemon=True)
         self._query: StreamingQuery | None = None
         self._admin: Admin | None = None
-        self._began: dict[TopicPartition, int] = {}
-        self._lag_at = 0.0
-        self._folder = ""
+        self._lag_due = 0.0
+        self._checkpoint = ""
 
     def start(self) -> None:
         self._housekeeping.start()
@@ -102,7 +101,7 @@ class RunningFlow:
                 self.status.error = self._housekeeping.last_error
                 if self._stop.is_set():
                     return
-            self._folder = self._checkpoint()
+            self._checkpoint = self._checkpoint_folder()
             while not self._stop.is_set():
                 began = time.monotonic()
                 error = self._run_query()
@@ -115,7 +114,7 @@ class RunningFlow:
                     return
                 self.status.state = RETRYING
                 self.status.restarts += 1
-                # After a longer run the failure is a new one: reset the delay.
+                # Reset the delay after a run of more than a minute.
                 pause = 1.0 if time.monotonic() - began > 60 else min(_MAX_PAUSE, pause * 2)
                 logger.warning("%s: %s; restarting", self.flow.name, error)
                 self._stop.wait(pause)
@@ -125,10 +124,10 @@ class RunningFlow:
         finally:
             if self._admin is not None:
                 self._admin.close()
-            if self._folder and not self.flow.exactly_once:
-                shutil.rmtree(self._folder, ignore_errors=True)
+            if self._checkpoint and not self.flow.exactly_once:
+                shutil.rmtree(self._checkpoint, ignore_errors=True)
 
-    def _checkpoint(self) -> str:
+    def _checkpoint_folder(self) -> str:
         flow = self.flow
         if not flow.exactly_once:
             return tempfile.mkdtemp(prefix="kavka-mirror-")
@@ -137,7 +136,7 @@ class RunningFlow:
         return f"{flow.state_dir.rstrip('/')}/{name}"
 
     def _run_query(self) -> str | None:
-        """None if it was stopped, else the reason of the failure."""
+        """Run the query until it ends. Returns None if it was stopped, else the error."""
         from pyspark.errors import PySparkException
 
         from kavka.pipeline.mirror.source import FORMAT, MirrorDataSource
@@ -150,7 +149,9 @@ class RunningFlow:
             spark.dataSource.register(MirrorDataSource)
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.flow.name)
             frame = spark.readStream.format(FORMAT).option("flow", flow).load()
-            writer = frame.writeStream.format(FORMAT).option("flow", flow).option("checkpointLocation", self._folder)
+            writer = (
+                frame.writeStream.format(FORMAT).option("flow", flow).option("checkpointLocation", self._checkpoint)
+            )
             query = self._query = writer.start()
             self.status.state = RUNNING
             while query.isActive and not self._stop.is_set():
@@ -159,8 +160,8 @@ class RunningFlow:
             if self._stop.is_set():
                 query.stop()
                 return None
-            failed = query.exception()
-            return "the query ended" if failed is None else _reason(str(failed))
+            failure = query.exception()
+            return "the query ended" if failure is None else _reason(str(failure))
         except PySparkException as error:
             return _reason(str(error))
 
@@ -171,8 +172,8 @@ class RunningFlow:
         progress = query.lastProgress
         if progress is not None and progress["batchId"] != status.batch and progress["sources"]:
             self._batch_done(progress)
-        if time.monotonic() >= self._lag_at:
-            self._lag_at = time.monotonic() + _LAG_INTERVAL
+        if time.monotonic() >= self._lag_due:
+            self._lag_due = time.monotonic() + _LAG_INTERVAL
             self._measure_lag()
         status.refused = sorted(self._housekeeping.refused)
         if status.state == RUNNING:
@@ -181,14 +182,14 @@ class RunningFlow:
     def _batch_done(self, progress: Any) -> None:
         status, source = self.status, progress["sources"][0]
         end = _offsets(source["endOffset"])
-        before = status.done or _offsets(source["startOffset"])
-        count = sum(max(0, at - before.get(tp, 0)) for tp, at in end.items())
+        start = status.done or _offsets(source["startOffset"])
+        count = sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items())
         millis = progress["durationMs"].get("triggerExecution", 0)
         status.batch = progress["batchId"]
         status.done = end
         status.records += count
         status.records_per_second = count * 1000 / millis if millis else 0.0
-        self._lag_at = 0.0
+        self._lag_due = 0.0
 
     def _measure_lag(self) -> None:
         done = self.status.done
@@ -238,10 +239,10 @@ def _offsets(text: Any) -> dict[TopicPartition, int]:
 
 
 def _reason(text: str) -> str:
-    """Our own line in an error message of Spark."""
+    """The message of our exception in an error message of Spark, or the first line."""
     for line in text.splitlines():
-        _, mark, message = line.partition("PipelineError: ")
-        if mark:
+        _, separator, message = line.partition("PipelineError: ")
+        if separator:
             return message.strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else "the query failed")[:500]

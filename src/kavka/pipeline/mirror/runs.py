@@ -1,9 +1,9 @@
-"""The mapping of offsets between source and target, as runs: ranges in which both increase
-together. No I/O.
+"""The mapping of offsets between source and target as runs: ranges that are contiguous in both. No
+I/O.
 
-A new run starts where the source has offsets without a record (compaction, transaction markers),
-where the target has additional offsets (markers, other producers), and where records were written
-again after a crash.
+A run ends where the source has offsets without a record (compaction, transaction markers), where
+the target has additional offsets (markers, other producers), and where records were written again
+after a crash.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-# Limits per partition: in total, and per micro-batch. Dropped runs make translation less exact,
-# never wrong.
+# Limits per partition: in total, and per micro-batch. If runs are dropped, a translated offset may
+# be lower than necessary, but never too high.
 MAX_RUNS = 20_000
 MAX_NEW_RUNS = 100
 
@@ -32,19 +32,20 @@ class Run:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same mapping in the minimal number of runs. The runs are in the order of the source."""
-    out: list[Run] = []
+    """The same mapping in the minimal number of runs. `runs` is ordered by source offset."""
+    joined_runs: list[Run] = []
     for run in runs:
-        last = out[-1] if out else None
+        last = joined_runs[-1] if joined_runs else None
         if last is not None and run.upstream == last.end and run.downstream == last.downstream + last.count:
-            out[-1] = Run(last.upstream, last.downstream, last.count + run.count)
+            joined_runs[-1] = Run(last.upstream, last.downstream, last.count + run.count)
         elif run.count > 0:
-            out.append(run)
-    return out
+            joined_runs.append(run)
+    return joined_runs
 
 
 def thinned(runs: list[Run], limit: int) -> list[Run]:
-    """At most `limit` runs: the last one, and every second, fourth … of the others."""
+    """At most `limit` of the runs: the last run, and every second (fourth, eighth …) run before
+    it."""
     step = 1
     while (len(runs) + step - 1) // step > limit:
         step *= 2
@@ -61,8 +62,8 @@ class Translation:
         return bool(self._runs)
 
     def add(self, run: Run) -> None:
-        """Add the newest run. If it starts before the end of earlier runs, those records were
-        written again (or the source was recreated, and all earlier runs are invalid)."""
+        """Add the newest run. If it starts before the end of earlier runs, it replaces their
+        overlapping part: the records were written again, or the source topic was recreated."""
         runs = self._runs
         while runs and runs[-1].end > run.upstream:
             last = runs.pop()
@@ -74,9 +75,9 @@ class Translation:
             self._runs = thinned(runs, MAX_RUNS // 2)
 
     def downstream(self, upstream: int) -> int | None:
-        """The offset in the target for a group whose next offset in the source is `upstream`. No
-        record is skipped; if runs are missing some records may be read twice. None if the offset
-        precedes all runs."""
+        """The offset in the target for a group whose next offset in the source is `upstream`. None
+        if the offset precedes all runs. The group skips no record. If runs are missing, it may read
+        records twice."""
         runs = self._runs
         index = bisect_right(runs, upstream, key=lambda run: run.upstream) - 1
         if index < 0:

@@ -1,10 +1,10 @@
-"""Parses MirrorMaker's configuration files to flows. No I/O.
+"""Converts MirrorMaker's configuration to flows. No I/O.
 
-MirrorMaker 2's file names clusters (`clusters = A, B`) and has their connection settings
-(`A.bootstrap.servers`), and for each pair whether and how it is mirrored (`A->B.enabled`,
-`A->B.topics`). A setting of a pair takes precedence over the same setting without one. Client
-settings: `consumer.x` for all, `A.consumer.x`, `A->B.consumer.x`, and likewise for `producer` and
-`admin`; `A.x` for a setting of every client.
+The configuration of MirrorMaker 2 lists the clusters (`clusters = A, B`). It has connection
+settings for each cluster (`A.bootstrap.servers`) and settings for each pair of clusters
+(`A->B.enabled`, `A->B.topics`). A setting of a pair takes precedence over the same setting without
+a pair. The prefixes of client settings are `consumer.`, `A.consumer.` and `A->B.consumer.`, and
+likewise for `producer` and `admin`. `A.` sets a setting of all clients of a cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kavka.pipeline.spark.errors import OptionError
 
 logger = logging.getLogger(__name__)
 
-# MirrorMaker's defaults: records that cannot be sent are retried in order, without a limit.
+# As in MirrorMaker, sending is retried in order and without a limit.
 PRODUCER_DEFAULTS = {
     "acks": "all",
     "delivery.timeout.ms": str(0x7FFFFFFF),
@@ -35,10 +35,10 @@ PRODUCER_DEFAULTS = {
     "batch.max.bytes": str(512 * 1024),
     "linger.ms": "5",
 }
-# Batches are copied without decoding, whatever their size. Larger responses need fewer requests.
+# Batches are copied without decoding, so large responses cost little and need fewer requests.
 CONSUMER_DEFAULTS = {"fetch.max.bytes": str(16 * 1024 * 1024), "max.partition.fetch.bytes": str(4 * 1024 * 1024)}
 
-# Settings of a pair, or of all pairs: field of `Flow`, and format.
+# Settings of a pair or of all pairs: the field of `Flow` and the format.
 _SETTINGS: dict[str, tuple[str, str]] = {
     "topics": ("topics", "list"),
     "topics.exclude": ("topics_exclude", "list"),
@@ -75,8 +75,8 @@ _SETTINGS: dict[str, tuple[str, str]] = {
 _REFRESH_GROUPS = "refresh.groups.enabled"
 _FACTORS = ("heartbeats", "checkpoints", "offset-syncs")
 _MIRROR, _BYTES = "org.apache.kafka.connect.mirror.", "org.apache.kafka.connect.converters.ByteArrayConverter"
-# Unsupported settings that change what is mirrored: only values that equal the actual behaviour are
-# accepted.
+# Unsupported settings that would change the mirrored data. Only values that match the behaviour of
+# the mirror are accepted.
 _ONLY: dict[str, frozenset[str]] = {
     "topic.filter.class": frozenset({"DefaultTopicFilter", f"{_MIRROR}DefaultTopicFilter"}),
     "group.filter.class": frozenset({"DefaultGroupFilter", f"{_MIRROR}DefaultGroupFilter"}),
@@ -89,8 +89,7 @@ _ONLY: dict[str, frozenset[str]] = {
     **dict.fromkeys(("config.providers", "transforms", "predicates"), frozenset()),
 }
 _NO_CONNECT = "the mirror does not run in Kafka Connect"
-# Settings of MirrorMaker, and of the Connect workers that it runs in, that are accepted without
-# effect, and the reason.
+# Settings of MirrorMaker and of its Connect workers that have no effect here, and the reason.
 _WITHOUT_EFFECT: dict[str, str] = {
     **dict.fromkeys(("sync.topic.acls.enabled", "sync.topic.acls.interval.seconds"), "ACLs are not synced"),
     **dict.fromkeys(("admin.timeout.ms", "consumer.poll.timeout.ms"), "set the timeouts of the clients"),
@@ -110,13 +109,13 @@ _CLIENTS = {"consumer": CONSUMER_CONFIGS, "producer": PRODUCER_CONFIGS, "admin":
 
 
 def flows_of(settings: Mapping[str, str], only_targets: Iterable[str] = ()) -> list[Flow]:
-    """All pairs that are enabled or that write heartbeats; only those of `only_targets` if it is
-    not empty."""
+    """The flows of all pairs that are enabled or write heartbeats. `only_targets` restricts them to
+    these targets, if it is not empty."""
     clusters = patterns(settings.get("clusters", ""))
     if not clusters:
         raise OptionError('the setting "clusters" is missing')
     if len(set(clusters)) != len(clusters):
-        raise OptionError("clusters contains a cluster twice")
+        raise OptionError("clusters lists a cluster twice")
     for name in only_targets:
         if name not in clusters:
             raise OptionError(f"the cluster {name} is not one of {', '.join(clusters)}")
@@ -144,7 +143,7 @@ def simple_flow(
     abort_on_failure: bool = True,
     **more: Any,
 ) -> Flow:
-    """The flow of the older MirrorMaker: matching topics, under the same names, and nothing
+    """The flow of MirrorMaker 1, which copies matching topics under the same names and nothing
     else."""
     for option, settings in (("--consumer.config", consumer), ("--producer.config", producer)):
         if not settings.get("bootstrap.servers"):
@@ -198,14 +197,14 @@ def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool) 
         fields["exactly_once"] = _read(exactly, settings[exactly], "exactly once")
     refresh = f"{prefix}{_REFRESH_GROUPS}"
     if not _flag(_REFRESH_GROUPS, settings.get(refresh, settings.get(_REFRESH_GROUPS, "true"))):
-        # Once, at the start.
+        # An interval of 0: the groups are listed once, at the start.
         fields["refresh_groups"] = 0.0
     factors = {}
-    for which in _FACTORS:
-        name = f"{which}.topic.replication.factor"
+    for topic in _FACTORS:
+        name = f"{topic}.topic.replication.factor"
         text = settings.get(f"{prefix}{name}", settings.get(name))
         if text is not None:
-            factors[which] = int(_read(name, text, "number"))
+            factors[topic] = int(_read(name, text, "number"))
     for required, dependent in (("emit_offset_syncs", "emit_checkpoints"), ("emit_checkpoints", "sync_groups")):
         if not fields.get(required, True):
             fields[dependent] = False
@@ -231,10 +230,10 @@ def _flow(settings: Mapping[str, str], source: str, target: str, enabled: bool) 
 
 
 def _check(flow: Flow) -> None:
-    # Compile the patterns now, to reject invalid ones.
+    # Compile the patterns, which rejects invalid ones.
     assert flow.topic_filter and flow.group_filter and flow.config_filter
     if flow.enabled and flow.exactly_once and not flow.state_dir:
-        raise OptionError("exactly once requires state.dir: a folder for state that survives a crash")
+        raise OptionError("exactly once requires state.dir, a persistent folder for Spark's checkpoints")
     if flow.exactly_once and not flow.abort_on_failure:
         raise OptionError(
             "exactly once cannot skip records that the target rejects: abort.on.send.failure must be true"
@@ -258,11 +257,11 @@ def _supported(settings: Mapping[str, str], table: Any) -> dict[str, str]:
 
 
 def _consumer(settings: Mapping[str, str]) -> dict[str, str]:
-    """The mirror itself determines the starting position and the commits."""
-    ours = ("group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "group.instance.id")
-    theirs = ("key.deserializer", "value.deserializer", "interceptor.classes", "partition.assignment.strategy")
+    """The consumer settings without those that the mirror determines or cannot use."""
+    determined = {"group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "group.instance.id"}
+    unused = {"key.deserializer", "value.deserializer", "interceptor.classes", "partition.assignment.strategy"}
     supported = _supported(settings, CONSUMER_CONFIGS)
-    return {**CONSUMER_DEFAULTS, **{name: value for name, value in supported.items() if name not in (*ours, *theirs)}}
+    return {**CONSUMER_DEFAULTS, **{name: supported[name] for name in supported if name not in determined | unused}}
 
 
 def _read(name: str, text: str, kind: str) -> Any:
@@ -301,8 +300,8 @@ def _number(name: str, text: str) -> int:
 
 
 def _reject_loops(flows: list[Flow]) -> None:
-    """Rejects two opposite flows with unchanged names and the same topics: nothing could be
-    mirrored."""
+    """Reject two opposite flows with unchanged names and the same topics. Neither could mirror a
+    topic."""
     for flow, other in permutations(flows, 2):
         if (
             flow.policy.keeps_names
@@ -310,8 +309,8 @@ def _reject_loops(flows: list[Flow]) -> None:
             and (flow.topics, flow.topics_exclude) == (other.topics, other.topics_exclude)
         ):
             raise OptionError(
-                f"{flow.name} and {other.name} have the same topics and IdentityReplicationPolicy keeps their names: "
-                "every record would loop forever. Use different topics for each, or DefaultReplicationPolicy"
+                f"{flow.name} and {other.name} have the same topics, and IdentityReplicationPolicy keeps their names: "
+                "every record would loop forever. Use different topics, or DefaultReplicationPolicy"
             )
 
 
@@ -325,7 +324,8 @@ def _with_others(flow: Flow, flows: list[Flow]) -> Flow:
 
 
 def _reject_unsupported(settings: Mapping[str, str], clusters: Iterable[str]) -> None:
-    """Ignoring such a setting could mirror data that the user wants to exclude."""
+    """Reject settings in `_ONLY` with other values. Ignoring them could mirror data that the user
+    wants to exclude."""
     prefixes = ["", *(f"{cluster}." for cluster in clusters)]
     prefixes += [f"{source}->{target}." for source, target in permutations(clusters, 2)]
     for prefix in prefixes:
@@ -338,16 +338,16 @@ def _reject_unsupported(settings: Mapping[str, str], clusters: Iterable[str]) ->
 
 def _warn_of_unknown(settings: Mapping[str, str], clusters: Iterable[str]) -> None:
     pairs = [f"{source}->{target}." for source, target in permutations(clusters, 2)]
-    factors = {f"{which}.topic.replication.factor" for which in _FACTORS}
+    factors = {f"{topic}.topic.replication.factor" for topic in _FACTORS}
     names = {*_SETTINGS, *_WITHOUT_EFFECT, *_ONLY, _REFRESH_GROUPS, "enabled", *factors}
     clients = ("consumer.", "producer.", "admin.", "source.", "target.")
     for full in sorted(settings):
         name = next((full[len(pair) :] for pair in pairs if full.startswith(pair)), full)
-        of_cluster = name == full and any(full.startswith(f"{cluster}.") for cluster in clusters)
-        if full == "clusters" or full.startswith("spark.") or of_cluster or name.startswith(clients):
+        is_of_cluster = name == full and any(full.startswith(f"{cluster}.") for cluster in clusters)
+        if full == "clusters" or full.startswith("spark.") or is_of_cluster or name.startswith(clients):
             continue
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            logger.warning("%s is not a setting%s", full, f"; did you mean {near[0]}?" if near else "")
+            matches = difflib.get_close_matches(name, names, 1)
+            logger.warning("%s is not a setting%s", full, f"; did you mean {matches[0]}?" if matches else "")
         elif name in _WITHOUT_EFFECT and (name, settings[full].strip()) != ("sync.topic.acls.enabled", "false"):
             logger.warning("%s has no effect: %s", full, _WITHOUT_EFFECT[name])

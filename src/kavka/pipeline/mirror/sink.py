@@ -1,10 +1,10 @@
-"""Writes the records of a flow: fetches ranges of partitions from the source and sends them to the
-same partitions of the target, as whole record batches without decoding them; then publishes the
-mapping of offsets.
+"""Writes the records of a flow. A task fetches a range of a partition from the source and sends its
+record batches, without decoding them, to the same partition of the target. The driver then writes
+the offset syncs.
 
-The offset syncs of a micro-batch are written after it is done, with transactions after they are
-committed. A crash in between loses them, and the next micro-batch writes newer ones: until then
-groups are translated to their earlier positions.
+The offset syncs of a micro-batch are written after the micro-batch is stored, and after its
+transactions are committed. A crash in between loses the syncs. Until the next micro-batch writes
+newer syncs, offsets of groups are translated to earlier positions.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from kavka.records.reader import read_records
 logger = logging.getLogger(__name__)
 
 LAYOUT = Layout(None, SCHEMA.names.index("range"))
-# The number of batches in flight beyond which completed ones are removed before the next is sent.
-_MANY = 256
-# Error codes of the target for records that it will never accept.
+# The number of sent batches above which `Transfer` processes completed batches.
+_MAX_SENT = 256
+# Error codes of a target that will never accept the records.
 REJECTED = frozenset(
     {
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -70,8 +70,7 @@ def write_options(flow: Flow) -> SinkOptions:
 
 @dataclass(frozen=True)
 class Transferred(WriterCommitMessage):
-    """The message from a task to the driver: the runs of offsets by (topic of the source,
-    partition)."""
+    """The message from a task to the driver. `runs` are by (topic of the source, partition)."""
 
     runs: Mapping[tuple[str, int], Sequence[Run]]
     records: int
@@ -97,36 +96,37 @@ class _LoggedFailure:
 
 @dataclass
 class Transfer:
-    """The batches that one task sends. Owns those in flight and the runs of completed ones."""
+    """The batches that one task sends. Owns the batches in flight and the runs of completed
+    batches."""
 
     flow: Flow
     records: int = 0
     _runs: dict[tuple[str, int], list[Run]] = field(default_factory=dict)
     _sent: deque[tuple[tuple[str, int], Sequence[int], BatchFuture]] = field(default_factory=deque)
-    """(Topic of the source and partition, source offsets, future), in order."""
+    """((topic of the source, partition), source offsets, future) in the order of sending."""
 
     def send(self, producer: Producer, rows: pa.RecordBatch, layout: Layout) -> list[Future]:
-        """Fetch and send the ranges in the rows. Returns the futures of the first batch and of
-        those still in flight."""
-        out: list[Future] = []
+        """Fetch and send the ranges in the rows. Returns the future of the first batch and those of
+        the batches in flight."""
+        futures: list[Future] = []
         options = read_options(self.flow)
         for row in rows.to_pylist():
             offsets_range = Range(row["source"], row["partition"], row["first"], row["end"])
             for batches in read_pieces(options, offsets_range, batch_range, lambda batches: batches[-1].end):
                 for batch in batches:
                     future = self._send(producer, offsets_range, row["topic"], batch)
-                    if future.count and not out:
-                        out.append(self._outcome(future))
-                while len(self._sent) > _MANY and self._sent[0][2].done():
+                    if future.count and not futures:
+                        futures.append(self._outcome(future))
+                while len(self._sent) > _MAX_SENT and self._sent[0][2].done():
                     self._complete_oldest()
-        return out + [self._outcome(future) for _, _, future in self._sent]
+        return futures + [self._outcome(future) for _, _, future in self._sent]
 
     def _send(self, producer: Producer, offsets_range: Range, topic: str, batch: WholeBatch) -> BatchFuture:
         future = producer.send_batch(topic, offsets_range.partition, batch.data, batch.first, batch.end)
         self.records += future.count
         offsets: Sequence[int] = range(batch.first, batch.end)
         if future.count < len(offsets):
-            # Compacted: only the records show which offsets exist.
+            # The batch was compacted. Decode it to learn which offsets exist.
             records = read_records(batch.data, verify_crc=False)
             offsets = [record.offset for record in records if batch.first <= record.offset < batch.end]
         self._sent.append(((offsets_range.topic, offsets_range.partition), offsets, future))
@@ -136,20 +136,20 @@ class Transfer:
         return future if self.flow.abort_on_failure else _LoggedFailure(future)
 
     def _complete_oldest(self) -> None:
-        """Record the runs of the oldest batch, which is done."""
+        """Add the runs of the oldest batch, which must be done."""
         partition, offsets, future = self._sent.popleft()
         self._outcome(future).get(0)
         runs = self._runs.setdefault(partition, [])
-        at = 0
+        index = 0
         for downstream, count in future.offsets():
             if downstream >= 0:
-                runs += _runs_of(offsets[at : at + count], downstream)
-            at += count
+                runs += _runs_of(offsets[index : index + count], downstream)
+            index += count
         if len(runs) > 2 * MAX_NEW_RUNS:
             self._runs[partition] = thinned(joined(runs), MAX_NEW_RUNS)
 
     def runs(self) -> dict[tuple[str, int], list[Run]]:
-        """The runs of all batches. Call it when all are done."""
+        """The runs of all batches. All batches must be done."""
         while self._sent:
             self._complete_oldest()
         return {partition: thinned(joined(runs), MAX_NEW_RUNS) for partition, runs in self._runs.items() if runs}
@@ -162,7 +162,8 @@ def _runs_of(offsets: Sequence[int], downstream: int) -> list[Run]:
 
 
 class MirrorStreamWriter(DataSourceStreamArrowWriter):
-    """Spark creates it for every batch and every commit, in any process."""
+    """Writes the micro-batches of a flow. Spark creates it for every batch and every commit, in any
+    process."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -201,14 +202,15 @@ class MirrorStreamWriter(DataSourceStreamArrowWriter):
             abort_reports(write_options(self._flow), reports)
 
 
-# --- offset syncs, in the process that commits
+# --- offset syncs
 
+# By process id and settings, in the process that commits.
 _producers: dict[tuple[int, tuple[tuple[str, str], ...]], Producer] = {}
 
 
 def emit_syncs(flow: Flow, runs: Mapping[tuple[str, int], Sequence[Run]]) -> None:
-    """Write the last record of each run, with the number of records before it. A failure does not
-    stop the mirror."""
+    """Write an offset sync for the last record of each run, with the number of preceding records. A
+    failure does not stop the mirror."""
     if not runs:
         return
     settings = dict(flow.offset_syncs_settings)

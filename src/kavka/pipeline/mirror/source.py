@@ -1,12 +1,11 @@
-"""Reads for a flow: the Spark data source `kavka-mirror`. A row is a range of a partition, one for
-each task.
+"""The Spark data source `kavka-mirror`, which plans the ranges of a flow and tracks its progress. A
+row is the range of a task.
 
-The records do not pass through Spark, which would copy each four times without using it: the task
-that writes a range fetches its records (`sink.py`). This module plans the ranges and tracks
-progress, like every source of ours.
+The records do not pass through Spark, which would copy each record four times. The task that writes
+a range fetches its records (`sink.py`).
 
-The flow's filters and the target's topics determine which topics are read: a partition is read once
-its counterpart in the target exists. `topics.py` creates the counterparts.
+A flow reads a partition if the filters include its topic and the target has the same partition.
+`topics.py` creates the topics and partitions of the target.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from kavka.pipeline.spark.options import EARLIEST, LATEST, SourceOptions, source
 from kavka.pipeline.spark.source import KavkaStreamReader, OffsetRange
 
 FORMAT = "kavka-mirror"
-# `range` is the range as text. It identifies the row when a task runs again.
+# `range` is the range as text. The exactly-once sink compares its size when a task runs again.
 SCHEMA = StructType(
     [
         StructField("source", StringType()),
@@ -43,13 +42,14 @@ SCHEMA = StructType(
     ]
 )
 _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-# A refresh sends a request to each cluster, and usually finds nothing new.
+# Seconds. A refresh sends requests to both clusters, and the partitions rarely change.
 _REFRESH_INTERVAL = 5.0
 
 
 def read_options(flow: Flow) -> SourceOptions:
-    """The flow as options of the source. Records that were deleted before they were read are logged
-    and skipped: a mirror that stops for them would never catch up."""
+    """The flow as options of the source. Records that were deleted before they were read are
+    skipped with a warning. A mirror that failed because of them would fail again after a
+    restart."""
     return source_options(
         {
             **{f"kafka.{name}": value for name, value in flow.consumer.items()},
@@ -64,7 +64,7 @@ def read_options(flow: Flow) -> SourceOptions:
 
 
 class MirrorDataSource(DataSource):
-    """Its only option, `flow`, is the flow as JSON. Spark creates it where necessary."""
+    """The data source of the mirror. Its only option, `flow`, is the flow as JSON."""
 
     @classmethod
     def name(cls) -> str:
@@ -98,18 +98,18 @@ class MirrorStreamReader(KavkaStreamReader):
         return MirrorCluster(self._options, self._flow)
 
     def starting_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where the last run stopped; partitions without progress start where the flow
-        specifies."""
+        """The offsets where the last run stopped. A partition without progress starts at
+        `Flow.reset`."""
         cluster = self.cluster
         committed = cluster.admin.list_consumer_group_offsets(self._flow.group, partitions) if partitions else {}
         first, last = cluster.earliest(partitions), cluster.latest(partitions)
         reset = EARLIEST if self._flow.reset == "earliest" else LATEST
-        new = [tp for tp in partitions if committed.get(tp) is None]
-        offsets = dict(cluster.resolve(reset, new, "startingOffsets")) if new else {}
-        for tp, done in committed.items():
-            if done is not None:
-                # Beyond the end: the topic was recreated since.
-                offsets[tp] = max(done.offset, first[tp]) if done.offset <= last[tp] else first[tp]
+        uncommitted = [tp for tp in partitions if committed.get(tp) is None]
+        offsets = dict(cluster.resolve(reset, uncommitted, "startingOffsets")) if uncommitted else {}
+        for tp, commit in committed.items():
+            if commit is not None:
+                # An offset beyond the end shows that the topic was recreated.
+                offsets[tp] = max(commit.offset, first[tp]) if commit.offset <= last[tp] else first[tp]
         return offsets
 
     def restart_offset(self, tp: TopicPartition, end: int) -> int:
@@ -158,20 +158,17 @@ class MirrorCluster(SourceCluster):
         flow = self._flow
         if self._target is None:
             self._target = Admin(dict(flow.target_admin))
-        mirrored = [
-            name for name in self.admin.list_topics() if flow.includes_topic(name) and not flow.is_returned(name)
-        ]
-        remote = {flow.remote_topic(name): name for name in mirrored}
-        ready = {
+        remote = {flow.remote_topic(name): name for name in self.admin.list_topics() if flow.mirrors(name)}
+        target_counts = {
             remote[name]: len(topic.partitions) for name, topic in describe_existing(self._target, list(remote)).items()
         }
-        topics = describe_existing(self.admin, list(ready))
+        topics = describe_existing(self.admin, list(target_counts))
         self.topic_ids = ids_of(topics.values())
         return sorted(
             TopicPartition(name, partition.partition)
             for name, topic in topics.items()
             for partition in topic.partitions
-            if partition.partition < ready[name]
+            if partition.partition < target_counts[name]
         )
 
 

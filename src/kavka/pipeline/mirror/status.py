@@ -1,4 +1,4 @@
-"""The status of a mirror: as text, as JSON, and for Prometheus."""
+"""The status of a mirror as text, as JSON, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ STARTING, RUNNING, RETRYING, FAILED, STOPPED = "STARTING", "RUNNING", "RETRYING"
 
 @dataclass
 class FlowStatus:
-    """Written by the thread of its flow, read by others: every field is replaced as a whole."""
+    """The status of a flow. The thread of the flow writes it, and other threads read it, so every
+    field is replaced, never modified."""
 
     flow: str
     state: str = STARTING
     batch: int = -1
     records: int = 0
-    """Offsets mirrored since the start."""
+    """The number of offsets mirrored since the start."""
     records_per_second: float = 0.0
     done: dict[TopicPartition, int] = field(default_factory=dict)
     """The next offset of the source to mirror, by partition."""
@@ -30,6 +31,7 @@ class FlowStatus:
     restarts: int = 0
     error: str | None = None
     refused: list[str] = field(default_factory=list)
+    """The topics that are not mirrored because their records would loop forever."""
 
     @property
     def total_lag(self) -> int:
@@ -85,8 +87,8 @@ def registry_of(flows: Callable[[], list[FlowStatus]]) -> Registry:
 
 
 class StatusListener(Listener):
-    """`/status` as JSON, `/metrics` for Prometheus. Raises OSError if the address cannot be
-    bound."""
+    """Serves `/status` as JSON and `/metrics` for Prometheus. Raises OSError if the address cannot
+    be bound."""
 
     def __init__(self, host: str, port: int, flows: Callable[[], list[FlowStatus]]) -> None:
         registry = registry_of(flows)

@@ -1,14 +1,13 @@
-"""Creates, extends and configures the target's topics after those of the source."""
+"""Creates and configures topics in the target like those in the source, and adds partitions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from kavka.client.admin import Admin
 from kavka.client.admin.base import AdminError
 from kavka.client.admin.types import (
-    ConfigEntry,
     ConfigResource,
     ConfigSource,
     NewPartitions,
@@ -28,7 +27,7 @@ _DEFAULT_FACTOR, _INTERNAL_FACTOR = 2, 3
 
 
 class TopicSync:
-    """For one thread."""
+    """Syncs the topics of a flow. Only one thread may call it."""
 
     def __init__(self, flow: Flow, source: Admin, target: Admin) -> None:
         self._flow = flow
@@ -37,7 +36,7 @@ class TopicSync:
         self.refused: set[str] = set()
         """Topics that are not mirrored because their records would loop forever."""
 
-    def own_topics(self) -> None:
+    def create_internal_topics(self) -> None:
         """Create MirrorMaker's internal topics that the flow writes to."""
         flow = self._flow
         if flow.enabled and flow.emit_offset_syncs:
@@ -62,7 +61,7 @@ class TopicSync:
         refused = {name for name in mirrored if flow.is_returned(name)}
         for name in sorted(refused - self.refused):
             logger.error(
-                "%s: %s is not mirrored: another flow carries it back under the same name, so its records would loop "
+                "%s: %s is not mirrored: another flow mirrors it back under the same name, so its records would loop "
                 "forever",
                 flow.name,
                 name,
@@ -76,7 +75,7 @@ class TopicSync:
             for name, topic in source.items():
                 existing = target.get(flow.remote_topic(name))
                 if existing is not None and len(existing.partitions) < len(topic.partitions):
-                    changed += self._grow(flow.remote_topic(name), len(topic.partitions))
+                    changed += self._extend(flow.remote_topic(name), len(topic.partitions))
         return changed
 
     def _create_missing(self, names: list[str], source: Mapping[str, TopicDescription]) -> int:
@@ -86,19 +85,19 @@ class TopicSync:
         factor = flow.replication_factor
         if factor is None:
             factor = min(_DEFAULT_FACTOR, _brokers(self._target))
-        configs = self._configs(names) if flow.sync_configs else {}
+        configs = self._source_settings(names) if flow.sync_configs else {}
         created = 0
         for name in names:
-            new = NewTopic(
+            topic = NewTopic(
                 flow.remote_topic(name), len(source[name].partitions), factor, configs=dict(configs.get(name, {}))
             )
             try:
-                created += _create(self._target, new)
+                created += _create(self._target, topic)
             except KafkaError as error:
-                logger.error("%s: cannot create topic %s: %s", flow.name, new.name, error)
+                logger.error("%s: cannot create topic %s: %s", flow.name, topic.name, error)
         return created
 
-    def _grow(self, topic: str, partitions: int) -> int:
+    def _extend(self, topic: str, partitions: int) -> int:
         try:
             self._target.create_partitions({topic: NewPartitions(partitions)})
         except KafkaError as error:
@@ -110,17 +109,16 @@ class TopicSync:
     # --- settings
 
     def sync_configs(self) -> int:
-        """Sync the settings of topics: set those that the source sets, and remove the others."""
+        """Set the settings of topics as in the source, and remove other settings. Returns the
+        number of changed topics."""
         flow = self._flow
-        names = [
-            name for name in self._source.list_topics() if flow.includes_topic(name) and not flow.is_returned(name)
-        ]
+        names = [name for name in self._source.list_topics() if flow.mirrors(name)]
         existing = describe_existing(self._target, [flow.remote_topic(name) for name in names])
         names = [name for name in names if flow.remote_topic(name) in existing]
         if not names:
             return 0
-        source_configs = self._configs(names)
-        target_configs = self._own_settings(self._target, [flow.remote_topic(name) for name in names])
+        source_configs = self._source_settings(names)
+        target_configs = _topic_settings(self._target, [flow.remote_topic(name) for name in names])
         changed = 0
         for name in names:
             remote = flow.remote_topic(name)
@@ -129,7 +127,7 @@ class TopicSync:
                 for setting, value in source_configs[name].items()
                 if target_configs[remote].get(setting) != value
             }
-            # Settings of the target that the filter excludes stay.
+            # Excluded settings of the target are not removed.
             removed = [
                 setting
                 for setting in target_configs[remote]
@@ -145,34 +143,39 @@ class TopicSync:
                 logger.error("%s: cannot sync the settings of %s: %s", flow.name, remote, error)
         return changed
 
-    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
-        configs = self._own_settings(self._source, names)
+    def _source_settings(self, names: list[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics of the source, without excluded settings."""
         allows = self._flow.config_filter.allows
-        return {topic: {name: value for name, value in own.items() if allows(name)} for topic, own in configs.items()}
-
-    @staticmethod
-    def _own_settings(admin: Admin, names: list[str]) -> dict[str, dict[str, str]]:
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        described = admin.describe_configs(resources)
-        return {resource.name: dict(_overrides(entries)) for resource, entries in described.items()}
+        return {
+            topic: {name: value for name, value in settings.items() if allows(name)}
+            for topic, settings in _topic_settings(self._source, names).items()
+        }
 
 
-def _overrides(entries: Mapping[str, ConfigEntry]) -> Iterator[tuple[str, str]]:
-    for name, entry in entries.items():
-        if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None:
-            yield name, entry.value
+def _topic_settings(admin: Admin, names: list[str]) -> dict[str, dict[str, str]]:
+    """The settings that are set on the topics themselves."""
+    described = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    return {
+        resource.name: {
+            name: entry.value
+            for name, entry in entries.items()
+            if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG and entry.value is not None
+        }
+        for resource, entries in described.items()
+    }
 
 
 def _brokers(admin: Admin) -> int:
     return max(1, len(admin.describe_cluster().nodes))
 
 
-def _create(admin: Admin, new: NewTopic) -> int:
+def _create(admin: Admin, topic: NewTopic) -> int:
+    """Create a topic. Returns 1, or 0 if it exists."""
     try:
-        admin.create_topics([new])
+        admin.create_topics([topic])
     except AdminError as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
         return 0
-    logger.info("Created topic %s", new.name)
+    logger.info("Created topic %s", topic.name)
     return 1

@@ -39,7 +39,7 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make it the active session of this thread: Spark looks up Python data sources in the active
-    session of the calling thread, and a new thread has none."""
+    """Make `spark` the active session of this thread. Spark looks up Python data sources in the
+    active session of the calling thread, and a new thread has no active session."""
     session: Any = spark
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)

@@ -16,9 +16,9 @@ C = TypeVar("C", bound=_Client)
 
 
 class SharedClient(Generic[C]):
-    """Owns at most one client of this process. Spark's Python workers run one task after the other:
-    the next task reuses the connections. A task with other settings replaces the client. A forked
-    process creates its own client and does not close its parent's."""
+    """Owns at most one client of this process. Spark's Python workers run one task after the other,
+    so the next task reuses the connections. A task with other settings replaces the client. A
+    forked process creates its own client and does not close that of its parent."""
 
     def __init__(self, create: Callable[[dict[str, str]], C], close_timeout: float) -> None:
         self._create = create

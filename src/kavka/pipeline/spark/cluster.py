@@ -32,11 +32,11 @@ _MISSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 class SourceCluster:
-    """Belongs to one thread of the driver. It connects on first use and retries each request after
-    a retriable error, `fetchOffset.numRetries` times."""
+    """The cluster that a source reads. Only one thread of the driver may call it. It connects on
+    first use and retries each request after a retriable error, `fetchOffset.numRetries` times."""
 
     refresh_interval = 1.0
-    """Seconds until `ends` refreshes the partitions."""
+    """Seconds after which `ends` refreshes the partitions."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -66,7 +66,7 @@ class SourceCluster:
 
     def partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
         """All partitions to read at this time. A missing topic of `subscribe` or `assign` is an
-        error, or has no partitions."""
+        error, unless `missing_is_empty`."""
         return self._retrying("listing the partitions", lambda: self.find_partitions(missing_is_empty))
 
     def find_partitions(self, missing_is_empty: bool) -> list[TopicPartition]:
@@ -92,13 +92,14 @@ class SourceCluster:
         if not missing_is_empty:
             for tp in self._options.partitions:
                 if tp not in existing:
-                    raise PipelineError(f"there is no partition {tp} in the cluster")
+                    raise PipelineError(f"the cluster has no partition {tp}")
         return [tp for tp in self._options.partitions if tp in existing]
 
     # --- offsets
 
     def ends(self, *, missing_is_empty: bool = False) -> dict[TopicPartition, int]:
-        """All partitions and their end offsets, for frequent calls: one request per leader."""
+        """All partitions and their end offsets. It is for frequent calls and sends one request per
+        leader."""
         if time.monotonic() >= self._partitions_expire:
             self._partitions = self.partitions(missing_is_empty=missing_is_empty)
             self._partitions_expire = time.monotonic() + self.refresh_interval
@@ -107,24 +108,25 @@ class SourceCluster:
         try:
             return self._ends.of(self._partitions)
         except KafkaError as error:
-            # Perhaps a topic was deleted; listing the partitions then fails.
+            # If a topic was deleted, listing the partitions reports that.
             logger.info("Cannot list the end offsets: %s", error)
             self._partitions_expire = 0.0
             return self.latest(self.partitions(missing_is_empty=missing_is_empty))
 
     def expire_partitions(self) -> None:
-        """Let the next `ends` refresh the partitions and the topic ids."""
+        """Let the next call of `ends` refresh the partitions and the topic ids."""
         self._partitions_expire = 0.0
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return self._edges(partitions, OffsetSpec.earliest())
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """With isolation.level=read_committed, up to the first open transaction."""
+        """The end offsets. With isolation.level=read_committed they are the last stable offsets."""
         return self._edges(partitions, OffsetSpec.latest())
 
     def leader_epochs(self, partitions: Collection[TopicPartition]) -> TopicIds:
-        """In the form of `topic_ids`, from the leaders themselves: metadata may be stale."""
+        """The leader epochs in the format of `topic_ids`. They come from the leaders, because the
+        metadata of other brokers may be stale."""
         epochs: dict[str, dict[str, int]] = {}
         for tp, listed in self._list(dict.fromkeys(partitions, OffsetSpec.latest())).items():
             epoch = -1 if listed.leader_epoch is None else listed.leader_epoch
@@ -134,7 +136,7 @@ class SourceCluster:
     def resolve(
         self, position: Position, partitions: Collection[TopicPartition], name: str
     ) -> dict[TopicPartition, int]:
-        """The offsets that an option (`name`) specifies. As in Spark it must specify every
+        """The offsets that the option `name` specifies. As in Spark it must specify every
         partition."""
         if position in (EARLIEST, LATEST):
             return self.earliest(partitions) if position == EARLIEST else self.latest(partitions)
@@ -159,14 +161,14 @@ class SourceCluster:
             _check_complete(times, partitions, f"{name}ByTimestamp")
         listed = self._list({tp: OffsetSpec.for_timestamp(times[tp]) for tp in partitions})
         offsets = {tp: item.offset for tp, item in listed.items()}
-        late = sorted(tp for tp, offset in offsets.items() if offset < 0)
-        if late:
+        without_record = sorted(tp for tp, offset in offsets.items() if offset < 0)
+        if without_record:
             if name == "startingOffsets" and not self._options.no_such_time_is_latest:
                 raise PipelineError(
-                    f"{late[0]} has no record at {times[late[0]]} ms or later "
+                    f"{without_record[0]} has no record at {times[without_record[0]]} ms or later "
                     "(startingOffsetsByTimestampStrategy=latest starts at its end)"
                 )
-            offsets |= self.latest(late)
+            offsets |= self.latest(without_record)
         return offsets
 
     def _edges(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
@@ -192,7 +194,7 @@ class SourceCluster:
 
 
 class _Ends:
-    """Connections and metadata for frequent offset requests."""
+    """Looks up end offsets with connections and metadata that it keeps."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         config = consumer_config(consumer_settings(client), {})
@@ -217,15 +219,15 @@ class _Ends:
 
 
 def _missing_topics(error: KafkaError) -> list[str]:
-    """The topics that do not exist according to an error: a leader may know that before the
-    metadata of other brokers."""
+    """The topics that do not exist according to an error. A leader may learn of a deletion before
+    the metadata of other brokers is updated."""
     if not isinstance(error, AdminError) or any(cause.code not in _MISSING for cause in error.errors.values()):
         return []
     return sorted({tp.topic for tp in error.errors if isinstance(tp, TopicPartition)})
 
 
 def _no_topic(names: Sequence[str]) -> str:
-    return f"there is no {'topic' if len(names) == 1 else 'topics'} {', '.join(names)} in the cluster"
+    return f"the cluster has no {'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
 
 
 def _check_complete(specified: Collection[TopicPartition], partitions: Collection[TopicPartition], name: str) -> None:

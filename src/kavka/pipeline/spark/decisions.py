@@ -1,15 +1,15 @@
-"""The store for decisions of exactly-once sinks: a compacted topic with one partition in the target
+"""The decisions of exactly-once sinks, stored in a compacted topic with one partition in the target
 cluster.
 
-Key: the query's name (prefix and Spark's id of the query). Value: JSON of the newest decision. A
-decision lists the transactions, one per task, that form a batch; once it is stored the batch will
-be committed, after any crash. Only the last decision of a query matters, so compaction may remove
-the others.
+The key of a record is the query's name (prefix and Spark's id of the query). The value is a
+decision as JSON. A decision lists the transactions, one per task, that form a batch. Once it is
+stored, the batch will be committed, also after a crash. Only the last decision of a query is
+needed, so compaction may remove the others.
 
 The driver writes decisions with the transactional producer of the query (`…-driver`). A driver that
-starts fences the previous one: of two drivers of the same query only the newer can decide. Readers
-accept only committed records, and read up to the high watermark at the time they start, waiting for
-open transactions before it: they never miss a decision.
+starts fences the previous one, so of two drivers of the same query only the newer can decide.
+Readers accept only committed records. They read up to the high watermark at the time they start,
+and wait for open transactions before it, so they never miss a decision.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from kavka.pipeline.spark.options import SinkOptions
 VERSION = 1
 TOPIC_SETTINGS = {
     "cleanup.policy": "compact",
-    # Small, so that compaction, which skips the active segment, keeps the topic short.
+    # Small segments keep the topic short: compaction skips the active segment.
     "segment.bytes": str(4 * 1024 * 1024),
     "min.cleanable.dirty.ratio": "0.01",
 }
-# A transaction has one record. If a driver is killed during it, it expires soon.
+# A transaction has one record. The transaction of a killed driver expires soon.
 DECIDING_TIMEOUT_MS = 10_000
-# Long enough for the coordinator to notice that.
+# Long enough for the coordinator to abort an expired transaction.
 READING_TIMEOUT = 90.0
 
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """The output of one task of a batch. `witness` is the position of the first record of its
-    transaction: (topic, partition, offset). Without a transaction the task wrote nothing."""
+    """The output of one task of a batch. `witness` is the position (topic, partition, offset) of
+    the first record of its transaction. A task without a transaction wrote nothing."""
 
     task: int
     rows: int
@@ -81,7 +81,7 @@ class Decision:
         try:
             value: dict[str, Any] = json.loads(data)
             if value["version"] > VERSION:
-                raise PipelineError(f"a newer Kavka made the last decision of {query}")
+                raise PipelineError(f"a newer version of Kavka wrote the last decision of {query}")
             entries = [
                 TaskEntry(
                     task, rows, size, transaction and PreparedTransaction(*transaction), witness and tuple(witness)
@@ -94,7 +94,7 @@ class Decision:
 
 
 class Decisions:
-    """Reads the topic. For one thread."""
+    """Reads and creates the topic of decisions. Only one thread may call it."""
 
     def __init__(self, options: SinkOptions, admin: Admin | None = None) -> None:
         self._options = options
@@ -143,22 +143,22 @@ class Decisions:
         return decision
 
     def create(self) -> None:
-        """Creates the topic if it does not exist."""
+        """Create the topic if it does not exist."""
         assert self._admin is not None
         name = self._partition.topic
         if name in self._admin.list_topics(list_internal=True):
             return
         brokers = len(self._admin.describe_cluster().nodes)
-        new = NewTopic(name, 1, min(3, brokers), configs=TOPIC_SETTINGS)
         try:
-            self._admin.create_topics([new])
+            self._admin.create_topics([NewTopic(name, 1, min(3, brokers), configs=TOPIC_SETTINGS)])
         except AdminError as error:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
 
 
 class DecisionWriter:
-    """The producer of the driver that may decide for a query. Creating it fences all others."""
+    """The producer of the driver that may decide for a query. Its constructor fences the producers
+    of earlier drivers."""
 
     def __init__(self, options: SinkOptions, query: str) -> None:
         self._topic = options.decisions_topic
@@ -179,8 +179,8 @@ class DecisionWriter:
             raise
 
     def write(self, decision: Decision) -> None:
-        """Returns when the decision is stored. If it raises, the decision may be stored or not:
-        read it again."""
+        """Store the decision. After an exception the decision may or may not be stored: read the
+        last decision again."""
         self._producer.begin_transaction()
         future = self._producer.send(self._topic, decision.to_json(), decision.query.encode(), 0)
         self._producer.commit_transaction()

@@ -1,4 +1,4 @@
-"""Exceptions of the source and the sink, and their presentation to the user."""
+"""The exceptions of the source and the sink."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class DataLoss(PipelineError):
 
 @contextmanager
 def concise_errors() -> Iterator[None]:
-    """Wraps every method that Spark calls: the user sees the message without our stack trace.
+    """Show the message of an error to the user without our stack trace. Every method that Spark
+    calls uses this.
 
     Spark's Python worker prints the stack trace unless an environment variable disables it. The
-    process ends with the error, so that no other trace is hidden.
+    process ends after the error, so that the variable hides no other trace.
     """
     try:
         yield
@@ -39,9 +40,8 @@ def concise_errors() -> Iterator[None]:
 
 
 def cause_in(lines: Sequence[str], marks: Sequence[str]) -> str:
-    """The cause in the lines (at least one) of an exception of Spark: the text after the first of
-    the marks, which are names of our exceptions; else the last line that names any exception; else
-    the first line."""
+    """The cause in the lines of an exception of Spark. It is the text after a mark (the name of one
+    of our exceptions), else the last line with the name of an exception, else the first line."""
     for line in lines:
         for mark in marks:
             if mark in line:

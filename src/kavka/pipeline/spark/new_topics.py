@@ -1,8 +1,8 @@
-"""Topics that the sink creates before it sends the first record to them: the option `newTopics`.
+"""Creates topics before the sink sends the first record to them (option `newTopics`).
 
-Rules as JSON, `[{"include": "orders-.*", "exclude": "", "partitions": 3, "replicas": -1, "configs":
-{}}]`: a missing topic is created with the first rule that matches its whole name; -1 is the
-broker's default. A topic that no rule matches is left to the broker.
+The option has rules as JSON: `[{"include": "orders-.*", "exclude": "", "partitions": 3, "replicas":
+-1, "configs": {}}]`. The first rule that matches the whole name of a missing topic applies. -1 is
+the broker's default. The sink does not create a topic that no rule matches.
 """
 
 from __future__ import annotations
@@ -58,21 +58,22 @@ def from_json(text: str) -> tuple[Rule, ...]:
 
 
 def create_topics(client: Mapping[str, str], rules: Iterable[Rule], topics: Iterable[str]) -> None:
-    """Creates missing topics. Raises PipelineError if one cannot be created."""
-    chosen = {name: rule for name in topics for rule in (_first(rules, name),) if rule is not None}
-    if not chosen:
+    """Create the missing topics that a rule matches. Raises PipelineError if a topic cannot be
+    created."""
+    matching = {name: rule for name in topics if (rule := _first_match(rules, name)) is not None}
+    if not matching:
         return
     with Admin(admin_settings(client)) as admin:
-        for name in _missing(admin, list(chosen)):
+        for name in _missing(admin, list(matching)):
             try:
-                admin.create_topics([chosen[name].topic(name)])
+                admin.create_topics([matching[name].topic(name)])
             except KafkaError as error:
-                # Another task may have created it.
+                # Another task may have created the topic.
                 if _code(error, name) != ErrorCode.TOPIC_ALREADY_EXISTS:
                     raise PipelineError(f"Task failed to create new topic {name}: {error}. {_ADVICE}") from None
 
 
-def _first(rules: Iterable[Rule], topic: str) -> Rule | None:
+def _first_match(rules: Iterable[Rule], topic: str) -> Rule | None:
     return next((rule for rule in rules if rule.matches(topic)), None)
 
 
@@ -83,11 +84,9 @@ def _missing(admin: Admin, topics: list[str]) -> list[str]:
         failures = {
             name: cause for name, cause in error.errors.items() if cause.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         }
-        if failures:
-            # A principal that may not describe topics may still be allowed to write or create them.
-            denied = all(cause.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED for cause in failures.values())
-            if not denied:
-                raise PipelineError(f"cannot check whether the topics exist: {error}") from None
+        # A principal that may not describe topics may still be allowed to write or create them.
+        if any(cause.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED for cause in failures.values()):
+            raise PipelineError(f"cannot check whether the topics exist: {error}") from None
         return [name for name in topics if name in error.errors]
     return []
 
@@ -97,22 +96,22 @@ def _code(error: KafkaError, name: str) -> ErrorCode | None:
     return None if failure is None else failure.code
 
 
-# The topics that this process has checked: process id, cluster and name.
+# The topics that this process has checked, as (process id, bootstrap servers, name).
 _checked: set[tuple[int, str, str]] = set()
 
 
 def creating_topics(
     options: SinkOptions, layout: Layout, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The same batches. The topics of the rows of a batch exist when it is yielded."""
+    """Yield the batches. The topics of a batch are created before it is yielded."""
     if options.new_topics is None or layout.topic_name is not None:
         yield from batches
         return
     rules = from_json(options.new_topics)
     servers = options.client.get("bootstrap.servers", "")
     for batch in batches:
-        named = [name for name in pc.unique(batch.column(layout.topic)).to_pylist() if name is not None]
-        new = [name for name in named if (os.getpid(), servers, name) not in _checked]
-        create_topics(options.client, rules, new)
-        _checked.update((os.getpid(), servers, name) for name in new)
+        names = [name for name in pc.unique(batch.column(layout.topic)).to_pylist() if name is not None]
+        unchecked = [name for name in names if (os.getpid(), servers, name) not in _checked]
+        create_topics(options.client, rules, unchecked)
+        _checked.update((os.getpid(), servers, name) for name in unchecked)
         yield batch

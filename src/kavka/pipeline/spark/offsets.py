@@ -1,18 +1,19 @@
 """Offsets of partitions, and their distribution over tasks. No I/O.
 
-In Spark's checkpoint they are {"topic": {"0": 23}}, as Spark's own Kafka source writes them, with
-topics and partitions in order: Spark compares offsets as text.
+The format in Spark's checkpoint is {"topic": {"0": 23}}, like that of Spark's own Kafka source.
+Topics and partitions are sorted, because Spark compares offsets as text.
 
-The end of a stream's first batch also has the start of that batch, under "$initial". Spark asks for
-the initial offset again when it repeats the first batch after a crash; with startingOffsets=latest
-it would be different then. The same holds for a batch that does not start where the previous one
-ended.
+"$initial" in the end of a batch is the start of the batch. The end of a stream's first batch has
+it, because Spark requests the initial offset again when it repeats the first batch after a crash.
+With startingOffsets=latest it would have changed. The end of a batch that does not start at the end
+of the previous batch also has it.
 
-The ids of the topics are under "$topicIds". They detect a topic that was deleted and created again
-under the same name: the next batch starts at the beginning of the new topic. If the cluster has no
-topic ids (Kafka before 2.8), the leader epochs of the partitions are there instead: they never
+"$topicIds" has the ids of the topics. They show that a topic was deleted and created again under
+the same name. The next batch then starts at the beginning of the new topic. If the cluster has no
+topic ids (Kafka before 2.8), "$topicIds" has the leader epochs of the partitions, which never
 decrease while a topic exists. A broker with stale metadata has older epochs, so the leaders must
-confirm. Checkpoints of earlier versions have neither, and detect only that an end offset decreased.
+confirm a decrease. Without "$topicIds" (checkpoints of earlier versions) only an end offset that
+decreases shows that a topic was recreated.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ TopicIds = Mapping[str, str | Mapping[str, int]]
 
 TOPIC_IDS = "$topicIds"
 
-# The metadata of offsets that a job commits, which distinguishes them from those that a tool sets.
+# The metadata of offsets that a job commits. Offsets that a tool sets do not have it.
 DONE_BY_JOB = "kavka"
 
 
 class Range(NamedTuple):
-    """Offsets of one partition, for one task: from `start` to `end`, exclusive."""
+    """The offsets of a partition that one task reads: from `start` to `end`, exclusive."""
 
     topic: str
     partition: int
@@ -69,7 +70,7 @@ def from_checkpoint(value: Any) -> dict[TopicPartition, int]:
             for partition, offset in by_partition.items()
         }
     except (AttributeError, TypeError, ValueError):
-        raise PipelineError(f"the checkpoint has offsets in another format: {value}") from None
+        raise PipelineError(f"the offsets in the checkpoint have an unknown format: {value}") from None
 
 
 def ids_of(topics: Iterable[TopicDescription]) -> TopicIds:
@@ -82,22 +83,22 @@ def ids_of(topics: Iterable[TopicDescription]) -> TopicIds:
     return ids
 
 
-def recreated(before: TopicIds, now: TopicIds) -> set[str]:
+def recreated(previous: TopicIds, current: TopicIds) -> set[str]:
     """Topics that were deleted and created again. A topic without a known id counts as
     unchanged."""
-    return {topic for topic in before.keys() & now.keys() if _is_recreated(before[topic], now[topic])}
+    return {topic for topic in previous.keys() & current.keys() if _is_recreated(previous[topic], current[topic])}
 
 
-def _is_recreated(before: str | Mapping[str, int], now: str | Mapping[str, int]) -> bool:
-    if isinstance(before, str) or isinstance(now, str):
-        return isinstance(before, str) and isinstance(now, str) and before != now
-    # -1: the broker is too old to know the epoch.
-    return any(0 <= now.get(partition, epoch) < epoch for partition, epoch in before.items())
+def _is_recreated(previous: str | Mapping[str, int], current: str | Mapping[str, int]) -> bool:
+    if isinstance(previous, str) or isinstance(current, str):
+        return isinstance(previous, str) and isinstance(current, str) and previous != current
+    # Brokers that do not support leader epochs return -1.
+    return any(0 <= current.get(partition, epoch) < epoch for partition, epoch in previous.items())
 
 
 def limited(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """An end at most about `limit` records after the start, with a share for each partition in
-    proportion to its records."""
+    """End offsets that are about `limit` records after the start. The share of a partition is
+    proportional to its records."""
     sizes = {tp: max(0, end[tp] - start.get(tp, end[tp])) for tp in end}
     total = sum(sizes.values())
     if total <= limit:
@@ -105,7 +106,7 @@ def limited(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, in
     result: dict[TopicPartition, int] = {}
     for tp, size in sizes.items():
         share = limit * size / total
-        # A small partition beside large ones must still advance.
+        # Round up a share below 1, so that small partitions advance as well.
         advance = min(size, math.ceil(share) if share < 1 else math.floor(share))
         result[tp] = start.get(tp, end[tp]) + advance
     return result
@@ -118,33 +119,34 @@ def count(start: Offsets, end: Offsets) -> int:
 def plan(
     start: Offsets, end: Offsets, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[Range]:
-    """A task for each partition with records; more for `min_partitions` or `max_records`. The
-    result depends only on the arguments: a batch that runs again has the same tasks."""
-    whole = [Range(tp.topic, tp.partition, start[tp], end[tp]) for tp in sorted(end) if end[tp] > start[tp]]
+    """The range of each task. A partition with records has one task, or more because of
+    `min_partitions` or `max_records`. The result depends only on the arguments, so a batch that
+    runs again has the same tasks."""
+    partition_ranges = [Range(*tp, start[tp], end[tp]) for tp in sorted(end) if end[tp] > start[tp]]
     ranges = [
-        piece
-        for range_ in whole
-        for piece in _split(range_, 1 if max_records is None else math.ceil(range_.size / max_records))
+        task_range
+        for range_ in partition_ranges
+        for task_range in _split(range_, 1 if max_records is None else math.ceil(range_.size / max_records))
     ]
     if min_partitions is None or len(ranges) >= min_partitions:
         return ranges
-    parts = _parts(ranges, min_partitions)
-    return [piece for range_, count in zip(ranges, parts, strict=True) for piece in _split(range_, count)]
+    counts = _task_counts(ranges, min_partitions)
+    return [task_range for range_, count in zip(ranges, counts, strict=True) for task_range in _split(range_, count)]
 
 
-def _parts(ranges: list[Range], total: int) -> list[int]:
-    """The number of pieces of each range, `total` together if there are enough records."""
-    parts = [1] * len(ranges)
+def _task_counts(ranges: list[Range], total: int) -> list[int]:
+    """The number of tasks of each range. The sum is `total` if there are enough records."""
+    counts = [1] * len(ranges)
     for _ in range(min(total, sum(range_.size for range_ in ranges)) - len(ranges)):
-        # Split the range with the largest pieces.
-        index = max(range(len(ranges)), key=lambda i: (ranges[i].size / parts[i], -i))
-        parts[index] += 1
-    return parts
+        # Add a task to the range with the largest tasks.
+        index = max(range(len(ranges)), key=lambda i: (ranges[i].size / counts[i], -i))
+        counts[index] += 1
+    return counts
 
 
-def _split(range_: Range, parts: int) -> Iterable[Range]:
-    for part in range(parts):
-        begin = range_.start + range_.size * part // parts
-        end = range_.start + range_.size * (part + 1) // parts
+def _split(range_: Range, count: int) -> Iterable[Range]:
+    for index in range(count):
+        begin = range_.start + range_.size * index // count
+        end = range_.start + range_.size * (index + 1) // count
         if end > begin:
             yield Range(range_.topic, range_.partition, begin, end)

@@ -1,9 +1,9 @@
 """The options of the source and the sink: those of Spark's Kafka source, and a few additions. No
 I/O.
 
-Spark passes options with lower-case names, as text. Options that `format("kafka")` also has mean
-the same here. An unknown name is an error that suggests the nearest one, so that a misspelt option
-is not silently ignored.
+Spark passes options as text with lower-case names. Options of `format("kafka")` have the same
+meaning here. An unknown option is an error, so that a misspelt option is not silently ignored. The
+message suggests the nearest name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SINK_NAMES = (
     "topic", "exactlyOnce", "transactionalIdPrefix", "decisionsTopic", "timestampColumn", "queryId", "runId", "batchId",
     "newTopics",
 )  # fmt: skip
-# Options that Spark itself adds to those of a query or a table.
+# Options that Spark adds to those of a query or a table.
 SPARKS_OWN = ("checkpointLocation", "queryName", "path", "outputMode", "header", "mergeSchema", "sourceName", "name")
 
 _ALL = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)}
@@ -57,7 +57,7 @@ _REFUSED_BY_SINK = {
 
 @dataclass(frozen=True)
 class ByOffset:
-    """Offsets by partition; EARLIEST and LATEST are the edges."""
+    """Offsets by partition. EARLIEST and LATEST are the first and the end offset."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -70,7 +70,7 @@ class ByTime:
 
 
 Position = int | ByOffset | ByTime
-"""EARLIEST, LATEST, or one of the above."""
+"""EARLIEST, LATEST, offsets or times."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class SinkOptions:
     client: Mapping[str, str] = field(default_factory=dict)
     timestamp_column: str | None = None
     batch_of: tuple[str, str, int] | None = None
-    """The query, its run and the batch's number, for a batch that may run again."""
+    """(query id, run id, batch number) of a batch that may run again."""
     new_topics: str | None = None
     """Rules for creating topics, in the format of `new_topics.py`."""
 
@@ -264,8 +264,8 @@ class _Options:
             if name in settings:
                 raise OptionError(f"kafka.{name} cannot be set: {reason}")
         if not settings.get("bootstrap.servers", "").strip():
-            near = difflib.get_close_matches("bootstrap.servers", settings, 1, 0.8)
-            hint = f" (kafka.{near[0]} is not it)" if near else ""
+            matches = difflib.get_close_matches("bootstrap.servers", settings, 1, 0.8)
+            hint = f" (kafka.{matches[0]} is not an option)" if matches else ""
             raise OptionError(f"kafka.bootstrap.servers must be set: host:port of one broker or more{hint}")
         return settings
 
@@ -282,7 +282,7 @@ def _group(options: _Options, streaming: bool) -> str | None:
     if group is None:
         return None
     if not streaming:
-        raise OptionError("groupIdCommit is for streams: the source of a batch does not learn when it is done")
+        raise OptionError("groupIdCommit is for streams: Spark does not notify the source that a batch is complete")
     if not group.strip():
         raise OptionError("groupIdCommit must be the name of a consumer group")
     return group
@@ -322,8 +322,8 @@ def _subscription(options: _Options) -> tuple[str, tuple[str, ...], tuple[TopicP
 
 
 def _position(options: _Options, side: str, default: int) -> Position:
-    """`which` is starting or ending. The timestamp for all partitions takes precedence over
-    timestamps by partition, and these over offsets."""
+    """The position of a side, "starting" or "ending". The timestamp for all partitions takes
+    precedence over timestamps by partition, which take precedence over offsets."""
     time_for_all = options.number(f"{side}Timestamp", minimum=0)
     if time_for_all is not None:
         return ByTime(time_for_all)
@@ -354,41 +354,41 @@ def _check_batch(starting: Position, ending: Position, options: _Options) -> Non
 def _check_partitions(
     position: Position, name: str, kind: str, topics: tuple[str, ...], partitions: tuple[TopicPartition, ...]
 ) -> None:
-    """Checks before the topics are known: an offset for a partition that is not read is a
-    mistake."""
-    named = (
+    """Reject an offset or time for a partition that is not read. With subscribePattern the topics
+    are not known yet."""
+    specified = (
         position.offsets if isinstance(position, ByOffset) else position.times if isinstance(position, ByTime) else {}
     )
-    if isinstance(named, int) or kind == "subscribePattern":
+    if isinstance(specified, int) or kind == "subscribePattern":
         return
-    for tp in named:
+    for tp in specified:
         if tp not in partitions if kind == "assign" else tp.topic not in topics:
             raise OptionError(f"{name} has {tp}, which is not read")
 
 
 def offsets_from_json(name: str, text: str, minimum: int) -> dict[TopicPartition, int]:
-    """From Spark's {"topic":{"0":23,"1":-1}}."""
-    form = '{"topic":{"0":23,"1":45}}'
+    """Parse offsets in Spark's format {"topic":{"0":23,"1":-1}}."""
+    example = '{"topic":{"0":23,"1":45}}'
     offsets: dict[TopicPartition, int] = {}
-    for topic, by_partition in _json(name, text, form).items():
+    for topic, by_partition in _json(name, text, example).items():
         if not isinstance(by_partition, dict):
-            raise OptionError(f"{name} must be like {form}, not '{text}'")
+            raise OptionError(f"{name} must be like {example}, not '{text}'")
         for partition, offset in by_partition.items():
             if not partition.isascii() or not partition.isdigit() or not _is_number(offset):
-                raise OptionError(f"{name} must be like {form}, not '{text}'")
+                raise OptionError(f"{name} must be like {example}, not '{text}'")
             if offset < minimum:
                 raise OptionError(f"{name} of {topic}-{partition} cannot be {offset}")
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets
 
 
-def _json(name: str, text: str, form: str) -> dict[str, Any]:
+def _json(name: str, text: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise OptionError(f"{name} must be like {form}, not '{text}'")
+        raise OptionError(f"{name} must be like {example}, not '{text}'")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Reads the range of offsets of a source task into Arrow batches with Spark's columns."""
+"""Reads the offset range of a source task into Arrow batches with Spark's columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLUMNS = (
     pa.field("timestampType", pa.int32()),
 )
 
-# The time without data after which the edges of the partition are checked.
+# Seconds without data after which the first and the end offset of the partition are checked.
 _CHECK_AFTER = 5.0
 
 
@@ -52,7 +52,8 @@ _consumer = SharedClient(_new_consumer, 1.0)
 
 
 def read(options: SourceOptions, offsets: Range) -> Iterator[pa.RecordBatch]:
-    """The records of a range. Missing records are an error, or are skipped with a warning."""
+    """The records of a range. Missing records are an error, or with failOnDataLoss=false a
+    warning."""
     for batch in read_pieces(options, offsets, read_range, lambda batch: batch.column("offset")[-1].as_py() + 1):
         yield spark_batch(batch, options.include_headers, options.text_columns)
 
@@ -63,16 +64,16 @@ def read_pieces(
     pieces: Callable[[Consumer, TopicPartition, int, int, float], Iterable[T]],
     end_of: Callable[[T], int],
 ) -> Iterator[T]:
-    """The pieces that `pieces` (of a consumer, a partition, start and end offset, a timeout)
-    returns for a range; `end_of` is the end offset of a piece."""
+    """The pieces of a range. `pieces` reads them, with the arguments consumer, partition, start and
+    end offset, and timeout. `end_of` returns the end offset of a piece."""
     consumer = _consumer.get(consumer_settings(options.client))
-    done = False
+    is_complete = False
     try:
         yield from _read(consumer, options, offsets, pieces, end_of)
-        done = True
+        is_complete = True
     finally:
         # After an error the state of the consumer is unknown.
-        if not done:
+        if not is_complete:
             _consumer.discard()
 
 
@@ -106,32 +107,32 @@ def _read(
 
 
 def _after_loss(consumer: Consumer, options: SourceOptions, offsets: Range, position: int) -> int:
-    """Where to continue: the same position if nothing is missing."""
+    """The offset to continue at, which is `position` if no record is missing."""
     tp = offsets.tp
     first = consumer.beginning_offsets([tp], options.poll_timeout)[tp]
     last = consumer.end_offsets([tp], options.poll_timeout)[tp]
     if first <= position and offsets.end <= last:
         return position
     if position < first:
-        following = min(first, offsets.end)
-        lost = f"{tp}: offsets {position} to {following - 1} no longer exist, the first is now {first}"
+        next_offset = min(first, offsets.end)
+        loss = f"{tp}: offsets {position} to {next_offset - 1} no longer exist, the first is now {first}"
     else:
-        following = offsets.end
-        lost = f"{tp}: offsets {max(position, last)} to {offsets.end - 1} no longer exist, it now ends at {last}"
+        next_offset = offsets.end
+        loss = f"{tp}: offsets {max(position, last)} to {offsets.end - 1} no longer exist, it now ends at {last}"
     if options.fail_on_data_loss:
-        raise DataLoss(f"{lost} (failOnDataLoss=false continues without them)")
-    logger.warning("%s; continuing without them", lost)
-    return following
+        raise DataLoss(f"{loss} (failOnDataLoss=false continues without them)")
+    logger.warning("%s; continuing without them", loss)
+    return next_offset
 
 
 def schema(headers: bool, text: Collection[str] = ()) -> pa.Schema:
-    sides = [pa.field(name, pa.string() if name in text else pa.binary()) for name in ("key", "value")]
-    return pa.schema([*sides, *_COLUMNS, pa.field("headers", _HEADERS)] if headers else [*sides, *_COLUMNS])
+    fields = [pa.field(name, pa.string() if name in text else pa.binary()) for name in ("key", "value")]
+    return pa.schema([*fields, *_COLUMNS, pa.field("headers", _HEADERS)] if headers else [*fields, *_COLUMNS])
 
 
 def spark_batch(batch: pa.RecordBatch, headers: bool, text: Collection[str] = ()) -> pa.RecordBatch:
-    """Converts the consumer's columns to those of Spark's Kafka source. Keys and values are not
-    copied, even as strings, unless they have invalid UTF-8."""
+    """Convert the consumer's columns to those of Spark's Kafka source. Keys and values are not
+    copied, unless they are strings with invalid UTF-8."""
     names = batch.schema.names
     columns = [batch.column(names.index(name)) for name in ("key", "value", "topic", "partition", "offset")]
     columns[:2] = [

@@ -1,4 +1,4 @@
-"""Converts Spark's columns to records: finds the columns, and sends batches of rows."""
+"""Sends rows of Spark as records: finds the columns of key, value, topic …, and sends the rows."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Layout:
-    """The column numbers of the parts of a record; -1 if there is no such column. `topic_name`
-    takes precedence over the column."""
+    """The column numbers of the parts of a record, -1 for a missing column. `topic_name` takes
+    precedence over the column `topic`."""
 
     topic_name: str | None
     value: int
@@ -43,34 +43,35 @@ class Future(Protocol):
     def done(self) -> bool: ...
 
     def get(self, timeout: float | None = None) -> Any:
-        """The RecordMetadata of the first record; None if there is none."""
+        """The RecordMetadata of the first record, or None if there are no records."""
 
 
 Send = Callable[[Producer, pa.RecordBatch, Layout], Sequence[Future]]
-"""Sends rows. `send` is the function for rows that are records."""
+"""Sends rows and returns their futures. `send` is the function for rows that are records."""
 
 
 def find_layout(columns: Sequence[tuple[str, str]], topic: str | None, timestamp: str | None = None) -> Layout:
-    """`columns` are names and Spark's short names of types. Names ignore case, as in Spark.
-    `timestamp` names the column with the records' timestamps in ms, if there is one."""
+    """Find the columns of a record. `columns` are names and Spark's short names of types. The case
+    of names is ignored, as in Spark. `timestamp` is the name of the column with the timestamps in
+    ms, if there is one."""
     parts: dict[str, int] = {}
     for index, (name, kind) in enumerate(columns):
         part = name.lower()
         if part not in TYPES:
             continue
-        # Nullability and the names of a header's fields do not matter.
+        # The names of a header's fields are ignored.
         if kind not in TYPES[part] and not (part == "headers" and _is_headers(kind)):
             raise OptionError(f"column {name} must be {' or '.join(TYPES[part])}, not {kind}")
         parts[part] = index
     if "value" not in parts:
         raise OptionError(f"there is no column value in {', '.join(name for name, _ in columns)}")
     if topic is None and "topic" not in parts:
-        raise OptionError("there is neither an option topic nor a column topic")
+        raise OptionError("set the option topic, or add a column topic")
     if timestamp is not None:
         kinds = {name.lower(): (index, kind) for index, (name, kind) in enumerate(columns)}
         index, kind = kinds.get(timestamp.lower(), (-1, "missing"))
         if kind != "bigint":
-            raise OptionError(f"timestampColumn {timestamp} must be bigint, milliseconds, but is {kind}")
+            raise OptionError(f"timestampColumn {timestamp} must be bigint (milliseconds), but is {kind}")
         parts["timestamp"] = index
     return Layout(topic, **parts)
 
@@ -89,9 +90,8 @@ def size_of(rows: pa.RecordBatch, layout: Layout) -> int:
 
 
 def send(producer: Producer, rows: pa.RecordBatch, layout: Layout) -> list[RecordFuture]:
-    """Send all rows; the futures have the outcomes."""
-    values = rows.column(layout.value)
-    values = _bytes(values)
+    """Send all rows. Returns their futures."""
+    values = _bytes(rows.column(layout.value))
     send = producer.send
     name = layout.topic_name
     if name is not None and layout.partition < 0 and layout.headers < 0 and layout.timestamp < 0:

@@ -23,9 +23,9 @@ def build_session(
     log_level: str | None = None,
     error: type[Exception] = PipelineError,
 ) -> SparkSession:
-    """The session of this process with `config` (`spark.…`), created if there is none. The default
-    `master` is SPARK_MASTER, else all cores of this machine. `error` is raised if pyspark is not
-    installed."""
+    """Return the session of this process with `config` (`spark.…`), or create it. The default of
+    `master` is the variable SPARK_MASTER, else all cores of this machine. Raises `error` if pyspark
+    is not installed."""
     # The interpreter of Spark's Python workers. The default is any `python3`.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

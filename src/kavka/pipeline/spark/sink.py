@@ -33,8 +33,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """The message from a task to the driver. Without transactions it has only the number of
-    rows."""
+    """The message from a task to the driver. `report` is None without transactions."""
 
     rows: int
     report: Report | None = None
@@ -45,11 +44,11 @@ def _reports(messages: list[WriterCommitMessage | None]) -> list[Report]:
 
 
 class KavkaWriter(DataSourceArrowWriter):
-    """Writes a batch. Created once, in the driver, and sent to the tasks and to the process that
+    """Writes a batch. The driver creates it and sends it to the tasks and to the process that
     commits.
 
-    With `queryId`, `runId` and `batchId` the batch belongs to a query, and may run again after a
-    crash with the same rows: exactly once holds for it as for a batch of a stream.
+    With `queryId`, `runId` and `batchId` the batch belongs to a query and may run again after a
+    crash with the same rows. It is then written exactly once, like a batch of a stream.
     """
 
     def __init__(self, options: SinkOptions, layout: Layout) -> None:
@@ -64,13 +63,13 @@ class KavkaWriter(DataSourceArrowWriter):
                 return Written(write(self._options, self._layout, batches))
             context = _context()
             if self._options.batch_of is not None:
-                report = write_stream(self._options, self._layout, batches, self._named(context))
+                report = write_stream(self._options, self._layout, batches, self._query_attempt(context))
                 return Written(report.entry.rows, report)
             attempt = Attempt(self._job, "", 0, context.partitionId(), context.attemptNumber())
             entry = write_transaction(self._options, self._layout, batches, attempt)
             return Written(entry.rows, Report(attempt, entry))
 
-    def _named(self, context: TaskContext) -> Attempt:
+    def _query_attempt(self, context: TaskContext) -> Attempt:
         assert self._options.batch_of is not None
         query, run, number = self._options.batch_of
         name = f"{self._options.id_prefix}{query}"
@@ -89,8 +88,8 @@ class KavkaWriter(DataSourceArrowWriter):
 
 
 class KavkaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream. It has no state except options: Spark creates it for every batch and every
-    commit, in any process."""
+    """Writes a stream. It has no state except the options, because Spark creates it for every batch
+    and every commit, in any process."""
 
     def __init__(self, options: SinkOptions, layout: Layout) -> None:
         self._options = options

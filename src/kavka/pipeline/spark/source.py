@@ -76,14 +76,14 @@ _HEADERS = StructField(
 
 
 def schema_of(include_headers: bool, text: Collection[str]) -> StructType:
-    """`text`: which of key and value are strings."""
-    sides = [StructField(name, StringType() if name in text else BinaryType()) for name in ("key", "value")]
-    return StructType([*sides, *_FIELDS, _HEADERS] if include_headers else [*sides, *_FIELDS])
+    """The columns of the source. `text` contains those of key and value that are strings."""
+    fields = [StructField(name, StringType() if name in text else BinaryType()) for name in ("key", "value")]
+    return StructType([*fields, *_FIELDS, _HEADERS] if include_headers else [*fields, *_FIELDS])
 
 
 class KavkaDataSource(DataSource):
-    """`spark.read.format("kavka")` and its variants. Spark creates it where necessary and pickles
-    it: it has no state except the options."""
+    """The data source of `format("kavka")`. It has no state except the options, because Spark
+    creates and pickles it in several processes."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,7 +142,7 @@ class OffsetRange(InputPartition):
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     with concise_errors():
-        # The driver's processes need no consumer.
+        # The import is here because the driver's processes need no consumer.
         from kavka.pipeline.spark.reading import read
 
         if isinstance(partition, OffsetRange):
@@ -150,7 +150,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
 
 
 class KavkaReader(DataSourceReader):
-    """Reads a batch: from the starting to the ending offsets, as they are when Spark plans the
+    """Reads a batch from the starting to the ending offsets at the time when Spark plans the
     read."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -177,8 +177,8 @@ class KavkaReader(DataSourceReader):
 
 
 class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. On the driver one object lives in a separate process while the query runs,
-    and one thread calls it; tasks get a copy for `read` alone."""
+    """Reads a stream. While the query runs, the driver has one object in a separate process, which
+    one thread calls. Tasks get a copy of which they call only `read`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -227,18 +227,18 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with concise_errors():
             batch = self._next_batch(start, limit)
-            # Spark calls this at every trigger, after everything before `start` was processed. It
-            # calls `commit` later, at the next batch. Nothing is processed before the first batch,
-            # and the group may determine where to start.
+            # Spark calls this at every trigger, when all records before `start` are processed, and
+            # `commit` only at the next batch. Before the first batch nothing is processed, and a
+            # commit could overwrite the group's offsets that determine the start.
             if start != self._initial:
                 self._commit_group(start)
-            # Return `start` itself if nothing is new: anything else is a new batch for Spark.
+            # Return `start` itself if there is no new batch: Spark compares the offsets.
             if batch is None:
                 return start
             beginning, end = (None if offsets is None else self._with_ids(offsets) for offsets in batch)
             assert end is not None
             if start == self._initial and not self._is_started:
-                # The first batch, which Spark runs even if it is empty.
+                # This is the first batch, which Spark runs even if it is empty.
                 return {**end, INITIAL: beginning or start}
             if beginning is not None:
                 return {**end, INITIAL: beginning}
@@ -271,7 +271,7 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ]
 
     def restart_offset(self, tp: TopicPartition, end: int) -> int:
-        """Where to continue in a partition that was recreated and now ends at `end`."""
+        """The offset to continue at in a partition that was recreated and now ends at `end`."""
         return end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -282,7 +282,7 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster.close()
             self._cluster = None
 
-    # --- inside
+    # --- batches
 
     def _with_ids(self, offsets: Offsets) -> dict[str, Any]:
         """Offsets for Spark's checkpoint, with the ids of their topics."""
@@ -291,8 +291,8 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**to_checkpoint(offsets), TOPIC_IDS: ids} if ids else to_checkpoint(offsets)
 
     def _next_batch(self, start: dict[str, Any], limit: ReadLimit) -> tuple[Offsets | None, Offsets] | None:
-        """The start of the next batch, if it is not the end of the last one, and its end; None if
-        there is no next batch yet."""
+        """The start and the end of the next batch, or None if there is no next batch yet. The start
+        is None if it is the end of the last batch."""
         options, begin = self._options, from_checkpoint(start)
         latest = self._latest = self._ends(begin)
         recreated_topics = self._recreated(start.get(TOPIC_IDS, {}), latest)
@@ -301,14 +301,14 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             latest = {tp: self._target[tp] for tp in latest if tp in self._target}
         elif latest == begin:
-            # Spark calls again immediately. An idle stream must not keep a core busy.
+            # Spark calls again immediately. Sleep, so that an idle stream does not use a core.
             time.sleep(_PAUSE)
         missing = sorted(set(begin) - set(latest))
         if missing:
             self._on_data_loss(f"partitions no longer exist: {', '.join(map(str, missing))}")
         full_begin = self._with_new_partitions(begin, latest)
         if recreated_topics:
-            # No record of the new topic was read yet.
+            # Read a new topic from its beginning.
             full_begin |= self.cluster.earliest([tp for tp in latest if tp.topic in recreated_topics])
         beginning = full_begin if recreated_topics else None
         if isinstance(limit, ReadAllAvailable):
@@ -317,27 +317,27 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_below_minimum(available):
             return None
         self._last_batch = time.monotonic()
-        limit_ = options.max_offsets
-        return beginning, latest if limit_ is None else limited(full_begin, latest, limit_)
+        max_offsets = options.max_offsets
+        return beginning, latest if max_offsets is None else limited(full_begin, latest, max_offsets)
 
-    def _recreated(self, before: TopicIds, partitions: Collection[TopicPartition]) -> set[str]:
-        """Topics that were created again since. If only epochs indicate it, the leaders must
-        confirm it."""
-        candidates = recreated(before, self.cluster.topic_ids)
-        doubtful = {topic for topic in candidates if not isinstance(before[topic], str)}
-        if not doubtful:
+    def _recreated(self, previous: TopicIds, partitions: Collection[TopicPartition]) -> set[str]:
+        """Topics that were recreated since `previous`. If a topic has no id, the leaders must
+        confirm that its epochs decreased."""
+        candidates = recreated(previous, self.cluster.topic_ids)
+        unconfirmed = {topic for topic in candidates if not isinstance(previous[topic], str)}
+        if not unconfirmed:
             return candidates
-        epochs = self.cluster.leader_epochs([tp for tp in partitions if tp.topic in doubtful])
-        return candidates - doubtful | recreated(before, epochs)
+        epochs = self.cluster.leader_epochs([tp for tp in partitions if tp.topic in unconfirmed])
+        return candidates - unconfirmed | recreated(previous, epochs)
 
     def _ends(self, begin: Offsets) -> dict[TopicPartition, int]:
-        """The current end offsets. An end that decreased indicates that a topic was recreated: then
-        its id is new."""
-        missing = not self._options.fail_on_data_loss
-        latest = self.cluster.ends(missing_is_empty=missing)
+        """The current end offsets. A lower end than before indicates that a topic was recreated, so
+        the topic ids are refreshed."""
+        missing_is_empty = not self._options.fail_on_data_loss
+        latest = self.cluster.ends(missing_is_empty=missing_is_empty)
         if any(latest[tp] < offset for tp, offset in begin.items() if tp in latest):
             self.cluster.expire_partitions()
-            latest = self.cluster.ends(missing_is_empty=missing)
+            latest = self.cluster.ends(missing_is_empty=missing_is_empty)
         return latest
 
     def _is_below_minimum(self, available: int) -> bool:
@@ -347,25 +347,24 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() - self._last_batch < self._options.max_delay
 
     def _with_new_partitions(self, begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """Reads partitions that are new since the last batch from their beginning."""
-        new = [tp for tp in end if tp not in begin]
-        if not new:
+        """`begin` with the first offsets of partitions that are new since the last batch."""
+        new_partitions = [tp for tp in end if tp not in begin]
+        if not new_partitions:
             return dict(begin)
-        first = self.cluster.earliest(new)
+        first = self.cluster.earliest(new_partitions)
         for tp, offset in sorted(first.items()):
             if offset > 0:
                 self._on_data_loss(f"{tp} is new and starts at offset {offset}: offsets 0 to {offset - 1} are lost")
         return {**begin, **first}
 
-    def _commit_group(self, done: dict[str, Any]) -> None:
-        """Commit the processed offsets to the group of `groupIdCommit`. They are for monitoring
-        only: a failure does not stop the query. Offsets of a topic that was recreated since are
-        invalid in the new one."""
+    def _commit_group(self, processed: dict[str, Any]) -> None:
+        """Commit the processed offsets to the group of `groupIdCommit`, except those of recreated
+        topics. A failure does not stop the query: Spark's checkpoint has the offsets."""
         group = self._options.group_to_commit
         if group is None:
             return
-        recreated_topics = recreated(done.get(TOPIC_IDS, {}), self.cluster.topic_ids)
-        offsets = {tp: offset for tp, offset in from_checkpoint(done).items() if tp.topic not in recreated_topics}
+        recreated_topics = recreated(processed.get(TOPIC_IDS, {}), self.cluster.topic_ids)
+        offsets = {tp: offset for tp, offset in from_checkpoint(processed).items() if tp.topic not in recreated_topics}
         if offsets == self._committed or not offsets:
             return
         try:
@@ -375,13 +374,13 @@ class KavkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except KafkaError as error:
             logger.warning("Cannot commit the offsets to group %s: %s", group, error)
 
-    def _on_data_loss(self, what: str) -> None:
+    def _on_data_loss(self, loss: str, remedy: str = "continues without them") -> None:
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what} (failOnDataLoss=false continues without them)")
-        logger.warning("%s; continuing without them", what)
+            raise DataLoss(f"{loss} (failOnDataLoss=false {remedy})")
+        logger.warning("%s; failOnDataLoss=false %s", loss, remedy)
 
     def _on_recreated_topic(self, topic: str) -> None:
-        what = f"topic {topic} was deleted and created again since it was last read"
-        if self._options.fail_on_data_loss:
-            raise DataLoss(f"{what} (failOnDataLoss=false continues at the beginning of the new one)")
-        logger.warning("%s; continuing at the beginning of the new one", what)
+        self._on_data_loss(
+            f"topic {topic} was deleted and created again since it was last read",
+            "continues at the beginning of the new topic",
+        )

@@ -1,4 +1,4 @@
-"""Bytes as text, in Arrow."""
+"""Converts Arrow columns of bytes to text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pyarrow as pa
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Without a copy, unless there is invalid UTF-8: it becomes U+FFFD, as in Java."""
+    """The column as text. Valid UTF-8 is not copied. Invalid UTF-8 is replaced by U+FFFD, as in
+    Java."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

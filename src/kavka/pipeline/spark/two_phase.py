@@ -1,28 +1,28 @@
 """The exactly-once sink: every task writes in its own transaction, and the driver commits all of
 them or none.
 
-First phase, in the tasks: write, wait until everything is stored, leave the transaction open
-(`Producer.prepare_transaction`). Second phase, in the driver: check that all transactions are still
-open, record the decision (`decisions.py`), commit each by its producer id and epoch
-(`Admin.end_transactions`), which may be repeated any number of times.
+First phase, in the tasks: write the records, wait until they are stored, and leave the transaction
+open (`Producer.prepare_transaction`). Second phase, in the driver: check that all transactions are
+still open, store the decision (`decisions.py`), and commit each transaction by its producer id and
+epoch (`Admin.end_transactions`). A commit can be repeated.
 
 After a crash:
 - before the decision: there are open transactions that will not be committed. The batch runs again.
-  A task that reuses the transactional id aborts the open transaction; the driver's first commit
-  aborts the rest.
-- after the decision: some transactions are committed, others not yet, and others may have been
-  aborted by the coordinator after `transaction.timeout.ms`. The batch runs again. Each task finds
-  the decision and commits its earlier transaction. If that succeeds, the task discards its rows,
-  after it has checked that their number and size are the same. If the transaction was aborted, the
-  task writes again, and the driver makes a new decision that replaces the old one.
+  A task that reuses the transactional id aborts the open transaction. The driver's first commit
+  aborts the other open transactions.
+- after the decision: some transactions are committed, and some are open. The coordinator may have
+  aborted some after `transaction.timeout.ms`. The batch runs again. Each task finds the decision
+  and commits its earlier transaction. If that succeeds, the task checks that its rows have the same
+  number and size, and discards them. If the transaction was aborted, the task writes again, and the
+  driver stores a new decision, which replaces the previous one.
 
-This requires that a batch has the same tasks when it runs again. Spark ensures that: the offsets of
-a batch are in the checkpoint, and `offsets.plan` depends on nothing else. If the tasks differ, the
-counts differ, and the query fails instead of writing twice.
+A batch must have the same tasks when it runs again. Spark ensures this: the offsets of a batch are
+in the checkpoint, and `offsets.plan` depends on nothing else. If the tasks differ, the query fails
+instead of writing records twice.
 
-Transactional ids are `<prefix><id of the query>-<task>-<attempt>`, the same for every batch, so
-that there are few. Each attempt starts with InitProducerId: producer id and epoch together identify
-one transaction.
+Transactional ids are `<prefix><id of the query>-<task>-<attempt>`. All batches use the same ids, so
+that there are few. Each attempt starts with InitProducerId, so producer id and epoch together
+identify one transaction.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from kavka.client.consumer.errors import OffsetOutOfRange
 from kavka.client.errors import KafkaTimeout
 from kavka.client.producer.producer import Producer
 from kavka.client.producer.send_batch import BatchFuture
+from kavka.client.types import PreparedTransaction
 from kavka.common.errors import ErrorCode, KafkaError
 from kavka.common.types import TopicPartition
 from kavka.pipeline.spark.cluster import admin_settings, consumer_settings
@@ -54,14 +55,14 @@ from kavka.pipeline.spark.rows import Future, Layout, Send, send, size_of
 
 logger = logging.getLogger(__name__)
 
-# The broker's default maximum: a transaction stays open until the slowest task of its batch ends.
+# The broker's default maximum. A transaction stays open until the slowest task of its batch ends.
 TRANSACTION_TIMEOUT_MS = 900_000
-# Records that cannot be stored fail after delivery.timeout.ms, so this timeout is never reached.
-_PREPARE = 3600.0
+# Records that cannot be stored fail after delivery.timeout.ms, which is shorter by default.
+_PREPARE_TIMEOUT = 3600.0
 _WITNESS_TIMEOUT = 60.0
 
-# Error codes of the coordinator for a transaction that is no longer open, or whose id was reused or
-# expired.
+# Error codes of the coordinator for a transaction that is no longer open, or whose transactional id
+# was reused or has expired.
 _NOT_OPEN = frozenset(
     {
         ErrorCode.INVALID_TXN_STATE,
@@ -91,9 +92,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Report:
-    """The report of a task to the driver. `decision_id` is the existing decision about this batch.
-    `is_committed`: the task's transaction of that decision is committed, and nothing was written
-    now."""
+    """The report of a task to the driver. `decision_id` is the id of the existing decision about
+    this batch. `is_committed` means that the task's transaction of that decision is committed, and
+    that the task has not written again."""
 
     attempt: Attempt
     entry: TaskEntry
@@ -134,8 +135,8 @@ def write(
     previous: TaskEntry | None = None,
     send: Send = send,
 ) -> TaskEntry:
-    """Write in a transaction, and leave it prepared. Every error aborts it. `previous`: the output
-    of the task in an earlier run of the batch, which was lost."""
+    """Write in a transaction, and leave it prepared. Every error aborts it. `previous` is the
+    output of the task in an earlier run of the batch, whose transaction was aborted."""
     producer: Producer | None = None
     first: Future | None = None
     rows = size = 0
@@ -155,12 +156,12 @@ def write(
             _check_same(attempt, previous, rows, size)
         if producer is None or first is None:
             return TaskEntry(attempt.task, rows, size)
-        prepared = producer.prepare_transaction(_PREPARE)
+        prepared = producer.prepare_transaction(_PREPARE_TIMEOUT)
         stored = first.get(0)
         return TaskEntry(attempt.task, rows, size, prepared, (stored.topic, stored.partition, stored.offset))
     finally:
         if producer is not None:
-            # Aborts unless it was prepared.
+            # Closing aborts a transaction that is not prepared.
             producer.close(10.0)
 
 
@@ -181,13 +182,13 @@ def _producer(options: SinkOptions, attempt: Attempt) -> Producer:
     return producer
 
 
-# By query: (process, run, first batch of the lookup, the query's last decision at that time).
+# By query: (process id, run, batch at the time of the lookup, the query's last decision then).
 _decisions_by_query: dict[str, tuple[int, str, int, Decision | None]] = {}
 
 
 def _decision_for(options: SinkOptions, attempt: Attempt) -> Decision | None:
-    """The decision about this batch, if there is one. Only the first batch of a run can have an
-    earlier decision, so a process looks it up once per run."""
+    """The decision about this batch, or None. Only the first batch of a run can have a decision of
+    an earlier run, so a process reads the decisions once per run."""
     cached = _decisions_by_query.get(attempt.query)
     if cached is None or cached[:2] != (os.getpid(), attempt.run) or cached[2] > attempt.batch:
         cached = os.getpid(), attempt.run, attempt.batch, Decisions(options).last(attempt.query)
@@ -209,16 +210,16 @@ def _check_same(attempt: Attempt, entry: TaskEntry, rows: int, size: int) -> Non
         raise PipelineError(_plan_changed(attempt.batch, difference))
 
 
-def _plan_changed(batch: int, what: str) -> str:
-    return f"batch {batch} was decided before a crash and differs now that it runs again: {what}"
+def _plan_changed(batch: int, difference: str) -> str:
+    return f"batch {batch} was decided before a crash and differs now that it runs again: {difference}"
 
 
 # --- the end of a transaction
 
 
 def commit_again(admin: Admin, options: SinkOptions, entry: TaskEntry) -> bool:
-    """Commit a transaction that was decided on, even if it is already committed. False if it was
-    aborted."""
+    """Commit the transaction of a decision. Returns True if it is committed, also if it was
+    committed before, and False if it was aborted."""
     assert entry.transaction is not None
     try:
         admin.end_transactions([entry.transaction])
@@ -270,7 +271,7 @@ class Driver:
         self._admin = Admin(admin_settings(options.client))
         decisions = Decisions(options, self._admin)
         decisions.create()
-        # From here on no other driver can decide. Read the last decision after that.
+        # No other driver can decide after this. Only then read the last decision.
         self._writer = DecisionWriter(options, query)
         self._last = decisions.last(query)
         self._is_first = True
@@ -280,26 +281,26 @@ class Driver:
         self._admin.close()
 
     def commit(self, batch: int, reports: Sequence[Report]) -> None:
-        new = [report for report in reports if report.entry.transaction is not None and not report.is_committed]
+        uncommitted = [r for r in reports if r.entry.transaction is not None and not r.is_committed]
         try:
             self._check(batch, reports)
-            self._check_open(batch, new)
+            self._check_open(batch, uncommitted)
         except PipelineError:
-            abort(self._admin, new)
+            abort(self._admin, uncommitted)
             raise
-        if new:
+        if uncommitted:
             decision = Decision(
                 self._query, self.run, batch, uuid.uuid4().hex, {report.entry.task: report.entry for report in reports}
             )
             self._writer.write(decision)
             self._last = decision
-            self._end(batch, new)
+            self._commit_transactions(batch, uncommitted)
         if self._is_first or any(report.attempt.speculation for report in reports):
             self._is_first = False
             abort_all_of(self._admin, self._query)
 
     def _check(self, batch: int, reports: Sequence[Report]) -> None:
-        """Checks that the decision that the tasks saw is still the last one."""
+        """Check that the decision that the tasks have read is still the last one."""
         last = self._last if self._last is not None and self._last.batch >= batch else None
         if last is not None and last.batch > batch:
             raise PipelineError(f"another driver has decided on batch {last.batch} of this query: this driver is stale")
@@ -310,11 +311,9 @@ class Driver:
         if last is not None and set(last.tasks) != {report.entry.task for report in reports}:
             raise PipelineError(_plan_changed(batch, f"it had {len(last.tasks)} tasks, and now has {len(reports)}"))
 
-    def _check_open(self, batch: int, new: Sequence[Report]) -> None:
-        """Checks that every transaction is open before the decision."""
-        reports_by_id = {
-            report.entry.transaction.transactional_id: report for report in new if report.entry.transaction is not None
-        }
+    def _check_open(self, batch: int, uncommitted: Sequence[Report]) -> None:
+        """Check that every transaction is open before the decision."""
+        reports_by_id = _by_transactional_id(uncommitted)
         if not reports_by_id:
             return
         try:
@@ -338,35 +337,40 @@ class Driver:
                     f"({self._options.client.get('transaction.timeout.ms', TRANSACTION_TIMEOUT_MS)})"
                 )
 
-    def _end(self, batch: int, new: Sequence[Report]) -> None:
-        transactions = {
-            report.entry.transaction.transactional_id: report for report in new if report.entry.transaction is not None
-        }
+    def _commit_transactions(self, batch: int, uncommitted: Sequence[Report]) -> None:
         try:
-            self._admin.end_transactions(
-                [report.entry.transaction for report in transactions.values() if report.entry.transaction is not None]
-            )
+            self._admin.end_transactions(_transactions(uncommitted))
             return
         except AdminError as error:
             if any(cause.code not in _NOT_OPEN for cause in error.errors.values()):
                 raise
-            doubtful = [transactions[name] for name in error.errors]
-        lost = [report.entry.task for report in doubtful if not commit_again(self._admin, self._options, report.entry)]
-        if lost:
-            tasks = ", ".join(map(str, lost))
+            reports_by_id = _by_transactional_id(uncommitted)
+            failed = [reports_by_id[name] for name in error.errors]
+        aborted = [r.entry.task for r in failed if not commit_again(self._admin, self._options, r.entry)]
+        if aborted:
+            tasks = ", ".join(map(str, aborted))
             raise PipelineError(
                 f"batch {batch}: the transactions of tasks {tasks} were aborted by the coordinator after the batch was "
                 "decided; restart the query: it writes the missing records and nothing else"
             )
 
 
+def _transactions(reports: Sequence[Report]) -> list[PreparedTransaction]:
+    return [report.entry.transaction for report in reports if report.entry.transaction is not None]
+
+
+def _by_transactional_id(reports: Sequence[Report]) -> dict[str, Report]:
+    return {r.entry.transaction.transactional_id: r for r in reports if r.entry.transaction is not None}
+
+
 _drivers: dict[tuple[int, str, tuple[tuple[str, str], ...]], Driver] = {}
 
 
 def commit_stream(options: SinkOptions, batch: int, reports: Sequence[Report]) -> None:
-    """Spark reuses the processes that commit: the next batch finds connections and a producer. With
-    several queries it has several such processes, and may commit the next batch in any of them. The
-    new one then fences the previous one, whose producer is useless afterwards."""
+    """Commit a batch of a query. Spark reuses the processes that commit, so a driver is kept for
+    the next batch. With several queries Spark has several such processes, and any of them may
+    commit the next batch. A driver in another process then fences this one, which cannot be used
+    any more."""
     if not reports:
         return
     attempt = reports[0].attempt
@@ -400,8 +404,8 @@ def _forget(key: tuple[int, str, tuple[tuple[str, str], ...]], driver: Driver) -
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[Report]) -> None:
-    """Commits a batch without a checkpoint. It never runs again, so it needs no decision."""
-    prepared = [report.entry.transaction for report in reports if report.entry.transaction is not None]
+    """Commit a batch without a checkpoint. It never runs again, so it needs no decision."""
+    prepared = _transactions(reports)
     if not prepared:
         return
     with Admin(admin_settings(options.client)) as admin:
@@ -417,7 +421,7 @@ def commit_batch(options: SinkOptions, reports: Sequence[Report]) -> None:
 
 
 def abort_reports(options: SinkOptions, reports: Sequence[Report]) -> None:
-    """Aborts the open transactions of a failed job."""
+    """Abort the open transactions of a failed job."""
     if not reports:
         return
     with Admin(admin_settings(options.client)) as admin:
@@ -426,16 +430,15 @@ def abort_reports(options: SinkOptions, reports: Sequence[Report]) -> None:
 
 
 def abort(admin: Admin, reports: Sequence[Report]) -> None:
-    prepared = [report.entry.transaction for report in reports if report.entry.transaction is not None]
     try:
-        admin.end_transactions(prepared, commit=False)
+        admin.end_transactions(_transactions(reports), commit=False)
     except KafkaError as error:
-        logger.warning("Cannot abort transactions, which are left to their timeout: %s", error)
+        logger.warning("Cannot abort transactions; they are aborted by their timeout: %s", error)
 
 
 def abort_all_of(admin: Admin, query: str) -> None:
-    """Aborts transactions that failed attempts or killed drivers left open. Only allowed while no
-    decision is partly committed."""
+    """Abort the open transactions of failed attempts and killed drivers. This is only allowed while
+    no decision is partly committed."""
     try:
         names = [listing.transactional_id for listing in admin.list_transactions(states=["Ongoing"])]
         open_ids = [name for name in names if name.startswith(f"{query}-") and name != f"{query}-driver"]
@@ -443,7 +446,7 @@ def abort_all_of(admin: Admin, query: str) -> None:
             logger.info("Aborting open transactions: %s", ", ".join(open_ids))
             admin.fence_producers(open_ids)
     except KafkaError as error:
-        logger.warning("Cannot abort open transactions, which are left to their timeout: %s", error)
+        logger.warning("Cannot abort open transactions; they are aborted by their timeout: %s", error)
 
 
 @atexit.register

@@ -18,7 +18,7 @@ _producer: SharedClient[Producer] = SharedClient(Producer, 0.0)
 
 
 def write(options: SinkOptions, layout: Layout, batches: Iterable[pa.RecordBatch], send: Send = send) -> int:
-    """Send all rows and wait until they are stored; returns their number."""
+    """Send all rows and wait until they are stored. Returns the number of rows."""
     rows = 0
     producer: Producer | None = None
     pending: deque[Sequence[Future]] = deque()
@@ -43,7 +43,7 @@ def write(options: SinkOptions, layout: Layout, batches: Iterable[pa.RecordBatch
 
 
 def _check(futures: Sequence[Future]) -> None:
-    """All futures are done, or will be soon."""
+    """Raise PipelineError for the first row that was not written."""
     for future in futures:
         try:
             future.get(None)

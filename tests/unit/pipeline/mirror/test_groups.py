@@ -16,14 +16,14 @@ from kavka.pipeline.mirror.flow import Flow
 
 
 class Target:
-    """A producer: it stores records, or fails them while `down`."""
+    """Replaces a producer. It stores records, or fails them while `is_down`."""
 
     def __init__(self) -> None:
-        self.down = False
+        self.is_down = False
         self.written: list[bytes] = []
 
     def send(self, topic: str, value: bytes, key: bytes, partition: int) -> Any:
-        if self.down:
+        if self.is_down:
             return SimpleNamespace(add_errback=self._fail)
         self.written.append(value)
         return SimpleNamespace(add_errback=lambda call: None)
@@ -47,9 +47,9 @@ def test_a_failed_checkpoint_is_written_again(monkeypatch: pytest.MonkeyPatch) -
     flow = Flow("a", "b", {}, {}, {}, {})
     sync = groups.GroupSync(flow, source, SimpleNamespace())  # type: ignore[arg-type]
     sync.refresh_groups()
-    target.down = True
+    target.is_down = True
     sync.emit_checkpoints()
-    target.down = False
+    target.is_down = False
     assert target.written == []
     sync.emit_checkpoints()
     assert len(target.written) == 1

@@ -1,4 +1,4 @@
-"""Which topics are mirrored, and their names in the target."""
+"""The selection of mirrored topics, and their names in the target."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kavka.pipeline.mirror.policy import DEFAULT, IDENTITY, NameFilter, Policy
 from kavka.pipeline.spark.errors import OptionError
 
 
-def flow(**more: Any) -> Flow:
+def flow(**settings: Any) -> Flow:
     servers = {"bootstrap.servers": "x:1"}
-    return Flow("A", "B", servers, servers, servers, servers, **more)
+    return Flow("A", "B", servers, servers, servers, servers, **settings)
 
 
 def test_the_default_policy_prefixes_names_with_the_cluster() -> None:
@@ -63,7 +63,7 @@ def test_internal_topics_have_mirrormakers_names() -> None:
         ("B.heartbeats", False),
     ],
 )
-def test_topics_mirrored_by_default(topic: str, is_mirrored: bool) -> None:
+def test_default_filters_select_topics(topic: str, is_mirrored: bool) -> None:
     assert flow().includes_topic(topic) is is_mirrored
 
 
@@ -79,7 +79,7 @@ def test_topics_mirrored_by_default(topic: str, is_mirrored: bool) -> None:
     ],
 )
 def test_user_topics_that_end_with_internal_may_be_mirrored(topic: str, is_mirrored: bool) -> None:
-    """The same as in MirrorMaker 4.3 with the same setting."""
+    """MirrorMaker 4.3 selects the same topics with the same setting."""
     assert flow(topics_exclude=()).includes_topic(topic) is is_mirrored
 
 
@@ -97,16 +97,16 @@ def test_patterns_match_the_whole_name_and_invalid_ones_are_rejected() -> None:
         Policy("MyPolicy")
 
 
-def test_with_unchanged_names_returned_topics_are_detected() -> None:
-    back = ("B", "A", ("b.*",), ())
-    assert flow(policy_class=IDENTITY, others=(back,)).is_returned("billing")
-    assert not flow(policy_class=IDENTITY, others=(back,)).is_returned("orders")
-    assert not flow(others=(back,)).is_returned("billing")
-    round_about = (("B", "C", (".*",), ()), ("C", "A", (".*",), ("orders",)))
-    assert flow(policy_class=IDENTITY, others=round_about).is_returned("billing")
-    assert not flow(policy_class=IDENTITY, others=round_about).is_returned("orders")
+def test_topics_that_other_flows_mirror_back_are_detected() -> None:
+    reverse = ("B", "A", ("b.*",), ())
+    assert flow(policy_class=IDENTITY, others=(reverse,)).is_returned("billing")
+    assert not flow(policy_class=IDENTITY, others=(reverse,)).is_returned("orders")
+    assert not flow(others=(reverse,)).is_returned("billing")
+    through_c = (("B", "C", (".*",), ()), ("C", "A", (".*",), ("orders",)))
+    assert flow(policy_class=IDENTITY, others=through_c).is_returned("billing")
+    assert not flow(policy_class=IDENTITY, others=through_c).is_returned("orders")
 
 
 def test_a_flow_round_trips_through_json() -> None:
-    before = flow(topics=("a", "b"), others=(("B", "A", ("x",), ("y",)),), internal_factors={"heartbeats": 2})
-    assert Flow.from_json(before.to_json()) == before
+    original = flow(topics=("a", "b"), others=(("B", "A", ("x",), ("y",)),), internal_factors={"heartbeats": 2})
+    assert Flow.from_json(original.to_json()) == original

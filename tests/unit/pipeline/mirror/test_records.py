@@ -50,7 +50,7 @@ def test_records_round_trip() -> None:
 def test_invalid_bytes_are_rejected(kind: type) -> None:
     good = kind.read(*_sample(kind))  # type: ignore[attr-defined]
     key, value = good.key(), good.value()
-    for wrong in (
+    for invalid in (
         (b"", b""),
         (key[:-1], value),
         (key, value[:-1]),
@@ -58,7 +58,7 @@ def test_invalid_bytes_are_rejected(kind: type) -> None:
         (b"\xff" + key, value),
     ):
         with pytest.raises(RecordFormatError):
-            kind.read(*wrong)  # type: ignore[attr-defined]
+            kind.read(*invalid)  # type: ignore[attr-defined]
 
 
 def _sample(kind: type) -> tuple[bytes, bytes]:
@@ -68,6 +68,6 @@ def _sample(kind: type) -> tuple[bytes, bytes]:
     return record.key(), record.value()  # type: ignore[attr-defined]
 
 
-def test_an_invalid_run_header_covers_the_record_alone() -> None:
+def test_a_sync_with_an_invalid_run_header_covers_only_its_record() -> None:
     assert read_run_header(run_header(41)) == 41
     assert [read_run_header(text) for text in (None, b"", b"123", (-5).to_bytes(8, "big", signed=True))] == [0, 0, 0, 0]

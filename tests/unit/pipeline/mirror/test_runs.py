@@ -18,8 +18,8 @@ def test_adjacent_runs_are_joined() -> None:
 
 def test_thinning_keeps_the_last_run() -> None:
     runs = [Run(number * 2, number, 1) for number in range(1000)]
-    left = thinned(runs, 100)
-    assert len(left) <= 100 and left[-1] == runs[-1]
+    remaining = thinned(runs, 100)
+    assert len(remaining) <= 100 and remaining[-1] == runs[-1]
     assert thinned(runs[:5], 100) == runs[:5]
 
 
@@ -68,24 +68,24 @@ def test_the_number_of_runs_is_bounded() -> None:
     st.integers(1, 40),
 )
 @settings(deadline=None)
-def test_translation_never_skips_a_record(parts: list[tuple[int, int, int]], limit: int) -> None:
-    """With gaps in either cluster and thinned runs, a group that has read all records before an
-    offset gets all records from it on."""
-    where: dict[int, int] = {}
+def test_translation_never_skips_a_record(gaps: list[tuple[int, int, int]], limit: int) -> None:
+    """There are gaps in both clusters, and runs are thinned. A group that has read all records
+    before an offset still gets all following records."""
+    downstream_offsets: dict[int, int] = {}
     runs = []
-    up = down = 0
-    for gap_up, gap_down, count in parts:
-        up, down = up + gap_up, down + gap_down
-        runs.append(Run(up, down, count))
-        where.update({up + index: down + index for index in range(count)})
-        up, down = up + count, down + count
+    upstream = downstream = 0
+    for upstream_gap, downstream_gap, count in gaps:
+        upstream, downstream = upstream + upstream_gap, downstream + downstream_gap
+        runs.append(Run(upstream, downstream, count))
+        downstream_offsets.update({upstream + index: downstream + index for index in range(count)})
+        upstream, downstream = upstream + count, downstream + count
     translation = Translation()
     for run in thinned(joined(runs), limit):
         translation.add(run)
-    for offset in range(up + 1):
+    for offset in range(upstream + 1):
         translated = translation.downstream(offset)
-        unread = [target for source, target in where.items() if source >= offset]
+        unread = [target for source, target in downstream_offsets.items() if source >= offset]
         if translated is not None and unread:
             assert translated <= min(unread)
-        if limit >= len(parts) and offset in where:
-            assert translated == where[offset]
+        if limit >= len(gaps) and offset in downstream_offsets:
+            assert translated == downstream_offsets[offset]

@@ -23,7 +23,7 @@ def flows(more: str = "", base: str = BASE) -> dict[str, Flow]:
     return {flow.name: flow for flow in flows_of(parse_properties(base + more))}
 
 
-def test_a_disabled_pair_only_has_heartbeats() -> None:
+def test_a_disabled_pair_only_writes_heartbeats() -> None:
     by_name = flows()
     assert {name: flow.enabled for name, flow in by_name.items()} == {"A->B": True, "B->A": False}
     assert set(flows("emit.heartbeats.enabled = false")) == {"A->B"}
@@ -118,7 +118,7 @@ def test_invalid_settings_are_rejected(base: str, more: str, message: str) -> No
         "predicates = isPrivate",
     ],
 )
-def test_unsupported_settings_that_change_the_result_are_rejected(prefix: str, setting: str) -> None:
+def test_unsupported_settings_that_change_the_mirrored_data_are_rejected(prefix: str, setting: str) -> None:
     with pytest.raises(OptionError) as caught:
         flows(f"{prefix}{setting}")
     assert str(caught.value).startswith(f"{prefix}{setting} is not supported") and "\n" not in str(caught.value)
@@ -173,7 +173,7 @@ def test_unknown_settings_are_logged_with_a_suggestion(caplog: pytest.LogCapture
     ]
 
 
-def test_the_older_mirrormaker_only_copies_topics() -> None:
+def test_mirrormaker_1_only_copies_topics() -> None:
     flow = simple_flow({"bootstrap.servers": "a:1", "group.id": "g"}, {"bootstrap.servers": "b:2"}, "x|y")
     assert (flow.topics, flow.group, flow.reset, flow.remote_topic("x")) == (("x|y",), "g", "latest", "x")
     assert not (flow.emit_heartbeats or flow.emit_checkpoints or flow.emit_offset_syncs or flow.sync_configs)

@@ -27,6 +27,8 @@ def batch(*offsets: int) -> WholeBatch:
 
 
 class Future:
+    """The future of a batch that is stored at `offset`, or failed with `error`."""
+
     def __init__(self, offset: int, count: int, error: KafkaError | None) -> None:
         self.count, self._offset, self._error = count, offset, error
 
@@ -43,23 +45,25 @@ class Future:
 
 
 class Target:
-    """A producer that assigns consecutive offsets; it rejects records from offset `refuse` on."""
+    """Replaces a producer. It assigns consecutive offsets, and rejects records from the offset
+    `reject_from`."""
 
-    def __init__(self, refuse: int = 1 << 60) -> None:
-        self.next, self._refuse = 0, refuse
+    def __init__(self, reject_from: int = 1 << 60) -> None:
+        self.next_offset, self._reject_from = 0, reject_from
         self.sent: list[tuple[str, int]] = []
 
     def send_batch(self, topic: str, partition: int, data: Any, first: int, end: int) -> Future:
         count = sum(first <= record.offset < end for record in read_records(data))
-        error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "too large") if self.next >= self._refuse else None
-        future = Future(self.next, count, error)
-        self.next += count
+        is_rejected = self.next_offset >= self._reject_from
+        error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "too large") if is_rejected else None
+        future = Future(self.next_offset, count, error)
+        self.next_offset += count
         self.sent.append((topic, partition))
         return future
 
 
-def sent(monkeypatch: pytest.MonkeyPatch, target: Target, *batches: WholeBatch, **more: Any) -> Transfer:
-    transfer = Transfer(flow(**more))
+def transferred(monkeypatch: pytest.MonkeyPatch, target: Target, *batches: WholeBatch, **settings: Any) -> Transfer:
+    transfer = Transfer(flow(**settings))
     monkeypatch.setattr(sink, "read_pieces", lambda *_: [[item] for item in batches])
     rows = row_of(transfer.flow, Range("orders", 2, batches[0].first, batches[-1].end))
     for future in transfer.send(target, rows, LAYOUT):  # type: ignore[arg-type]
@@ -69,26 +73,26 @@ def sent(monkeypatch: pytest.MonkeyPatch, target: Target, *batches: WholeBatch, 
 
 def test_batches_are_sent_to_the_same_partition_as_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     target = Target()
-    transfer = sent(monkeypatch, target, batch(10, 11, 12), batch(13, 14))
+    transfer = transferred(monkeypatch, target, batch(10, 11, 12), batch(13, 14))
     assert set(target.sent) == {("A.orders", 2)}
     assert transfer.runs() == {("orders", 2): [Run(10, 0, 5)]}
     assert transfer.records == 5
 
 
 def test_a_compacted_batch_has_several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    transfer = sent(monkeypatch, Target(), batch(10, 12, 13, 17))
+    transfer = transferred(monkeypatch, Target(), batch(10, 12, 13, 17))
     assert transfer.runs() == {("orders", 2): [Run(10, 0, 1), Run(12, 1, 2), Run(17, 3, 1)]}
 
 
 def test_completed_batches_are_removed_while_others_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [batch(number) for number in range(sink._MANY * 2)]
-    transfer = sent(monkeypatch, Target(), *batches)
-    assert len(transfer._sent) <= sink._MANY
-    assert transfer.runs() == {("orders", 2): [Run(0, 0, sink._MANY * 2)]}
+    batches = [batch(number) for number in range(sink._MAX_SENT * 2)]
+    transfer = transferred(monkeypatch, Target(), *batches)
+    assert len(transfer._sent) <= sink._MAX_SENT
+    assert transfer.runs() == {("orders", 2): [Run(0, 0, sink._MAX_SENT * 2)]}
 
 
 def test_a_rejected_batch_fails_the_task_or_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KafkaError, match="too large"):
-        sent(monkeypatch, Target(refuse=2), batch(0, 1), batch(2))
-    transfer = sent(monkeypatch, Target(refuse=2), batch(0, 1), batch(2), abort_on_failure=False)
+        transferred(monkeypatch, Target(reject_from=2), batch(0, 1), batch(2))
+    transfer = transferred(monkeypatch, Target(reject_from=2), batch(0, 1), batch(2), abort_on_failure=False)
     assert transfer.runs() == {("orders", 2): [Run(0, 0, 2)]}
