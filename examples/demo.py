@@ -65,22 +65,23 @@ def main() -> int:
 
 def show(servers: str, seconds: float | None, job: subprocess.Popen[bytes]) -> None:
     """Send lines and print the ten most frequent words, until the job ends, or until the time has
-    expired after at least three updates."""
+    expired and counts have changed three times."""
     counts: Counter[str] = Counter()
     deadline = None
-    updates = 0
+    changes = 0
     with (
         Producer(bootstrap_servers=servers) as producer,
         Consumer(bootstrap_servers=servers, group_id="demo", auto_offset_reset="earliest") as consumer,
     ):
         consumer.subscribe([OUTPUT])
-        while job.poll() is None and (updates < 3 or deadline is None or time.monotonic() < deadline):
+        while job.poll() is None and (changes < 3 or deadline is None or time.monotonic() < deadline):
             producer.send(SOURCE, " ".join(random.choices(WORDS, k=10)).encode())
             records = consumer.poll(0.2)
+            previous = Counter(counts)
             for record in records:
                 counts[record.key.decode()] = int.from_bytes(record.value)
+            changes += any(0 < count < counts[word] for word, count in previous.items())
             if records:
-                updates += 1
                 line = "  ".join(f"{word} {count}" for word, count in counts.most_common(10))
                 if sys.stdout.isatty():
                     print(f"\r{line}\x1b[K", end="", flush=True)
