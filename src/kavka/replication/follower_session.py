@@ -13,11 +13,12 @@ The follower had all records of an idle partition at its last fetch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kavka.replication.in_sync import FollowerState
     from kavka.replication.partition import Partition
     from kavka.replication.purgatory import DelayedFetch
 
@@ -96,11 +97,10 @@ class FollowerSession:
 
     # ---- called by partitions
 
-    def on_append(self, entry: Any, partition: Partition) -> None:
+    def on_append(self, entry: Any, followers: Mapping[int, FollowerState]) -> None:
         if entry not in self.dirty:
             self.dirty[entry] = None
-            role = partition.leader_role
-            follower = role.followers.get(self.replica_id) if role is not None else None
+            follower = followers.get(self.replica_id)
             if follower is not None:
                 follower.mark_caught_up(self.fetched_at)
         if self.pending_fetch is not None:

@@ -137,14 +137,12 @@ class LeaderRole:
         """Whether the follower gets no records now: it is throttled, not in sync, and the quota is
         exceeded."""
         partition = self._partition
-        assert partition.log is not None
-        throttled = partition.log.config.leader_replication_throttled_replicas
-        return (
-            bool(throttled)
-            and partition.is_throttled(throttled)
-            and follower.broker_id not in partition.isr_state.isr
-            and self._shared.leader_throttle.is_exceeded(now)
-        )
+        log = partition.log
+        assert log is not None
+        throttled = log.config.leader_replication_throttled_replicas
+        if not throttled or not partition.is_throttled(throttled):
+            return False
+        return follower.broker_id not in partition.isr_state.isr and self._shared.leader_throttle.is_exceeded(now)
 
     def record_sent(self, size: int, now: float) -> None:
         """Count the bytes of records that were sent to a follower."""

@@ -264,7 +264,7 @@ class Partition:
                 end = role.committed_end(log, end)
                 if appended:
                     for session, entry in list(self.follower_sessions.items()):
-                        session.on_append(entry, self)
+                        session.on_append(entry, role.followers)
                     if self.pending_follower_fetches:
                         for fetch in list(self.pending_follower_fetches):
                             fetch.check()
